@@ -1,0 +1,1 @@
+"""Exactly-once streaming for Python and Spark people."""

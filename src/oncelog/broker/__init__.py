@@ -1,0 +1,1 @@
+"""One broker: the request handlers and the process around them."""

@@ -1,0 +1,1 @@
+"""One small module an API; imported when its API key first arrives."""

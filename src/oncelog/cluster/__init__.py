@@ -1,0 +1,1 @@
+"""Shared metadata (the versioned tree) and replicas of partitions."""

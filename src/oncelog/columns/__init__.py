@@ -1,0 +1,1 @@
+"""Record batches to Arrow arrays and back, in one pass."""

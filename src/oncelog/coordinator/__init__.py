@@ -1,0 +1,1 @@
+"""Coordinators as state machines: handlers return effects, replay is the only mutation."""

@@ -1,0 +1,1 @@
+"""Connections: framing, version negotiation, back-pressure."""

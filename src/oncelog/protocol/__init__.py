@@ -1,0 +1,1 @@
+"""Kafka's wire protocol and record format; imports nothing else of oncelog."""

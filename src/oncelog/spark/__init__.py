@@ -1,0 +1,1 @@
+"""The PySpark data source: streaming source and exactly-once sink."""
