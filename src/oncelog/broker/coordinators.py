@@ -1,0 +1,239 @@
+"""The shell around coordinators: appends what they return, replays it, and answers when it is committed.
+
+One `CoordinatorShell` serves one internal topic, with one coordinator ("shard") a partition. Loading a partition and
+serving a request go the same way: records reach a shard through `replay` only (after Kafka's `CoordinatorRuntime`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers, Reply
+from oncelog.coordinator.partitioning import partition_for
+from oncelog.log.log import Origin
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.records import (
+    Record,
+    build_batch,
+    decode_control,
+    decode_records,
+    iter_batches,
+)
+from oncelog.protocol.schema import encode_versioned
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.cluster.replica import Replica
+
+LOAD_BYTES = 5 << 20
+"""How much of an internal topic is read at once while loading (Kafka's `offsets.load.buffer.size`)."""
+
+
+class Shard(Protocol):
+    """One coordinator: a state machine over the records of one partition.
+
+    A shard of `__consumer_offsets` takes `producer_id` and `producer_epoch` as keyword arguments of `replay` for
+    records of a transaction, and has `replay_end_transaction(producer_id, producer_epoch, commit)`.
+    """
+
+    def replay(self, record: CoordinatorRecord, /) -> None: ...
+    def loaded(self, now_ms: int, /) -> Effects: ...
+    def deadline(self) -> int | None: ...
+    def tick(self, now_ms: int, /) -> Effects: ...
+
+
+S = TypeVar("S", bound=Shard)
+
+
+class CoordinatorShell(Generic[S]):
+    """Runs the shards of `topic` on this broker."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        topic: str,
+        make_shard: Callable[[int], S],
+        decode_record: Callable[[bytes, bytes | None], CoordinatorRecord | None],
+        on_markers: Callable[[list[Markers]], None] | None = None,
+    ) -> None:
+        """`make_shard(partition)` makes an empty coordinator; `decode_record` gives None for a key type unknown here."""
+        self.broker = broker
+        self.topic = topic
+        self.on_markers = on_markers
+        self._make_shard = make_shard
+        self._decode_record = decode_record
+        self._shards: dict[int, S] = {}
+        self._timers: dict[int, tuple[int, asyncio.TimerHandle]] = {}
+
+    # -- which shard ------------------------------------------------------------------------------------------------
+
+    def partition_for(self, key: str) -> int:
+        """The partition of `topic` that a group or transactional id lives in."""
+        info = self.broker.metadata.topic(self.topic)
+        if info is None:
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet")
+        return partition_for(key, info.partition_count)
+
+    def shard(self, partition: int) -> S:
+        """The loaded coordinator of a partition; NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS where there is none."""
+        shard = self._shards.get(partition)
+        if shard is not None:
+            return shard
+        if self.broker.partitions.leads(self.topic, partition):
+            raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is being loaded")
+        raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is not led by this broker")
+
+    def shards(self) -> Iterator[tuple[int, S]]:
+        """Every loaded (partition, coordinator)."""
+        yield from sorted(self._shards.items())
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        partition: int,
+        operation: Callable[[S, asyncio.Future[Any]], Effects],
+        *,
+        producer: tuple[int, int] | None = None,
+    ) -> Any:
+        """Runs `operation(shard, token)` and waits for the reply to `token`.
+
+        `producer` (id, epoch) makes the records part of that producer's transaction. Raises ProtocolError when the
+        records cannot be appended; the coordinator's state is then as before.
+        """
+        token: asyncio.Future[Any] = self.broker.loop.create_future()
+        self.apply(partition, operation(self.shard(partition), token), producer=producer)
+        return await token
+
+    def apply(self, partition: int, effects: Effects, *, producer: tuple[int, int] | None = None) -> None:
+        """Appends and replays the records; replies and markers follow once the records are committed."""
+        if effects.records:
+            replica = self.broker.partitions.get(self.topic, partition)
+            try:
+                if replica is None:
+                    raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is not here any more")
+                last_offset = self._append(replica, effects.records, producer)
+            except ProtocolError as error:
+                self.broker.log.warning("cannot append to %s-%d: %s", self.topic, partition, error)
+                _fail(effects.replies, error)
+                self._arm(partition)
+                return
+            shard = self._shards[partition]
+            for record in effects.records:
+                _replay(shard, record, producer)
+            replica.when_committed(last_offset, lambda: self._deliver(effects))
+        else:
+            self._deliver(effects)
+        self._arm(partition)
+
+    def _append(self, replica: Replica, records: list[CoordinatorRecord], producer: tuple[int, int] | None) -> int:
+        now_ms = self.broker.now_ms()
+        producer_id, producer_epoch = producer or (-1, -1)
+        batch = build_batch(
+            [
+                Record(
+                    index,
+                    now_ms,
+                    encode_versioned(record.key, record.key_version),
+                    None if record.value is None else encode_versioned(record.value, record.value_version),
+                )
+                for index, record in enumerate(records)
+            ],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=producer is not None,
+        )
+        return replica.append(memoryview(batch), now_ms=now_ms, origin=Origin.COORDINATOR).last_offset
+
+    def _deliver(self, effects: Effects) -> None:
+        for reply in effects.replies:
+            if not reply.token.done():
+                reply.token.set_result(reply.response)
+        if effects.markers and self.on_markers is not None:
+            self.on_markers(effects.markers)
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def _arm(self, partition: int) -> None:
+        shard = self._shards.get(partition)
+        deadline = None if shard is None else shard.deadline()
+        armed = self._timers.get(partition)
+        if armed is not None:
+            if deadline is not None and armed[0] <= deadline:
+                return  # it fires early enough, and then looks again
+            armed[1].cancel()
+            del self._timers[partition]
+        if deadline is not None:
+            delay = max(0, deadline - self.broker.now_ms()) / 1000
+            self._timers[partition] = deadline, self.broker.loop.call_later(delay, self._tick, partition)
+
+    def _tick(self, partition: int) -> None:
+        del self._timers[partition]
+        shard = self._shards.get(partition)
+        if shard is not None:
+            self.apply(partition, shard.tick(self.broker.now_ms()))
+
+    # -- loading ----------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Loads every partition of the topic that this broker leads and that is not loaded yet."""
+        info = self.broker.metadata.topic(self.topic)
+        for partition in range(info.partition_count if info else 0):
+            if partition not in self._shards and self.broker.partitions.leads(self.topic, partition):
+                self.load_partition(partition)
+                await asyncio.sleep(0)
+
+    def load_partition(self, partition: int) -> None:
+        """Rebuilds a shard from its partition, then lets it finish what its predecessor had begun."""
+        replica = self.broker.partitions.get(self.topic, partition)
+        if replica is None:
+            return
+        shard = self._make_shard(partition)
+        log = replica.log
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            data = log.read(offset, LOAD_BYTES, upto=log.log_end_offset, at_least_one=True)
+            for header, view in iter_batches(data):
+                producer = (header.producer_id, header.producer_epoch) if header.is_transactional else None
+                if header.is_control:
+                    commit, _ = decode_control(view)
+                    _replay_end_transaction(shard, header.producer_id, header.producer_epoch, commit)
+                else:
+                    self._replay_batch(shard, view, producer)
+                offset = header.next_offset
+        self._shards[partition] = shard
+        self.apply(partition, shard.loaded(self.broker.now_ms()))
+
+    def _replay_batch(self, shard: S, view: memoryview, producer: tuple[int, int] | None) -> None:
+        for record in decode_records(view):
+            if record.key is None:
+                continue
+            decoded = self._decode_record(record.key, record.value)
+            if decoded is not None:
+                _replay(shard, decoded, producer)
+
+    def close(self) -> None:
+        """Stops the timers; nothing is appended any more."""
+        for _, timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._shards.clear()
+
+
+def _replay(shard: Any, record: CoordinatorRecord, producer: tuple[int, int] | None) -> None:
+    if producer is None:
+        shard.replay(record)
+    else:
+        shard.replay(record, producer_id=producer[0], producer_epoch=producer[1])
+
+
+def _replay_end_transaction(shard: Any, producer_id: int, producer_epoch: int, commit: bool) -> None:
+    shard.replay_end_transaction(producer_id, producer_epoch, commit)
+
+
+def _fail(replies: list[Reply], error: ProtocolError) -> None:
+    for reply in replies:
+        if not reply.token.done():
+            reply.token.set_exception(error)
