@@ -1,0 +1,164 @@
+"""The versioned tree in memory: for tests, and for the brokers of a simulation, which share one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from oncelog.cluster.tree import (
+    ANY,
+    Create,
+    Delete,
+    Node,
+    NoNode,
+    Operation,
+    Row,
+    SessionExpired,
+    Set,
+    Watches,
+    apply,
+    parent_of,
+)
+
+
+@dataclass(slots=True)
+class _Session:
+    owner: str
+    ttl_ms: int
+    expires_ms: int
+
+
+class _MemoryRows:
+    """Rows in a dictionary, with a journal that undoes a transaction."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {"/": Row(Node(b"", 0), 0, 0)}
+        self.names_of: dict[str, set[str]] = {}
+        self.journal: list[tuple[str, Row | None]] = []
+
+    def find(self, path: str) -> Row | None:
+        return self.rows.get(path)
+
+    def put(self, path: str, row: Row) -> None:
+        self.journal.append((path, self.rows.get(path)))
+        self._store(path, row)
+
+    def remove(self, path: str) -> None:
+        self.journal.append((path, self.rows.get(path)))
+        self._store(path, None)
+
+    def names(self, path: str) -> list[str]:
+        return sorted(self.names_of.get(path, ()))
+
+    def undo(self) -> None:
+        while self.journal:
+            self._store(*self.journal.pop())
+
+    def _store(self, path: str, row: Row | None) -> None:
+        if path != "/":
+            siblings = self.names_of.setdefault(parent_of(path), set())
+            name = path.rpartition("/")[2]
+            if row is None:
+                siblings.discard(name)
+            else:
+                siblings.add(name)
+        if row is None:
+            self.rows.pop(path, None)
+            self.names_of.pop(path, None)
+        else:
+            self.rows[path] = row
+
+
+class MemoryTree:
+    """A `Tree` for one thread; `now_ms` is the clock of its sessions."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._rows = _MemoryRows()
+        self._sessions: dict[int, _Session] = {}
+        self._watches = Watches()
+        self._changes = 0
+        self._last_session = 0
+
+    def get(self, path: str) -> Node:
+        """The node; NoNode."""
+        row = self._rows.find(path)
+        if row is None:
+            raise NoNode(path)
+        return row.node
+
+    def children(self, path: str) -> list[str]:
+        """The names of the node's children; NoNode."""
+        self.get(path)
+        return self._rows.names(path)
+
+    def create(self, path: str, data: bytes = b"", *, session: int | None = None) -> None:
+        """As `multi` of one Create."""
+        self.multi([Create(path, data, session)])
+
+    def set(self, path: str, data: bytes, version: int = ANY) -> int:
+        """As `multi` of one Set; gives the new version."""
+        self.multi([Set(path, data, version)])
+        return self.get(path).version
+
+    def delete(self, path: str, version: int = ANY) -> None:
+        """As `multi` of one Delete."""
+        self.multi([Delete(path, version)])
+
+    def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
+        """All operations or none."""
+        self._expire()
+        owners = {op.session for op in operations if isinstance(op, Create)} | {session}
+        for owner in owners - {None}:
+            if owner not in self._sessions:
+                raise SessionExpired(str(owner))
+        self._changes += 1
+        try:
+            for operation in operations:
+                apply(self._rows, operation, self._changes)
+        except BaseException:
+            self._rows.undo()
+            raise
+        self._rows.journal.clear()
+
+    def open_session(self, owner: str, ttl_ms: int) -> int:
+        """Opens a session; an earlier one of the same owner ends."""
+        for number, session in list(self._sessions.items()):
+            if session.owner == owner:
+                self.close_session(number)
+        self._last_session += 1
+        self._sessions[self._last_session] = _Session(owner, ttl_ms, self._now_ms() + ttl_ms)
+        return self._last_session
+
+    def renew(self, session: int) -> None:
+        """Prolongs a session; SessionExpired."""
+        self._expire()
+        if session not in self._sessions:
+            raise SessionExpired(str(session))
+        self._sessions[session].expires_ms = self._now_ms() + self._sessions[session].ttl_ms
+
+    def close_session(self, session: int) -> None:
+        """Ends a session and deletes its ephemeral nodes."""
+        if self._sessions.pop(session, None) is not None:
+            mine = [path for path, row in self._rows.rows.items() if row.node.session == session]
+            if mine:
+                self.multi([Delete(path) for path in sorted(mine)])
+
+    def watch(self, path: str, callback: Callable[[str], None]) -> Callable[[], None]:
+        """See `Tree.watch`."""
+        return self._watches.add(path, callback, self._rows.find(path))
+
+    def poll(self) -> None:
+        """Ends what is over, then calls the watches of what changed."""
+        self._expire()
+        for callback, path in self._watches.changed(self._rows.find):
+            callback(path)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _expire(self) -> None:
+        now_ms = self._now_ms()
+        for number, session in list(self._sessions.items()):
+            if session.expires_ms <= now_ms:
+                self.close_session(number)

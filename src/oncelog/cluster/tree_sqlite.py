@@ -1,0 +1,233 @@
+"""The versioned tree in an SQLite file, for the brokers of one machine: a transaction a `multi`.
+
+Durable at return: write-ahead log with synchronous=FULL, which syncs it at every commit (an id or an epoch
+handed out and then forgotten would be handed out twice). Sessions are leases on the machine's monotonic
+clock, and every write drops those that are over before it looks at anything, so that no zombie's write slips
+in.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from oncelog.cluster.tree import (
+    ANY,
+    Create,
+    Delete,
+    Node,
+    NoNode,
+    Operation,
+    Row,
+    SessionExpired,
+    Set,
+    Watches,
+    apply,
+    parent_of,
+)
+
+BUSY_TIMEOUT_S = 30.0
+"""How long a write waits for another process's transaction."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS node (
+    path TEXT PRIMARY KEY, parent TEXT, data BLOB NOT NULL, version INTEGER NOT NULL, session INTEGER,
+    changed INTEGER NOT NULL, children_changed INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS node_parent ON node (parent);
+CREATE INDEX IF NOT EXISTS node_session ON node (session) WHERE session IS NOT NULL;
+CREATE TABLE IF NOT EXISTS session (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT NOT NULL UNIQUE, ttl_ms INTEGER NOT NULL,
+    expires_ms INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS change (number INTEGER NOT NULL);
+INSERT INTO change SELECT 0 WHERE NOT EXISTS (SELECT * FROM change);
+INSERT OR IGNORE INTO node VALUES ('/', NULL, x'', 0, NULL, 0, 0);
+"""
+
+
+def monotonic_ms() -> int:
+    """The machine's clock since its start, in ms: the same in every process."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1_000_000
+
+
+class _SqliteRows:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def find(self, path: str) -> Row | None:
+        found = self._connection.execute(
+            "SELECT data, version, session, changed, children_changed FROM node WHERE path = ?", (path,)
+        ).fetchone()
+        if found is None:
+            return None
+        data, version, session, changed, children_changed = found
+        return Row(Node(data, version, session), changed, children_changed)
+
+    def put(self, path: str, row: Row) -> None:
+        parent = None if path == "/" else parent_of(path)
+        self._connection.execute(
+            "INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (path, parent, *row.node, row.changed, row.children_changed),
+        )
+
+    def remove(self, path: str) -> None:
+        self._connection.execute("DELETE FROM node WHERE path = ?", (path,))
+
+    def names(self, path: str) -> list[str]:
+        found = self._connection.execute("SELECT path FROM node WHERE parent = ?", (path,))
+        return sorted(child.rpartition("/")[2] for (child,) in found)
+
+
+class SqliteTree:
+    """A `Tree` in the file `path`; any thread, any process of this machine. `now_ms` is for tests."""
+
+    def __init__(self, path: str, *, now_ms: Callable[[], int] = monotonic_ms) -> None:
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._watches = Watches()
+        self._dirty = False
+        self._seen_version = -1
+        self._connection = sqlite3.connect(
+            path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        self._rows = _SqliteRows(self._connection)
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=FULL")
+        self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+
+    def get(self, path: str) -> Node:
+        """The node; NoNode."""
+        with self._lock:
+            row = self._rows.find(path)
+        if row is None:
+            raise NoNode(path)
+        return row.node
+
+    def children(self, path: str) -> list[str]:
+        """The names of the node's children; NoNode."""
+        with self._lock:
+            names = self._rows.names(path)
+            if not names and self._rows.find(path) is None:
+                raise NoNode(path)
+            return names
+
+    def create(self, path: str, data: bytes = b"", *, session: int | None = None) -> None:
+        """As `multi` of one Create."""
+        self.multi([Create(path, data, session)])
+
+    def set(self, path: str, data: bytes, version: int = ANY) -> int:
+        """As `multi` of one Set; gives the new version."""
+        with self._lock, self._transaction():
+            apply(self._rows, Set(path, data, version), self._next_change())
+            row = self._rows.find(path)
+            assert row is not None
+        return row.node.version
+
+    def delete(self, path: str, version: int = ANY) -> None:
+        """As `multi` of one Delete."""
+        self.multi([Delete(path, version)])
+
+    def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
+        """All operations or none, in one transaction; durable when it returns."""
+        with self._lock, self._transaction():
+            for owner in {op.session for op in operations if isinstance(op, Create)} | {session}:
+                if owner is not None:
+                    self._check_session(owner)
+            change = self._next_change()
+            for operation in operations:
+                apply(self._rows, operation, change)
+
+    def open_session(self, owner: str, ttl_ms: int) -> int:
+        """Opens a session; an earlier one of the same owner ends."""
+        with self._lock, self._transaction():
+            earlier = self._connection.execute("SELECT id FROM session WHERE owner = ?", (owner,)).fetchone()
+            if earlier is not None:
+                self._end_session(earlier[0])
+            cursor = self._connection.execute(
+                "INSERT INTO session (owner, ttl_ms, expires_ms) VALUES (?, ?, ?)",
+                (owner, ttl_ms, self._now_ms() + ttl_ms),
+            )
+            assert cursor.lastrowid is not None
+            return cursor.lastrowid
+
+    def renew(self, session: int) -> None:
+        """Prolongs a session; SessionExpired."""
+        with self._lock, self._transaction():
+            self._check_session(session)
+            self._connection.execute(
+                "UPDATE session SET expires_ms = ? + ttl_ms WHERE id = ?", (self._now_ms(), session)
+            )
+
+    def close_session(self, session: int) -> None:
+        """Ends a session and deletes its ephemeral nodes."""
+        with self._lock, self._transaction():
+            self._end_session(session)
+
+    def watch(self, path: str, callback: Callable[[str], None]) -> Callable[[], None]:
+        """See `Tree.watch`."""
+        with self._lock:
+            return self._watches.add(path, callback, self._rows.find(path))
+
+    def poll(self) -> None:
+        """Ends sessions that are over, then calls the watches of what changed, here or in another process."""
+        with self._lock:
+            if self._overdue():
+                with self._transaction():
+                    pass
+            version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+            if version == self._seen_version and not self._dirty:
+                return
+            self._seen_version, self._dirty = version, False
+            calls = self._watches.changed(self._rows.find)
+        for callback, path in calls:
+            callback(path)
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            self._connection.close()
+
+    # -- inside a transaction --------------------------------------------------------------------------------
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            for session in self._overdue():
+                self._end_session(session)
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:  # SQLite has ended it itself after some errors
+                self._connection.execute("ROLLBACK")
+            raise
+        self._dirty = True
+
+    def _overdue(self) -> list[int]:
+        # A lease that ends later than a fresh one would comes from before the machine's last start.
+        now_ms = self._now_ms()
+        found = self._connection.execute(
+            "SELECT id FROM session WHERE expires_ms <= ? OR expires_ms > ? + ttl_ms", (now_ms, now_ms)
+        )
+        return [session for (session,) in found]
+
+    def _check_session(self, session: int) -> None:
+        if self._connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone() is None:
+            raise SessionExpired(str(session))
+
+    def _end_session(self, session: int) -> None:
+        self._connection.execute("DELETE FROM session WHERE id = ?", (session,))
+        mine = self._connection.execute("SELECT path FROM node WHERE session = ?", (session,)).fetchall()
+        if mine:
+            change = self._next_change()
+            for (path,) in mine:
+                apply(self._rows, Delete(path), change)
+
+    def _next_change(self) -> int:
+        self._connection.execute("UPDATE change SET number = number + 1")
+        number: int = self._connection.execute("SELECT number FROM change").fetchone()[0]
+        return number
