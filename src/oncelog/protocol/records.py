@@ -1,0 +1,568 @@
+"""Record batches, format v2: headers, records, control batches, and what is patched in place.
+
+A batch is 61 bytes of header (big-endian) and then its records, compressed as a whole if at all. The CRC-32C
+covers everything from ``attributes`` on; base offset, length, leader epoch and magic stand in front of it, so
+that a broker assigns offsets without touching the checksum. Sources: KIP-98, KIP-534, Kafka's
+``DefaultRecordBatch`` and ``DefaultRecord``.
+
+The broker's hot path parses a header once (`parse_header`), checks it (`check_batch`) and patches it
+(`assign_offsets`); no record is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from oncelog.protocol.compression import Buffer, Codec, compress, decompress
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+HEADER: Final = Struct(">qiibIhiqqqhii")
+"""The whole header, in the order of the fields of `BatchHeader`."""
+
+HEADER_SIZE: Final = HEADER.size
+LOG_OVERHEAD: Final = 12
+"""Bytes of base offset and length, which the length does not count."""
+
+MAGIC: Final = 2
+CRC_START: Final = 21
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_TIMESTAMP: Final = -1
+MAX_SEQUENCE: Final = 2**31 - 1
+DEFAULT_DECOMPRESSED_LIMIT: Final = 128 * 1024 * 1024
+"""Bytes that one compressed batch may grow to, unless the caller says otherwise."""
+
+CREATE_TIME: Final = 0
+LOG_APPEND_TIME: Final = 1
+
+_CODEC_MASK = 0x07
+_TIMESTAMP_TYPE = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_DELETE_HORIZON = 0x40
+
+_CRC_OFFSET = 17
+_BASE_OFFSET = Struct(">q")
+_LENGTH = Struct(">i")
+_PREFIX = Struct(">qi")
+_LEADER_EPOCH = Struct(">i")
+_CRC = Struct(">I")
+_ATTRIBUTES = Struct(">h")
+_MAX_TIMESTAMP = Struct(">q")
+_MAGIC_OFFSET = 16
+_ATTRIBUTES_OFFSET = 21
+_MAX_TIMESTAMP_OFFSET = 35
+
+_CONTROL_KEY = Struct(">hh")
+_MARKER_VALUE = Struct(">hi")
+_ABORT = 0
+_COMMIT = 1
+
+
+class Record(NamedTuple):
+    """One record; ``timestamp`` in ms since the epoch, headers as (name, value) pairs in their order."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class BatchHeader(NamedTuple):
+    """The fixed part of a batch, as it was when read: patching the bytes does not change it."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody counts with here
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch, with the 12 that ``batch_length`` leaves out."""
+        return self.batch_length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Offset after the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record (after 2^31-1 comes 0), or -1 where the batch has none."""
+        if self.base_sequence < 0:
+            return NO_SEQUENCE
+        return next_sequence(self.base_sequence, self.last_offset_delta)
+
+    @property
+    def codec(self) -> int:
+        """Compression codec, a `Codec` unless the batch is malformed."""
+        return self.attributes & _CODEC_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        """0 create time, 1 log append time."""
+        return 1 if self.attributes & _TIMESTAMP_TYPE else 0
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return self.attributes & _TRANSACTIONAL != 0
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch holds a control record (a transaction marker)."""
+        return self.attributes & _CONTROL != 0
+
+    @property
+    def has_producer(self) -> bool:
+        """Whether the batch was written by an idempotent or transactional producer."""
+        return self.producer_id >= 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """Time after which compaction may drop tombstones and markers of this batch (KIP-534), if set."""
+        return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
+
+
+def _corrupt(message: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.CORRUPT_MESSAGE, message)
+
+
+def _invalid(message: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.INVALID_RECORD, message)
+
+
+def next_sequence(sequence: int, delta: int = 1) -> int:
+    """Return the sequence ``delta`` records further on; after 2^31-1 comes 0."""
+    return (sequence + delta) & MAX_SEQUENCE
+
+
+def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
+    """Return the header of the batch at ``pos``.
+
+    Raises CORRUPT_MESSAGE where the bytes are no batch or not all of it is there, and INVALID_RECORD for the
+    message formats 0 and 1, which Kafka 4 does not take any more either.
+    """
+    left = len(buf) - pos
+    if left < HEADER_SIZE:
+        _check_magic(buf, pos)
+        raise _corrupt(f"record batch is cut off: {left} bytes are left, its header has {HEADER_SIZE}")
+    header = BatchHeader._make(HEADER.unpack_from(buf, pos))
+    if header.magic != MAGIC:
+        _check_magic(buf, pos)
+    size = header.batch_length + LOG_OVERHEAD
+    if size < HEADER_SIZE:
+        raise _corrupt(f"record batch says it has {size} bytes, which is less than its header")
+    if size > left:
+        raise _corrupt(f"record batch is cut off: it says it has {size} bytes, {left} are left")
+    return header
+
+
+def _check_magic(buf: Buffer, pos: int) -> None:
+    if len(buf) - pos <= _MAGIC_OFFSET:
+        return
+    magic = buf[pos + _MAGIC_OFFSET]
+    if magic in (0, 1):
+        raise _invalid(f"message format {magic} is not supported; record batches have magic {MAGIC}")
+    if magic != MAGIC:
+        raise _corrupt(f"unknown magic {magic} in a record batch")
+
+
+def iter_batches(buf: Buffer, *, partial_ok: bool = False) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield header and bytes of each batch in ``buf``.
+
+    Raises what `parse_header` raises. With ``partial_ok`` a batch cut off at the end (Fetch responses may
+    have one) ends the iteration instead.
+    """
+    view = memoryview(buf)
+    pos = 0
+    end = len(view)
+    while pos < end:
+        if partial_ok and is_partial(view, pos):
+            return
+        header = parse_header(view, pos)
+        size = header.batch_length + LOG_OVERHEAD
+        yield header, view[pos : pos + size]
+        pos += size
+
+
+def is_partial(buf: Buffer, pos: int) -> bool:
+    """Tell whether the batch at ``pos`` goes on beyond the end of ``buf``."""
+    left = len(buf) - pos
+    if left < LOG_OVERHEAD:
+        return True
+    length: int = _LENGTH.unpack_from(buf, pos + 8)[0]
+    return length >= HEADER_SIZE - LOG_OVERHEAD and length + LOG_OVERHEAD > left
+
+
+def check_crc(header: BatchHeader, view: memoryview) -> None:
+    """Raise CORRUPT_MESSAGE unless the CRC-32C of ``view``, which is exactly one batch, is the stored one."""
+    computed = crc32c(view[CRC_START:])
+    if computed != header.crc:
+        raise _corrupt(f"record batch is corrupt: stored CRC {header.crc:#010x}, computed {computed:#010x}")
+
+
+def check_batch(header: BatchHeader, view: memoryview) -> None:
+    """Check one batch by its checksum and header; its records are not looked at.
+
+    ``view`` is exactly the batch. Raises CORRUPT_MESSAGE for a wrong checksum, UNSUPPORTED_COMPRESSION_TYPE,
+    and INVALID_RECORD where the header contradicts itself (``LogValidator.validateBatch``).
+    """
+    check_crc(header, view)
+    count = header.count
+    if count <= 0 or header.last_offset_delta != count - 1:
+        raise _invalid(
+            f"record batch has {count} records and a last offset delta of {header.last_offset_delta}"
+        )
+    if header.attributes & _CODEC_MASK > Codec.ZSTD:
+        raise ProtocolError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"unknown compression codec {header.attributes & _CODEC_MASK}",
+        )
+    if header.producer_id >= 0:
+        if header.producer_epoch < 0:
+            raise _invalid(f"producer id {header.producer_id} with invalid epoch {header.producer_epoch}")
+        if header.base_sequence < 0 and not header.attributes & _CONTROL:
+            raise _invalid(f"producer id {header.producer_id} with invalid sequence {header.base_sequence}")
+    elif header.attributes & (_TRANSACTIONAL | _CONTROL):
+        raise _invalid("transactional or control batch without a producer id")
+
+
+def assign_offsets(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
+    """Set base offset and leader epoch of the batch at ``pos`` in place; the CRC does not cover them."""
+    _BASE_OFFSET.pack_into(buf, pos, base_offset)
+    _LEADER_EPOCH.pack_into(buf, pos + LOG_OVERHEAD, leader_epoch)
+
+
+def set_max_timestamp(buf: bytearray | memoryview, pos: int, timestamp_type: int, max_timestamp: int) -> None:
+    """Set timestamp type and max timestamp of the batch at ``pos`` in place and redo its CRC."""
+    size = _LENGTH.unpack_from(buf, pos + 8)[0] + LOG_OVERHEAD
+    (attributes,) = _ATTRIBUTES.unpack_from(buf, pos + _ATTRIBUTES_OFFSET)
+    attributes = attributes & ~_TIMESTAMP_TYPE | (_TIMESTAMP_TYPE if timestamp_type else 0)
+    _ATTRIBUTES.pack_into(buf, pos + _ATTRIBUTES_OFFSET, attributes)
+    _MAX_TIMESTAMP.pack_into(buf, pos + _MAX_TIMESTAMP_OFFSET, max_timestamp)
+    with memoryview(buf) as view:
+        _CRC.pack_into(buf, pos + _CRC_OFFSET, crc32c(view[pos + CRC_START : pos + size]))
+
+
+# --- records ---
+
+
+def _encode_varint(value: int) -> bytes:
+    zigzag = (value << 1) ^ (value >> 63)
+    if zigzag < 0x80:
+        return bytes((zigzag,))
+    out = bytearray()
+    while zigzag >= 0x80:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+    return bytes(out)
+
+
+_SMALL_VARINTS = tuple(_encode_varint(value) for value in range(256))
+_NULL = _encode_varint(-1)
+_NO_HEADERS = _encode_varint(0)
+
+
+def _varint(value: int) -> bytes:
+    return _SMALL_VARINTS[value] if 0 <= value < 256 else _encode_varint(value)
+
+
+def _sized(data: Buffer | None) -> bytes:
+    return _NULL if data is None else _varint(len(data)) + data
+
+
+def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    parts = [_varint(len(headers))]
+    for name, value in headers:
+        parts.append(_sized(name.encode()))
+        parts.append(_sized(value))
+    return b"".join(parts)
+
+
+def encode_record(
+    offset_delta: int,
+    timestamp_delta: int,
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Sequence[tuple[str, bytes | None]] = (),
+) -> bytes:
+    """Return one record as it stands in a batch, with its length in front."""
+    body = b"".join(
+        (
+            b"\x00",
+            _varint(timestamp_delta),
+            _varint(offset_delta),
+            _sized(key),
+            _sized(value),
+            _encode_headers(headers) if headers else _NO_HEADERS,
+        )
+    )
+    return _varint(len(body)) + body
+
+
+def pack_batch(
+    payload: Buffer,
+    count: int,
+    *,
+    last_offset_delta: int | None = None,
+    attributes: int = 0,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytearray:
+    """Put a header in front of encoded (and compressed) records and return the batch with its CRC."""
+    size = HEADER_SIZE + len(payload)
+    out = bytearray(size)
+    out[HEADER_SIZE:] = payload
+    HEADER.pack_into(
+        out,
+        0,
+        base_offset,
+        size - LOG_OVERHEAD,
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        count - 1 if last_offset_delta is None else last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+    with memoryview(out) as view:
+        _CRC.pack_into(out, _CRC_OFFSET, crc32c(view[CRC_START:]))
+    return out
+
+
+def build_batch(
+    records: Sequence[Record],
+    *,
+    codec: Codec | int = Codec.NONE,
+    level: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    timestamp_type: int = CREATE_TIME,
+    delete_horizon_ms: int | None = None,
+    keep_offsets: bool = False,
+) -> bytearray:
+    """Return ``records`` (at least one) as one batch.
+
+    Records are numbered from ``base_offset`` on in their order; with ``keep_offsets`` (compaction) they
+    keep their own offsets, which must grow and not lie before ``base_offset``. With ``timestamp_type`` 1 the
+    largest timestamp stands for all.
+    """
+    if not records:
+        raise ValueError("a record batch has at least one record")
+    first = records[0].timestamp
+    base_timestamp = first if delete_horizon_ms is None else delete_horizon_ms
+    parts = []
+    max_timestamp = NO_TIMESTAMP
+    for index, record in enumerate(records):
+        offset_delta = record.offset - base_offset if keep_offsets else index
+        parts.append(
+            encode_record(
+                offset_delta, record.timestamp - base_timestamp, record.key, record.value, record.headers
+            )
+        )
+        max_timestamp = max(max_timestamp, record.timestamp)
+    attributes = (
+        int(codec)
+        | (_TIMESTAMP_TYPE if timestamp_type else 0)
+        | (_TRANSACTIONAL if transactional else 0)
+        | (_DELETE_HORIZON if delete_horizon_ms is not None else 0)
+    )
+    return pack_batch(
+        compress(codec, b"".join(parts), level),
+        len(records),
+        last_offset_delta=records[-1].offset - base_offset if keep_offsets else None,
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+    )
+
+
+def build_control_batch(
+    commit: bool,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytearray:
+    """Return a transaction marker (COMMIT or ABORT) as a control batch (Kafka's ``EndTransactionMarker``, v0)."""
+    key = _CONTROL_KEY.pack(0, _COMMIT if commit else _ABORT)
+    value = _MARKER_VALUE.pack(0, coordinator_epoch)
+    return pack_batch(
+        encode_record(0, 0, key, value),
+        1,
+        attributes=_TRANSACTIONAL | _CONTROL,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+    )
+
+
+def decode_control(view: Buffer) -> tuple[bool, int]:
+    """Return (commit, coordinator epoch) of a control batch that holds a transaction marker.
+
+    Raises INVALID_RECORD for any other control record.
+    """
+    record = decode_records(view)[0]
+    key, value = record.key, record.value
+    if key is None or len(key) < _CONTROL_KEY.size or value is None or len(value) < _MARKER_VALUE.size:
+        raise _invalid("control record is no transaction marker")
+    version, kind = _CONTROL_KEY.unpack_from(key)
+    if version < 0 or kind not in (_ABORT, _COMMIT):
+        raise _invalid(f"control record of type {kind} is no transaction marker")
+    return kind == _COMMIT, _MARKER_VALUE.unpack_from(value)[1]
+
+
+def decode_records(view: Buffer, *, limit: int = DEFAULT_DECOMPRESSED_LIMIT) -> list[Record]:
+    """Return the records of the batch at the start of ``view``; keys and values are copies.
+
+    Raises INVALID_RECORD or CORRUPT_MESSAGE for malformed records, and for compressed ones that would grow
+    beyond ``limit`` bytes.
+    """
+    header = parse_header(view)
+    if header.count < 0:
+        raise _invalid(f"record batch with a count of {header.count}")
+    if header.count == 0:  # what compaction leaves of a batch whose records are all gone
+        return []
+    with memoryview(view) as whole:
+        payload: Buffer = bytes(whole[HEADER_SIZE : header.size])
+    if header.attributes & _CODEC_MASK:
+        payload = bytes(decompress(header.attributes & _CODEC_MASK, payload, limit))
+    try:
+        return _decode_payload(header, bytes(payload))
+    except IndexError as error:
+        raise _invalid("record is cut off by the end of its batch") from error
+
+
+def _decode_payload(header: BatchHeader, data: bytes) -> list[Record]:
+    base_offset = header.base_offset
+    base_timestamp = header.base_timestamp
+    append_time = header.max_timestamp if header.attributes & _TIMESTAMP_TYPE else None
+    records = []
+    pos = 0
+    for _ in range(header.count):
+        size, pos = _read_varint(data, pos)
+        end = pos + size
+        if size < 0 or end > len(data):
+            raise _invalid(f"record of {size} bytes where {len(data) - pos} are left")
+        timestamp, pos = _read_varlong(data, pos + 1)  # the attributes in between are not used
+        offset, pos = _read_varint(data, pos)
+        key, pos = _read_sized(data, pos, end)
+        value, pos = _read_sized(data, pos, end)
+        headers: tuple[tuple[str, bytes | None], ...] = ()
+        if pos < end and data[pos] == 0:
+            pos += 1
+        else:
+            headers, pos = _read_headers(data, pos, end)
+        if pos != end:
+            raise _invalid(f"record of {size} bytes ends {pos - end} bytes off")
+        records.append(
+            Record(
+                base_offset + offset,
+                base_timestamp + timestamp if append_time is None else append_time,
+                key,
+                value,
+                headers,
+            )
+        )
+    if pos != len(data):
+        raise _invalid(f"{len(data) - pos} bytes behind the last of {header.count} records")
+    return records
+
+
+def _read_varint(data: bytes, pos: int) -> tuple[int, int]:
+    byte = data[pos]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos + 1
+    return _read_long_varint(data, pos, 28)
+
+
+def _read_varlong(data: bytes, pos: int) -> tuple[int, int]:
+    byte = data[pos]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos + 1
+    return _read_long_varint(data, pos, 63)
+
+
+def _read_long_varint(data: bytes, pos: int, max_shift: int) -> tuple[int, int]:
+    zigzag = 0
+    for shift in range(0, max_shift + 1, 7):
+        byte = data[pos]
+        pos += 1
+        zigzag |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (zigzag >> 1) ^ -(zigzag & 1), pos
+    raise _invalid(f"variable-length integer of more than {max_shift // 7 + 1} bytes in a record")
+
+
+def _read_sized(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
+    size, pos = _read_varint(data, pos)
+    if size < 0:
+        return None, pos
+    stop = pos + size
+    if stop > end:
+        raise _invalid(f"field of {size} bytes in a record that has {end - pos} left")
+    return data[pos:stop], stop
+
+
+def _read_headers(data: bytes, pos: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, pos = _read_varint(data, pos)
+    if count < 0 or count > end - pos:
+        raise _invalid(f"record with {count} headers in {end - pos} bytes")
+    headers = []
+    for _ in range(count):
+        name, pos = _read_sized(data, pos, end)
+        if name is None:
+            raise _invalid("record header without a name")
+        value, pos = _read_sized(data, pos, end)
+        try:
+            headers.append((name.decode(), value))
+        except UnicodeDecodeError as error:
+            raise _invalid("record header whose name is not UTF-8") from error
+    return tuple(headers), pos
