@@ -20,34 +20,34 @@ ANY = -1
 
 
 class TreeError(Exception):
-    """A refused operation; `path` says at which node (or, for SessionExpired, which session)."""
+    """A refused operation; `path` says at which node (or, for SessionExpiredError, which session)."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.path = path
 
 
-class NoNode(TreeError):  # noqa: N818 - ZooKeeper's names, like the four below
+class NoNodeError(TreeError):
     """The node, or the parent of one to be made, does not exist."""
 
 
-class NodeExists(TreeError):  # noqa: N818
+class NodeExistsError(TreeError):
     """The node exists already."""
 
 
-class BadVersion(TreeError):  # noqa: N818
+class BadVersionError(TreeError):
     """The node has another version: somebody else wrote it."""
 
 
-class NotEmpty(TreeError):  # noqa: N818
+class NotEmptyError(TreeError):
     """The node has children and cannot be deleted."""
 
 
-class EphemeralParent(TreeError):  # noqa: N818
+class EphemeralParentError(TreeError):
     """Ephemeral nodes have no children."""
 
 
-class SessionExpired(TreeError):  # noqa: N818
+class SessionExpiredError(TreeError):
     """The session's lease is over or somebody opened one of the same owner; its ephemeral nodes are gone."""
 
 
@@ -61,7 +61,9 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make a node; with `session` an ephemeral one. NodeExists, NoNode (parent), EphemeralParent."""
+    """Make a node; with `session` an ephemeral one. NodeExistsError, NoNodeError (parent),
+    EphemeralParentError.
+    """
 
     path: str
     data: bytes = b""
@@ -70,7 +72,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """Write a node that has this version. NoNode, BadVersion."""
+    """Write a node that has this version. NoNodeError, BadVersionError."""
 
     path: str
     data: bytes
@@ -79,7 +81,7 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a node that has this version and no children. NoNode, BadVersion, NotEmpty."""
+    """Remove a node that has this version and no children. NoNodeError, BadVersionError, NotEmptyError."""
 
     path: str
     version: int = ANY
@@ -87,7 +89,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Go on only if the node has this version. NoNode, BadVersion."""
+    """Go on only if the node has this version. NoNodeError, BadVersionError."""
 
     path: str
     version: int = ANY
@@ -100,10 +102,13 @@ class Tree(Protocol):
     """See the module. All methods may be called from any thread, and raise `TreeError`s where they say so."""
 
     def get(self, path: str) -> Node:
-        """The node; NoNode."""
+        """The node; NoNodeError."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a node."""
 
     def children(self, path: str) -> list[str]:
-        """The names (not paths) of the node's children, sorted; NoNode."""
+        """The names (not paths) of the node's children, sorted; NoNodeError."""
 
     def create(self, path: str, data: bytes = b"", *, session: int | None = None) -> None:
         """As `multi` of one Create."""
@@ -117,7 +122,7 @@ class Tree(Protocol):
     def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
         """All operations in order, or none: the first that is refused raises. Durable when it returns.
 
-        With `session` the whole is refused (SessionExpired) unless that session lives: a zombie changes
+        With `session` the whole is refused (SessionExpiredError) unless that session lives: a zombie changes
         nothing.
         """
 
@@ -126,7 +131,7 @@ class Tree(Protocol):
         """
 
     def renew(self, session: int) -> None:
-        """Prolongs a session; SessionExpired."""
+        """Prolongs a session; SessionExpiredError."""
 
     def close_session(self, session: int) -> None:
         """Ends a session and deletes its ephemeral nodes; nothing happens if it is over already."""
@@ -152,7 +157,7 @@ def ensure(tree: Tree, path: str) -> None:
         ancestor = "/" + "/".join(parts[:depth])
         try:
             tree.create(ancestor)
-        except NodeExists:
+        except NodeExistsError:
             continue
 
 
@@ -192,25 +197,25 @@ def apply(rows: Rows, operation: Operation, change: int) -> None:
     row = rows.find(path)
     if isinstance(operation, Create):
         if row is not None:
-            raise NodeExists(path)
+            raise NodeExistsError(path)
         parent = rows.find(parent_of(path))
         if parent is None:
-            raise NoNode(parent_of(path))
+            raise NoNodeError(parent_of(path))
         if parent.node.session is not None:
-            raise EphemeralParent(parent_of(path))
+            raise EphemeralParentError(parent_of(path))
         rows.put(path, Row(Node(operation.data, 0, operation.session), change, change))
         _touch_parent(rows, path, change)
         return
     if row is None:
-        raise NoNode(path)
+        raise NoNodeError(path)
     if operation.version not in (ANY, row.node.version):
-        raise BadVersion(path)
+        raise BadVersionError(path)
     if isinstance(operation, Set):
         node = Node(operation.data, row.node.version + 1, row.node.session)
         rows.put(path, Row(node, change, row.children_changed))
     elif isinstance(operation, Delete):
         if path == "/" or rows.names(path):
-            raise NotEmpty(path)
+            raise NotEmptyError(path)
         rows.remove(path)
         _touch_parent(rows, path, change)
 

@@ -10,10 +10,10 @@ from oncelog.cluster.tree import (
     Create,
     Delete,
     Node,
-    NoNode,
+    NoNodeError,
     Operation,
     Row,
-    SessionExpired,
+    SessionExpiredError,
     Set,
     Watches,
     apply,
@@ -81,14 +81,18 @@ class MemoryTree:
         self._last_session = 0
 
     def get(self, path: str) -> Node:
-        """The node; NoNode."""
+        """The node; NoNodeError."""
         row = self._rows.find(path)
         if row is None:
-            raise NoNode(path)
+            raise NoNodeError(path)
         return row.node
 
+    def exists(self, path: str) -> bool:
+        """Whether there is such a node."""
+        return self._rows.find(path) is not None
+
     def children(self, path: str) -> list[str]:
-        """The names of the node's children; NoNode."""
+        """The names of the node's children; NoNodeError."""
         self.get(path)
         return self._rows.names(path)
 
@@ -111,7 +115,7 @@ class MemoryTree:
         owners = {op.session for op in operations if isinstance(op, Create)} | {session}
         for owner in owners - {None}:
             if owner not in self._sessions:
-                raise SessionExpired(str(owner))
+                raise SessionExpiredError(str(owner))
         self._changes += 1
         try:
             for operation in operations:
@@ -131,10 +135,10 @@ class MemoryTree:
         return self._last_session
 
     def renew(self, session: int) -> None:
-        """Prolongs a session; SessionExpired."""
+        """Prolongs a session; SessionExpiredError."""
         self._expire()
         if session not in self._sessions:
-            raise SessionExpired(str(session))
+            raise SessionExpiredError(str(session))
         self._sessions[session].expires_ms = self._now_ms() + self._sessions[session].ttl_ms
 
     def close_session(self, session: int) -> None:

@@ -19,10 +19,10 @@ from oncelog.cluster.tree import (
     Create,
     Delete,
     Node,
-    NoNode,
+    NoNodeError,
     Operation,
     Row,
-    SessionExpired,
+    SessionExpiredError,
     Set,
     Watches,
     apply,
@@ -100,19 +100,24 @@ class SqliteTree:
         self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
 
     def get(self, path: str) -> Node:
-        """The node; NoNode."""
+        """The node; NoNodeError."""
         with self._lock:
             row = self._rows.find(path)
         if row is None:
-            raise NoNode(path)
+            raise NoNodeError(path)
         return row.node
 
+    def exists(self, path: str) -> bool:
+        """Whether there is such a node."""
+        with self._lock:
+            return self._rows.find(path) is not None
+
     def children(self, path: str) -> list[str]:
-        """The names of the node's children; NoNode."""
+        """The names of the node's children; NoNodeError."""
         with self._lock:
             names = self._rows.names(path)
             if not names and self._rows.find(path) is None:
-                raise NoNode(path)
+                raise NoNodeError(path)
             return names
 
     def create(self, path: str, data: bytes = b"", *, session: int | None = None) -> None:
@@ -155,7 +160,7 @@ class SqliteTree:
             return cursor.lastrowid
 
     def renew(self, session: int) -> None:
-        """Prolongs a session; SessionExpired."""
+        """Prolongs a session; SessionExpiredError."""
         with self._lock, self._transaction():
             self._check_session(session)
             self._connection.execute(
@@ -217,7 +222,7 @@ class SqliteTree:
 
     def _check_session(self, session: int) -> None:
         if self._connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone() is None:
-            raise SessionExpired(str(session))
+            raise SessionExpiredError(str(session))
 
     def _end_session(self, session: int) -> None:
         self._connection.execute("DELETE FROM session WHERE id = ?", (session,))

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from oncelog.cluster.tree import (
-    BadVersion,
+    BadVersionError,
     Check,
     Create,
     Delete,
-    EphemeralParent,
-    NodeExists,
-    NoNode,
-    NotEmpty,
-    SessionExpired,
+    EphemeralParentError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionExpiredError,
     Set,
     Tree,
     ensure,
@@ -59,20 +59,22 @@ def test_nodes_hold_data_and_a_version(tree: Tree) -> None:
     assert tree.set("/a", b"two", 0) == 1
     assert tree.set("/a", b"three") == 2
     assert tree.get("/a") == (b"three", 2, None)
+    assert tree.exists("/a")
     tree.delete("/a", 2)
-    with pytest.raises(NoNode):
+    assert not tree.exists("/a")
+    with pytest.raises(NoNodeError):
         tree.get("/a")
 
 
 def test_refusals(tree: Tree) -> None:
     tree.create("/a", b"one")
-    with pytest.raises(NodeExists):
+    with pytest.raises(NodeExistsError):
         tree.create("/a", b"two")
-    with pytest.raises(NoNode) as caught:
+    with pytest.raises(NoNodeError) as caught:
         tree.create("/b/c")
     assert caught.value.path == "/b"
     for refused in (lambda: tree.set("/a", b"x", 1), lambda: tree.delete("/a", 1)):
-        with pytest.raises(BadVersion):
+        with pytest.raises(BadVersionError):
             refused()
     for refused in (
         lambda: tree.set("/b", b"x"),
@@ -80,11 +82,11 @@ def test_refusals(tree: Tree) -> None:
         lambda: tree.children("/b"),
         lambda: tree.multi([Check("/b")]),
     ):
-        with pytest.raises(NoNode):
+        with pytest.raises(NoNodeError):
             refused()
     tree.create("/a/b")
     for path in ("/a", "/"):
-        with pytest.raises(NotEmpty):
+        with pytest.raises(NotEmptyError):
             tree.delete(path)
     assert tree.get("/a") == (b"one", 0, None)
 
@@ -124,7 +126,7 @@ def test_multi_is_all_or_nothing(tree: Tree) -> None:
     )
     assert tree.get("/new/b").data == b"n"
     assert tree.get("/epoch") == (b"2", 1, None)
-    with pytest.raises(BadVersion):
+    with pytest.raises(BadVersionError):
         tree.multi([Create("/other"), Delete("/new/b"), Set("/new", b"x"), Check("/epoch", 0)])
     assert tree.children("/") == ["epoch", "new"]
     assert tree.get("/new") == (b"", 0, None)
@@ -134,7 +136,7 @@ def test_multi_is_all_or_nothing(tree: Tree) -> None:
 def test_ephemeral_nodes_end_with_their_session(tree: Tree, clock: Clock) -> None:
     session = tree.open_session("broker-1", 100)
     tree.create("/one", session=session)
-    with pytest.raises(EphemeralParent):
+    with pytest.raises(EphemeralParentError):
         tree.create("/one/below")
     clock.ms += 99
     tree.renew(session)
@@ -143,14 +145,14 @@ def test_ephemeral_nodes_end_with_their_session(tree: Tree, clock: Clock) -> Non
     assert tree.get("/one").session == session
     clock.ms += 1
     tree.poll()
-    with pytest.raises(NoNode):
+    with pytest.raises(NoNodeError):
         tree.get("/one")
     for refused in (
         lambda: tree.renew(session),
         lambda: tree.create("/one", session=session),
         lambda: tree.multi([Create("/two")], session=session),
     ):
-        with pytest.raises(SessionExpired):
+        with pytest.raises(SessionExpiredError):
             refused()
     assert tree.children("/") == []
     tree.close_session(session)
@@ -170,7 +172,7 @@ def test_a_new_session_of_the_same_owner_fences_the_old_one(tree: Tree) -> None:
     session = tree.open_session("broker-1", 1000)
     assert session != zombie
     tree.create("/one", b"successor", session=session)
-    with pytest.raises(SessionExpired):
+    with pytest.raises(SessionExpiredError):
         tree.multi([Set("/one", b"zombie")], session=zombie)
     assert tree.get("/one").data == b"successor"
 
@@ -283,7 +285,7 @@ def _count_up(path: str, times: int) -> None:
             node = tree.get("/counter")
             try:
                 tree.set("/counter", str(int(node.data) + 1).encode(), node.version)
-            except BadVersion:
+            except BadVersionError:
                 continue
             break
     tree.close()
