@@ -1,0 +1,56 @@
+"""What this broker serves: each API, its versions, and the module that is imported when it is first asked for.
+
+The ranges are those of Apache Kafka 4.3; `tests/clients` compares them with what a running Kafka says of itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oncelog.protocol.apis import ApiKey
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One API; versions are inclusive, `handler` is the module in `oncelog.broker.handlers`."""
+
+    min_version: int
+    max_version: int
+    handler: str
+
+
+SERVED: dict[int, Served] = {
+    ApiKey.PRODUCE: Served(3, 13, "produce"),
+    ApiKey.FETCH: Served(4, 18, "fetch"),
+    ApiKey.LIST_OFFSETS: Served(1, 11, "list_offsets"),
+    ApiKey.METADATA: Served(0, 13, "metadata"),
+    ApiKey.OFFSET_COMMIT: Served(2, 10, "offset_commit"),
+    ApiKey.OFFSET_FETCH: Served(1, 10, "offset_fetch"),
+    ApiKey.FIND_COORDINATOR: Served(0, 6, "find_coordinator"),
+    ApiKey.JOIN_GROUP: Served(0, 9, "join_group"),
+    ApiKey.HEARTBEAT: Served(0, 4, "heartbeat"),
+    ApiKey.LEAVE_GROUP: Served(0, 5, "leave_group"),
+    ApiKey.SYNC_GROUP: Served(0, 5, "sync_group"),
+    ApiKey.DESCRIBE_GROUPS: Served(0, 6, "describe_groups"),
+    ApiKey.LIST_GROUPS: Served(0, 5, "list_groups"),
+    ApiKey.API_VERSIONS: Served(0, 4, "api_versions"),
+    ApiKey.CREATE_TOPICS: Served(2, 7, "create_topics"),
+    ApiKey.DELETE_TOPICS: Served(1, 6, "delete_topics"),
+    ApiKey.INIT_PRODUCER_ID: Served(0, 5, "init_producer_id"),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Served(0, 5, "add_partitions_to_txn"),
+    ApiKey.ADD_OFFSETS_TO_TXN: Served(0, 4, "add_offsets_to_txn"),
+    ApiKey.END_TXN: Served(0, 5, "end_txn"),
+    ApiKey.WRITE_TXN_MARKERS: Served(1, 2, "write_txn_markers"),
+    ApiKey.TXN_OFFSET_COMMIT: Served(0, 5, "txn_offset_commit"),
+    ApiKey.DESCRIBE_CONFIGS: Served(1, 4, "describe_configs"),
+    ApiKey.DESCRIBE_CLUSTER: Served(0, 2, "describe_cluster"),
+    ApiKey.DESCRIBE_PRODUCERS: Served(0, 0, "describe_producers"),
+    ApiKey.DESCRIBE_TRANSACTIONS: Served(0, 0, "describe_transactions"),
+    ApiKey.LIST_TRANSACTIONS: Served(0, 2, "list_transactions"),
+}
+
+PRODUCE_ADVERTISED_MIN = 0
+"""ApiVersions names Produce from 0 on, as Kafka 4 does for old librdkafka (KAFKA-18659); 0-2 are refused when used."""
+
+TRANSACTION_VERSION_FEATURE = "transaction.version"
+SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {TRANSACTION_VERSION_FEATURE: (0, 2)}

@@ -1,0 +1,224 @@
+"""One broker, put together: metadata, partitions, coordinators, and the server in front of them.
+
+It is given its disk, tree, clock, randomness and way to run blocking code, so that the simulation runs this very class.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+from uuid import UUID
+
+from oncelog.broker.config import BrokerConfig
+from oncelog.broker.data_directory import DataDirectory
+from oncelog.broker.dispatch import Dispatcher
+from oncelog.broker.fetch_sessions import FetchSessions
+from oncelog.broker.groups import GroupService
+from oncelog.broker.partitions import Partitions
+from oncelog.broker.topic_config import log_config
+from oncelog.broker.transactions import TransactionService
+from oncelog.cluster.metadata import INTERNAL_TOPICS, PartitionInfo, TopicInfo, Topics, assign
+from oncelog.cluster.tree import Tree
+from oncelog.log.disk import Disk
+from oncelog.net.server import Limits, Server, serve
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+T = TypeVar("T")
+Offload = Callable[..., Awaitable[Any]]
+
+CHECKPOINT_INTERVAL_S = 60.0
+"""How often high watermarks and recovery points are written (Kafka's `log.flush.offset.checkpoint.interval.ms`)."""
+
+
+class Broker:
+    """A broker; `start` binds its port, `stop` leaves a data directory that needs no recovery."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        disk: Disk,
+        tree: Tree,
+        now_ms: Callable[[], int],
+        offload: Offload = asyncio.to_thread,
+        rng: random.Random | None = None,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        """`now_ms` is the wall clock; `offload(fn, *args)` runs blocking code away from the loop."""
+        self.config = config
+        self.node_id = config.node_id
+        self.now_ms = now_ms
+        self.offload = offload
+        self.rng = rng or random.SystemRandom()
+        self.log = logger or logging.getLogger("oncelog.broker")
+        self.loop: asyncio.AbstractEventLoop
+        self.tree = tree
+        self.cluster_id = ""
+        self.metadata = Topics(tree)
+        self.directory = DataDirectory(disk, config.log_dirs[0], config.node_id)
+        self.partitions: Partitions
+        self.transactions: TransactionService
+        self.groups: GroupService
+        self.fetch_sessions = FetchSessions(
+            config.max_incremental_fetch_session_cache_slots, lambda: self.rng.randrange(1, 2**31)
+        )
+        self._disk = disk
+        self._server: Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._creating: dict[str, asyncio.Task[TopicInfo]] = {}
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """The port that the server is bound to."""
+        assert self._server is not None
+        return self._server.port
+
+    @property
+    def advertised_host(self) -> str:
+        """The host that clients are told."""
+        return self.config.advertised_host or self.config.host
+
+    @property
+    def advertised_port(self) -> int:
+        """The port that clients are told."""
+        return self.config.advertised_port or self.port
+
+    async def start(self) -> None:
+        """Reads metadata, opens the data directory and accepts requests; coordinators load in the background."""
+        self.loop = asyncio.get_running_loop()
+        await self.offload(self._load_metadata)
+        self.directory.open(self.cluster_id)
+        self.partitions = Partitions(
+            topics=self.metadata,
+            node_id=self.node_id,
+            disk=self._disk,
+            directory=self.directory.path,
+            recovery_points=self.directory.recovery_points(),
+            clean=self.directory.clean,
+            log_config=lambda topic: log_config(self.config, topic.configs),
+            now_ms=self.now_ms,
+            logger=self.log,
+        )
+        self.transactions = TransactionService(self)
+        self.groups = GroupService(self)
+        self.partitions.on_transaction_end = self.groups.transaction_completed
+        limits = Limits(
+            max_request_size=self.config.socket_request_max_bytes,
+            idle_ms=self.config.connections_max_idle_ms,
+            max_connections=self.config.max_connections,
+        )
+        self._server = await serve(Dispatcher(self), self.config.host, self.config.port, limits)
+        self.spawn(self._warm_up(), "load coordinators")
+        self.spawn(self._checkpoint_regularly(), "checkpoints")
+
+    async def stop(self) -> None:
+        """Answers what is in progress, then closes every log cleanly."""
+        if self._server is not None:
+            await self._server.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.transactions.close()
+        self.groups.close()
+        clean = self.partitions.close()
+        self._checkpoint()
+        if clean:
+            self.directory.mark_clean()
+
+    def spawn(self, work: Any, name: str) -> None:
+        """Runs a coroutine until it is done or the broker stops; a failure is logged."""
+        task: asyncio.Task[None] = self.loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.log.error("%s failed", task.get_name(), exc_info=task.exception())
+
+    def _load_metadata(self) -> None:
+        self.metadata.prepare()
+        self.cluster_id = self.metadata.cluster_id(self._random_id())
+        self.metadata.load()
+
+    async def _warm_up(self) -> None:
+        """Loads the coordinators first, for clients wait for them; then opens the other logs."""
+        await self.transactions.load()
+        await self.groups.load()
+        for topic in tuple(self.metadata.topics()):
+            for partition in range(topic.partition_count):
+                self.partitions.get(topic.name, partition)
+                await asyncio.sleep(0)
+
+    async def _checkpoint_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(CHECKPOINT_INTERVAL_S)
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        self.directory.checkpoint(
+            recovery_points=self.partitions.recovery_points(),
+            start_offsets=self.partitions.start_offsets(),
+            high_watermarks=self.partitions.high_watermarks(),
+        )
+
+    # -- topics -----------------------------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int,
+        replication_factor: int = 1,
+        configs: dict[str, str] | None = None,
+        assignment: list[tuple[int, ...]] | None = None,
+    ) -> TopicInfo:
+        """Creates a topic whose name and configs were checked; TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR."""
+        replicas = assignment or assign(partitions, replication_factor, [self.node_id])
+        infos = tuple(PartitionInfo(ids[0], 0, ids, ids) for ids in replicas)
+        topic = TopicInfo(name, self._new_topic_id(), infos, configs or {})
+        await self.offload(self.metadata.write, topic)
+        self.metadata.admit(topic)
+        self.log.info("created topic %s with %d partitions", name, len(infos))
+        return topic
+
+    async def ensure_internal_topic(self, name: str) -> TopicInfo:
+        """The coordinators' topic of that name, made now (with its coordinators) if it does not exist."""
+        topic = self.metadata.topic(name)
+        if topic is not None:
+            return topic
+        task = self._creating.get(name)
+        if task is None:
+            task = self._creating[name] = self.loop.create_task(self._create_internal_topic(name))
+            task.add_done_callback(lambda _: self._creating.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def _create_internal_topic(self, name: str) -> TopicInfo:
+        assert name in INTERNAL_TOPICS
+        service = self.groups if name == "__consumer_offsets" else self.transactions
+        configs = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
+        topic = await self.create_topic(name, partitions=service.partition_count, configs=configs)
+        await service.load()
+        return topic
+
+    async def delete_topic(self, topic: TopicInfo) -> None:
+        """Deletes a topic and its data; UNKNOWN_TOPIC_OR_PARTITION when somebody else was quicker."""
+        if topic.internal:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{topic.name} is the coordinators' own topic")
+        await self.offload(self.metadata.erase, topic)
+        self.metadata.forget(topic)
+        self.partitions.drop(topic)
+        self.log.info("deleted topic %s", topic.name)
+
+    def _new_topic_id(self) -> UUID:
+        topic_id = UUID(int=self.rng.getrandbits(128), version=4)
+        return topic_id if topic_id.bytes[0] >> 2 != 62 else self._new_topic_id()  # no leading '-' as text
+
+    def _random_id(self) -> str:
+        return base64.urlsafe_b64encode(self._new_topic_id().bytes).rstrip(b"=").decode()

@@ -1,0 +1,69 @@
+"""A broker's data directory: identity, checkpoints and the clean-shutdown mark, in Kafka's files."""
+
+from __future__ import annotations
+
+from oncelog.log.checkpoint import read_offset_checkpoint, write_offset_checkpoint
+from oncelog.log.disk import Disk
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+START_OFFSETS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+
+Offsets = dict[tuple[str, int], int]
+
+
+class DataDirectory:
+    """One entry of `log.dirs`."""
+
+    def __init__(self, disk: Disk, path: str, node_id: int) -> None:
+        self.path = path
+        self.clean = False
+        self._disk = disk
+        self._node_id = node_id
+
+    def open(self, cluster_id: str) -> None:
+        """Checks whose directory it is, and takes the clean-shutdown mark away until the next clean stop.
+
+        INCONSISTENT_CLUSTER_ID when it belongs to another cluster or broker.
+        """
+        if not self._disk.exists(self.path):
+            self._disk.mkdir(self.path)
+        self._check_identity(cluster_id)
+        mark = self._file(CLEAN_SHUTDOWN)
+        self.clean = self._disk.exists(mark)
+        if self.clean:
+            self._disk.remove(mark)
+
+    def _check_identity(self, cluster_id: str) -> None:
+        path = self._file(META_PROPERTIES)
+        wanted = {"version": "1", "cluster.id": cluster_id, "node.id": str(self._node_id)}
+        if not self._disk.exists(path):
+            self._disk.atomic_write(path, "".join(f"{k}={v}\n" for k, v in wanted.items()).encode())
+            return
+        lines = self._disk.read_file(path).decode().splitlines()
+        found = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+        for key in ("cluster.id", "node.id"):
+            if found.get(key) != wanted[key]:
+                message = f"{path} says {key}={found.get(key)}, this broker has {wanted[key]}"
+                raise ProtocolError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)
+
+    def recovery_points(self) -> Offsets:
+        """(topic, partition) -> offset up to which the log was flushed."""
+        path = self._file(RECOVERY_POINTS)
+        return read_offset_checkpoint(self._disk, path) if self._disk.exists(path) else {}
+
+    def checkpoint(self, *, recovery_points: Offsets, start_offsets: Offsets, high_watermarks: Offsets) -> None:
+        """Writes the three offset checkpoints."""
+        write_offset_checkpoint(self._disk, self._file(RECOVERY_POINTS), recovery_points)
+        write_offset_checkpoint(self._disk, self._file(START_OFFSETS), start_offsets)
+        write_offset_checkpoint(self._disk, self._file(HIGH_WATERMARKS), high_watermarks)
+
+    def mark_clean(self) -> None:
+        """Says that every log was closed in order, so that the next start need not recover."""
+        self._disk.atomic_write(self._file(CLEAN_SHUTDOWN), b'{"version":0,"brokerEpoch":-1}')
+
+    def _file(self, name: str) -> str:
+        return f"{self.path}/{name}"

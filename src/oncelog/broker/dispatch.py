@@ -1,0 +1,100 @@
+"""From one request frame to its response: header, version check, decoding, the handler, encoding.
+
+Looked up once per (API, version) and kept: what is left for each request is a dictionary access and the work itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from oncelog.broker.apis import SERVED
+from oncelog.broker.context import RequestContext
+from oncelog.protocol.apis import ApiKey, messages
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.headers import decode_request_header, encode_response_header
+from oncelog.protocol.schema import DecodeError, Message
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.net.server import Peer
+
+Chunks = list[bytes | memoryview]
+
+
+class BadRequestError(Exception):
+    """A frame that cannot be answered; the connection is closed, as Kafka does."""
+
+
+class _Route:
+    """One API in one version."""
+
+    __slots__ = ("decode", "handle", "version")
+
+    def __init__(self, api_key: int, version: int) -> None:
+        request, _ = messages(ApiKey(api_key))
+        module = importlib.import_module(f"oncelog.broker.handlers.{SERVED[api_key].handler}")
+        self.version = version
+        self.decode: Callable[[memoryview, int, int], tuple[Message, int]] = request.decode_from
+        self.handle: Callable[..., Any] = module.handle
+
+
+class Dispatcher:
+    """The server's frame handler."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._routes: dict[tuple[int, int], _Route] = {}
+
+    def __call__(self, frame: memoryview, peer: Peer) -> Chunks | None | Awaitable[Chunks | None]:
+        """Answers one frame; BadRequestError (and any other exception) makes the server close the connection."""
+        try:
+            header, position = decode_request_header(frame)
+        except DecodeError as error:
+            raise BadRequestError(f"request header: {error}") from error
+        api_key, version = header.api_key, header.api_version
+        route = self._routes.get((api_key, version))
+        if route is None:
+            served = SERVED.get(api_key)
+            if served is None:
+                raise BadRequestError(f"API key {api_key} is not served")
+            if not served.min_version <= version <= served.max_version:
+                if api_key == ApiKey.API_VERSIONS:
+                    return self._unsupported_api_versions(header.correlation_id)
+                raise BadRequestError(f"{ApiKey(api_key).name} version {version} is not served")
+            route = self._routes[api_key, version] = _Route(api_key, version)
+        try:
+            request, end = route.decode(frame, position, version)
+        except DecodeError as error:
+            raise BadRequestError(f"{ApiKey(api_key).name} v{version}: {error}") from error
+        if end != len(frame):
+            raise BadRequestError(f"{ApiKey(api_key).name} v{version}: {len(frame) - end} bytes after the request")
+        context = RequestContext(
+            api_key, version, header.correlation_id, header.client_id or "", peer.host, peer.connection_id
+        )
+        response = route.handle(self._broker, request, context)
+        if response is None:
+            return None
+        if isinstance(response, Message):
+            return self._encode(response, context)
+        return self._later(response, context)
+
+    async def _later(self, pending: Awaitable[Message | None], context: RequestContext) -> Chunks | None:
+        response = await pending
+        return None if response is None else self._encode(response, context)
+
+    @staticmethod
+    def _encode(response: Message, context: RequestContext) -> Chunks:
+        header = encode_response_header(context.api_key, context.api_version, context.correlation_id)
+        chunks: Chunks = [header]
+        chunks += response.chunks(context.api_version)
+        return chunks
+
+    @staticmethod
+    def _unsupported_api_versions(correlation_id: int) -> Chunks:
+        """KIP-511: a version above ours is answered in version 0, so that the client can try again."""
+        from oncelog.broker.handlers.api_versions import unsupported
+
+        header = encode_response_header(ApiKey.API_VERSIONS, 0, correlation_id)
+        return [header, unsupported(ErrorCode.UNSUPPORTED_VERSION).encode(0)]

@@ -1,0 +1,157 @@
+"""Fetch sessions (KIP-227): a consumer names its partitions once and then only what changed.
+
+Pure bookkeeping after Kafka's `FetchManager` and `FetchSession`; the fetch handler does the reading.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from oncelog.protocol.errors import ErrorCode
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+_MAX_EPOCH = 2**31 - 1
+EVICTION_MS = 120_000
+"""A session this long unused gives way to a new one when the cache is full."""
+
+Key = tuple[str | None, UUID, int]
+
+
+@dataclass(slots=True)
+class FetchPosition:
+    """What one consumer asks of one partition, and what it was told last (None: nothing yet)."""
+
+    topic: str | None
+    topic_id: UUID
+    partition: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int
+    told_high_watermark: int = -1
+    told_log_start_offset: int = -1
+
+    @property
+    def key(self) -> Key:
+        """Identity within a session."""
+        return self.topic, self.topic_id, self.partition
+
+    def changed(self, error: int, high_watermark: int, log_start_offset: int, has_records: bool) -> bool:
+        """Whether an incremental response must name this partition; remembers what is told."""
+        must = has_records or error != ErrorCode.NONE
+        must = must or high_watermark != self.told_high_watermark
+        must = must or log_start_offset != self.told_log_start_offset
+        # After an error the next good answer must be told, even if nothing moved.
+        self.told_high_watermark = -1 if error != ErrorCode.NONE else high_watermark
+        self.told_log_start_offset = log_start_offset
+        return must
+
+
+@dataclass(slots=True)
+class FetchSession:
+    """One cached session; `positions` is also the order in which partitions are served."""
+
+    session_id: int
+    uses_topic_ids: bool
+    positions: OrderedDict[Key, FetchPosition]
+    epoch: int
+    last_used_ms: int
+
+
+@dataclass(slots=True)
+class FetchContext:
+    """One fetch: what to read, and how to answer it."""
+
+    error: ErrorCode = ErrorCode.NONE
+    session_id: int = 0
+    incremental: bool = False
+    positions: list[FetchPosition] = field(default_factory=list)
+    session: FetchSession | None = None
+
+    def served(self, position: FetchPosition) -> None:
+        """Moves a partition that gave records to the end, so that the others get their turn."""
+        if self.session is not None:
+            self.session.positions.move_to_end(position.key)
+
+
+class FetchSessions:
+    """The cache of all sessions of a broker (`max.incremental.fetch.session.cache.slots`)."""
+
+    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+        """`new_id()` gives a random positive int32."""
+        self._slots = slots
+        self._new_id = new_id
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(
+        self,
+        session_id: int,
+        epoch: int,
+        positions: Iterable[FetchPosition],
+        forgotten: Iterable[Key],
+        *,
+        uses_topic_ids: bool,
+        now_ms: int,
+    ) -> FetchContext:
+        """The context of a fetch request (full, incremental, or an error code)."""
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(session_id, None)
+            asked = list(positions)
+            if epoch == FINAL_EPOCH or not asked:
+                return FetchContext(positions=asked)
+            return self._full(asked, uses_topic_ids, now_ms)
+        session = self._sessions.get(session_id)
+        if session is None:
+            return FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            return FetchContext(error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != uses_topic_ids:
+            return FetchContext(error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        self._update(session, positions, forgotten)
+        if not session.positions:
+            del self._sessions[session_id]
+            return FetchContext()
+        session.epoch = 1 if epoch == _MAX_EPOCH else epoch + 1
+        session.last_used_ms = now_ms
+        self._sessions.move_to_end(session_id)
+        return FetchContext(ErrorCode.NONE, session_id, True, list(session.positions.values()), session)
+
+    def _full(self, asked: list[FetchPosition], uses_topic_ids: bool, now_ms: int) -> FetchContext:
+        if not self._room(now_ms):
+            return FetchContext(positions=asked)
+        session_id = self._new_id()
+        while session_id in self._sessions or session_id == 0:
+            session_id = self._new_id()
+        session = FetchSession(
+            session_id, uses_topic_ids, OrderedDict((p.key, p) for p in asked), INITIAL_EPOCH + 1, now_ms
+        )
+        self._sessions[session_id] = session
+        return FetchContext(session_id=session_id, positions=asked, session=session)
+
+    def _room(self, now_ms: int) -> bool:
+        if len(self._sessions) < self._slots:
+            return True
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now_ms - oldest.last_used_ms <= EVICTION_MS:
+            return False
+        del self._sessions[oldest.session_id]
+        return True
+
+    @staticmethod
+    def _update(session: FetchSession, positions: Iterable[FetchPosition], forgotten: Iterable[Key]) -> None:
+        for position in positions:
+            known = session.positions.get(position.key)
+            if known is None:
+                session.positions[position.key] = position
+            else:
+                known.fetch_offset = position.fetch_offset
+                known.max_bytes = position.max_bytes
+                known.current_leader_epoch = position.current_leader_epoch
+        for key in forgotten:
+            session.positions.pop(key, None)

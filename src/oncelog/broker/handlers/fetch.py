@@ -1,0 +1,221 @@
+"""Fetch: record batches straight from the log, up to the high watermark or the last stable offset (KIP-98, 227, 516)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from oncelog.broker.delayed import wait_until
+from oncelog.broker.fetch_sessions import FetchContext, FetchPosition, Key
+from oncelog.cluster.replica import Replica
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from oncelog.protocol.records import iter_batches
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.broker.context import RequestContext
+
+_WITH_TOPIC_IDS = 13
+_READ_COMMITTED = 1
+_NO_TOPIC_ID = UUID(int=0)
+
+
+class _Read:
+    """What one partition gives."""
+
+    __slots__ = ("aborted", "data", "end", "error", "position", "replica")
+
+    def __init__(self, position: FetchPosition) -> None:
+        self.position = position
+        self.replica: Replica | None = None
+        self.error = ErrorCode.NONE
+        self.data: memoryview | bytes = b""
+        self.end = -1
+        self.aborted: list[tuple[int, int]] | None = None
+
+
+def handle(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
+    """Waits for `min_bytes` up to `max_wait_ms`; an error in any partition answers at once."""
+    context = broker.fetch_sessions.begin(
+        request.session_id,
+        request.session_epoch,
+        _positions(broker, request, ctx.api_version),
+        _forgotten(broker, request, ctx.api_version),
+        uses_topic_ids=ctx.api_version >= _WITH_TOPIC_IDS,
+        now_ms=broker.now_ms(),
+    )
+    if context.error is not ErrorCode.NONE:
+        return FetchResponse(error_code=context.error)
+    reads = _read_all(broker, request, context)
+    if request.max_wait_ms <= 0 or not context.positions or _enough(reads, request.min_bytes):
+        return _response(context, reads)
+    return _wait_then_read(broker, request, context, reads)
+
+
+def _positions(broker: Broker, request: FetchRequest, version: int) -> Iterator[FetchPosition]:
+    for topic in request.topics:
+        name = _topic_name(broker, topic.topic, topic.topic_id, version)
+        for asked in topic.partitions:
+            yield FetchPosition(
+                name,
+                topic.topic_id,
+                asked.partition,
+                asked.fetch_offset,
+                asked.partition_max_bytes,
+                asked.current_leader_epoch,
+            )
+
+
+def _forgotten(broker: Broker, request: FetchRequest, version: int) -> Iterator[Key]:
+    for topic in request.forgotten_topics_data:
+        name = _topic_name(broker, topic.topic, topic.topic_id, version)
+        for partition in topic.partitions:
+            yield name, topic.topic_id, partition
+
+
+def _topic_name(broker: Broker, name: str, topic_id: UUID, version: int) -> str | None:
+    if version < _WITH_TOPIC_IDS:
+        return name
+    info = broker.metadata.topic_by_id(topic_id)
+    return info.name if info else None
+
+
+def _read_all(broker: Broker, request: FetchRequest, context: FetchContext) -> list[_Read]:
+    read_committed = request.isolation_level == _READ_COMMITTED
+    left = min(request.max_bytes, broker.config.fetch_max_bytes)
+    first = True
+    reads = []
+    for position in context.positions:
+        read = _Read(position)
+        try:
+            _read_one(broker, read, left, read_committed, at_least_one=first)
+        except ProtocolError as error:
+            read.error = error.code
+        if read.data:
+            first = False
+            left -= len(read.data)
+        reads.append(read)
+    return reads
+
+
+def _read_one(broker: Broker, read: _Read, left: int, read_committed: bool, *, at_least_one: bool) -> None:
+    position = read.position
+    if position.topic is None:
+        raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {position.topic_id}")
+    replica = broker.partitions.find(position.topic, position.partition)
+    if position.topic_id not in (_NO_TOPIC_ID, replica.topic_id):
+        raise ProtocolError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{position.topic} was made anew under another id")
+    check_leader_epoch(replica, position.current_leader_epoch)
+    read.replica = replica
+    read.end = replica.readable_end(read_committed)
+    log = replica.log
+    offset = position.fetch_offset
+    if offset < log.log_start_offset or offset > log.log_end_offset:
+        message = f"offset {offset} is outside {log.log_start_offset}..{log.log_end_offset}"
+        raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+    limit = min(left, position.max_bytes)
+    if read_committed:
+        read.aborted = []
+    if offset < read.end and (limit > 0 or at_least_one):
+        read.data = log.read(offset, max(limit, 0), upto=read.end, at_least_one=at_least_one)
+        if read_committed and read.data:
+            read.aborted = _aborted(replica, offset, read.data)
+
+
+def _aborted(replica: Replica, start: int, data: memoryview | bytes) -> list[tuple[int, int]]:
+    """The aborted transactions among the returned batches only: the answer must not grow with the log."""
+    if not replica.log.aborted_transactions(start, replica.log.last_stable_offset):
+        return []
+    end = start
+    for header, _ in iter_batches(data):
+        end = header.next_offset
+    return replica.log.aborted_transactions(start, end)
+
+
+def check_leader_epoch(replica: Replica, epoch: int) -> None:
+    """FENCED_LEADER_EPOCH for a client that is behind, UNKNOWN_LEADER_EPOCH for one that is ahead (KIP-320)."""
+    if epoch < 0 or epoch == replica.leader_epoch:
+        return
+    code = ErrorCode.FENCED_LEADER_EPOCH if epoch < replica.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+    raise ProtocolError(code, f"leader epoch {epoch} is not the current {replica.leader_epoch}")
+
+
+def _enough(reads: list[_Read], min_bytes: int) -> bool:
+    return any(read.error for read in reads) or sum(len(read.data) for read in reads) >= min_bytes
+
+
+async def _wait_then_read(
+    broker: Broker, request: FetchRequest, context: FetchContext, reads: list[_Read]
+) -> FetchResponse:
+    """Looks again only when enough was appended for the answer to be different."""
+    read_committed = request.isolation_level == _READ_COMMITTED
+    replicas = [read.replica for read in reads if read.replica is not None]
+    missing = request.min_bytes - sum(len(read.data) for read in reads)
+    ends = [replica.readable_end(read_committed) for replica in replicas]
+    appended = sum(replica.bytes_appended for replica in replicas)
+
+    def ready() -> bool:
+        if [replica.readable_end(read_committed) for replica in replicas] == ends:
+            return False
+        if read_committed:  # bytes that were appended long ago may become stable now
+            return True
+        return sum(replica.bytes_appended for replica in replicas) - appended >= missing
+
+    deadline = broker.now_ms() + request.max_wait_ms
+    while await wait_until(ready, replicas, max(0, deadline - broker.now_ms())):
+        reads = _read_all(broker, request, context)
+        if _enough(reads, request.min_bytes):
+            return _response(context, reads)
+        ends = [replica.readable_end(read_committed) for replica in replicas]
+    return _response(context, _read_all(broker, request, context))
+
+
+def _response(context: FetchContext, reads: list[_Read]) -> FetchResponse:
+    topics: dict[tuple[str | None, UUID], FetchableTopicResponse] = {}
+    for read in reads:
+        data = _partition_data(read)
+        position = read.position
+        told = position.changed(data.error_code, data.high_watermark, data.log_start_offset, bool(read.data))
+        if context.incremental and not told:
+            continue
+        if read.data:
+            context.served(position)
+        key = position.topic, position.topic_id
+        topic = topics.get(key)
+        if topic is None:
+            topic = topics[key] = FetchableTopicResponse(
+                topic=position.topic or "", topic_id=position.topic_id, partitions=[]
+            )
+        topic.partitions.append(data)
+    return FetchResponse(session_id=context.session_id, responses=list(topics.values()))
+
+
+def _partition_data(read: _Read) -> PartitionData:
+    if read.error or read.replica is None:
+        return PartitionData(
+            partition_index=read.position.partition,
+            error_code=read.error,
+            high_watermark=-1,
+            records=b"",
+            aborted_transactions=None,
+        )
+    log = read.replica.log
+    aborted = read.aborted
+    return PartitionData(
+        partition_index=read.position.partition,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
+        aborted_transactions=(
+            None if aborted is None else [AbortedTransaction(producer_id=p, first_offset=f) for p, f in aborted]
+        ),
+        records=read.data,
+    )

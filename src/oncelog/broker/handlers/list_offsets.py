@@ -1,0 +1,87 @@
+"""ListOffsets: the first, the last, or the first offset at or after a time, as far as the isolation level sees."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from oncelog.broker.handlers.fetch import check_leader_epoch
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.broker.context import RequestContext
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+# The first version that knows each special timestamp; without tiered storage the last two give nothing.
+_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_READ_COMMITTED = 1
+
+Found = tuple[int, int, int]
+"""(timestamp, offset, leader epoch)"""
+_NOTHING: Found = (-1, -1, -1)
+
+
+def handle(broker: Broker, request: ListOffsetsRequest, ctx: RequestContext) -> ListOffsetsResponse:
+    """INVALID_REQUEST for a partition that is named twice, UNSUPPORTED_VERSION for a too new special timestamp."""
+    named = Counter((topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
+    read_committed = request.isolation_level == _READ_COMMITTED
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for asked in topic.partitions:
+            code = ErrorCode.NONE
+            found = _NOTHING
+            try:
+                if named[topic.name, asked.partition_index] > 1:
+                    raise ProtocolError(ErrorCode.INVALID_REQUEST, "the partition is named twice")
+                found = _find(broker, topic.name, asked, ctx.api_version, read_committed)
+            except ProtocolError as error:
+                code = error.code
+            timestamp, offset, epoch = found
+            partitions.append(
+                ListOffsetsPartitionResponse(
+                    partition_index=asked.partition_index,
+                    error_code=code,
+                    timestamp=timestamp,
+                    offset=offset,
+                    leader_epoch=epoch,
+                )
+            )
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+    return ListOffsetsResponse(topics=topics)
+
+
+def _find(broker: Broker, topic: str, asked: ListOffsetsPartition, version: int, read_committed: bool) -> Found:
+    timestamp = asked.timestamp
+    if timestamp < LATEST and version < _SINCE.get(timestamp, 0 if timestamp >= EARLIEST else version + 1):
+        raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} is not known in version {version}")
+    replica = broker.partitions.find(topic, asked.partition_index)
+    check_leader_epoch(replica, asked.current_leader_epoch)
+    log = replica.log
+    end = replica.readable_end(read_committed)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return -1, log.log_start_offset, log.epoch_at(log.log_start_offset)
+    if timestamp == LATEST:
+        return -1, end, replica.leader_epoch
+    if timestamp == MAX_TIMESTAMP:
+        found = log.max_timestamp()
+    elif timestamp >= 0:
+        found = log.offset_for_timestamp(timestamp)
+    else:
+        return _NOTHING
+    # What the isolation level hides is not found.
+    return found if found is not None and found[1] < end else _NOTHING

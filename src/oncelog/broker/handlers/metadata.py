@@ -1,0 +1,100 @@
+"""Metadata: brokers, and the topics asked for; makes a missing topic where that is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from oncelog.cluster.metadata import INTERNAL_TOPICS, TopicInfo, check_topic_name
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.broker.context import RequestContext
+
+_NO_TOPIC_ID = UUID(int=0)
+
+
+def handle(
+    broker: Broker, request: MetadataRequest, ctx: RequestContext
+) -> MetadataResponse | Awaitable[MetadataResponse]:
+    """Null topics (or none at all in version 0) mean every topic."""
+    if request.topics is None or (ctx.api_version == 0 and not request.topics):
+        return _response(broker, [_topic(topic) for topic in broker.metadata.topics()])
+    if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
+        missing = [topic.name for topic in request.topics if topic.name and broker.metadata.topic(topic.name) is None]
+        if missing:
+            return _create_then_answer(broker, missing, request.topics)
+    return _response(broker, [_asked(broker, topic) for topic in request.topics])
+
+
+async def _create_then_answer(
+    broker: Broker, missing: list[str], asked: list[MetadataRequestTopic]
+) -> MetadataResponse:
+    for name in missing:
+        try:
+            if name in INTERNAL_TOPICS:
+                await broker.ensure_internal_topic(name)
+                continue
+            check_topic_name(name)
+            if broker.metadata.colliding(name) is None:
+                await broker.create_topic(
+                    name,
+                    partitions=broker.config.num_partitions,
+                    replication_factor=broker.config.default_replication_factor,
+                )
+        except ProtocolError as error:
+            broker.log.info("cannot create topic %r on demand: %s", name, error)
+    return _response(broker, [_asked(broker, topic) for topic in asked])
+
+
+def _asked(broker: Broker, asked: MetadataRequestTopic) -> MetadataResponseTopic:
+    if asked.name is None:
+        found = broker.metadata.topic_by_id(asked.topic_id)
+        if found is None:
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
+        return _topic(found)
+    found = broker.metadata.topic(asked.name)
+    if found is not None:
+        return _topic(found)
+    try:
+        check_topic_name(asked.name)
+    except ProtocolError as error:
+        return MetadataResponseTopic(error_code=error.code, name=asked.name, topic_id=_NO_TOPIC_ID)
+    collides = broker.metadata.colliding(asked.name) is not None
+    code = ErrorCode.INVALID_TOPIC_EXCEPTION if collides else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return MetadataResponseTopic(error_code=code, name=asked.name, topic_id=_NO_TOPIC_ID)
+
+
+def _topic(topic: TopicInfo) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[
+            MetadataResponsePartition(
+                partition_index=index,
+                leader_id=info.leader,
+                leader_epoch=info.leader_epoch,
+                replica_nodes=list(info.replicas),
+                isr_nodes=list(info.isr),
+            )
+            for index, info in enumerate(topic.partitions)
+        ],
+    )
+
+
+def _response(broker: Broker, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+    me = MetadataResponseBroker(node_id=broker.node_id, host=broker.advertised_host, port=broker.advertised_port)
+    return MetadataResponse(
+        brokers=[me], cluster_id=broker.cluster_id, controller_id=broker.node_id, topics=topics
+    )

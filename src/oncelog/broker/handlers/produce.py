@@ -1,0 +1,242 @@
+"""Produce: batches to the end of partitions, with idempotence and transactions checked on the way.
+
+A request without transactional batches is answered without a task or a wait: one look-up, one append a partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from oncelog.cluster.metadata import INTERNAL_TOPICS
+from oncelog.cluster.replica import Replica
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from oncelog.protocol.records import BatchHeader, iter_batches
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.broker.context import RequestContext
+
+_NO_TOPIC_ID = UUID(int=0)
+_WITH_GENERIC_ERROR = 11  # TRANSACTION_ABORTABLE (KIP-890, part 1)
+_WITH_IMPLICIT_ADD = 12  # the produce request itself adds the partition (KIP-890, part 2)
+_ADMIN_CLIENT_ID = "__admin_client"
+_ADD_RETRY_MS = 20
+_ADD_RETRY_MAX_MS = 100
+"""How often and how long a CONCURRENT_TRANSACTIONS of an implicit add is retried here (Kafka's
+`add.partitions.to.txn.retry.backoff.ms` and its maximum)."""
+
+# What clients that do not know the coordinator's own error are told, so that they try again (as Kafka does).
+_AS_NOT_ENOUGH_REPLICAS = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+class _Target:
+    """One partition of the request."""
+
+    __slots__ = ("data", "error", "replica", "topic")
+
+    def __init__(self, topic: str, data: PartitionProduceData) -> None:
+        self.topic = topic
+        self.data = data
+        self.replica: Replica | None = None
+        self.error: ProtocolError | None = None
+
+
+Resolved = list[tuple[TopicProduceData, list[_Target]]]
+
+
+def handle(
+    broker: Broker, request: ProduceRequest, ctx: RequestContext
+) -> ProduceResponse | None | Awaitable[ProduceResponse | None]:
+    """Each partition has its own error; with acks=0 there is no answer at all."""
+    if request.acks not in (-1, 0, 1):
+        error = ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
+        return _refuse(broker, request, ctx, error)
+    resolved = _resolve(broker, request, ctx)
+    if request.transactional_id is not None:
+        unverified = _unverified(resolved)
+        if unverified:
+            return _verify_then_append(broker, request, ctx, resolved, unverified)
+    return _append(broker, request, ctx, resolved)
+
+
+def _resolve(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Resolved:
+    resolved = []
+    for topic_data in request.topic_data:
+        name = topic_data.name
+        error = None
+        if topic_data.topic_id != _NO_TOPIC_ID:
+            info = broker.metadata.topic_by_id(topic_data.topic_id)
+            name = info.name if info else ""
+            if info is None:
+                error = ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_data.topic_id}")
+        if name in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT_ID:
+            error = ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by its coordinators only")
+        targets = []
+        for data in topic_data.partition_data:
+            target = _Target(name, data)
+            target.error = error
+            if error is None:
+                try:
+                    target.replica = broker.partitions.find(name, data.index)
+                except ProtocolError as missing:
+                    target.error = missing
+            targets.append(target)
+        resolved.append((topic_data, targets))
+    return resolved
+
+
+def _unverified(resolved: Resolved) -> tuple[int, int, list[_Target]] | None:
+    """(producer id, epoch, partitions) whose open transaction the log does not know yet."""
+    producer: tuple[int, int] | None = None
+    found: list[_Target] = []
+    for _, targets in resolved:
+        for target in targets:
+            header = _first_transactional(target)
+            if header is None or target.replica is None:
+                continue
+            if producer is None:
+                producer = header.producer_id, header.producer_epoch
+            elif producer != (header.producer_id, header.producer_epoch):
+                message = "a transactional request may hold the batches of one producer only"
+                target.error = ProtocolError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, message)
+                continue
+            try:
+                if not target.replica.log.has_open_transaction(*producer):
+                    found.append(target)
+            except ProtocolError as error:  # a fenced epoch is told before any verification (KAFKA-19690)
+                target.error = error
+    return (*producer, found) if producer is not None and found else None
+
+
+def _first_transactional(target: _Target) -> BatchHeader | None:
+    if not target.data.records:
+        return None
+    try:
+        for header, _ in iter_batches(target.data.records):
+            if header.is_transactional and header.producer_id >= 0:
+                return header
+    except ProtocolError as error:
+        target.error = error
+    return None
+
+
+async def _verify_then_append(
+    broker: Broker,
+    request: ProduceRequest,
+    ctx: RequestContext,
+    resolved: Resolved,
+    unverified: tuple[int, int, list[_Target]],
+) -> ProduceResponse | None:
+    producer_id, epoch, targets = unverified
+    assert request.transactional_id is not None
+    implicit = ctx.api_version >= _WITH_IMPLICIT_ADD
+    if not implicit and not broker.config.transaction_partition_verification_enable:
+        return _append(broker, request, ctx, resolved)
+    names = [(target.topic, target.data.index) for target in targets]
+    waited_ms = 0
+    while True:
+        results = await broker.transactions.add_partitions(
+            request.transactional_id, producer_id, epoch, names, verify_only=not implicit
+        )
+        concurrent = ErrorCode.CONCURRENT_TRANSACTIONS in results.values()
+        if not (implicit and concurrent and waited_ms < _ADD_RETRY_MAX_MS):
+            break
+        await asyncio.sleep(_ADD_RETRY_MS / 1000)
+        waited_ms += _ADD_RETRY_MS
+    for target in targets:
+        code = results[target.topic, target.data.index]
+        if code != ErrorCode.NONE:
+            target.error = _translate(code, ctx.api_version)
+    return _append(broker, request, ctx, resolved)
+
+
+def _translate(code: ErrorCode, version: int) -> ProtocolError:
+    """The coordinator's error as a producer of this version understands it (`ReplicaManager.handleProduceAppend`)."""
+    if code == ErrorCode.TRANSACTION_ABORTABLE and version < _WITH_GENERIC_ERROR:
+        code = ErrorCode.INVALID_TXN_STATE
+    if code in _AS_NOT_ENOUGH_REPLICAS or (
+        code == ErrorCode.CONCURRENT_TRANSACTIONS and version < _WITH_IMPLICIT_ADD
+    ):
+        message = f"cannot verify that the partition is in the transaction: {code.name}"
+        return ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
+    if code == ErrorCode.INVALID_TXN_STATE:
+        return ProtocolError(code, "the partition was not added to the transaction")
+    return ProtocolError(code, code.text)
+
+
+def _append(
+    broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
+) -> ProduceResponse | None:
+    now_ms = broker.now_ms()
+    transaction_version = 2 if ctx.api_version >= _WITH_IMPLICIT_ADD else 0
+    responses = []
+    failed: ProtocolError | None = None
+    for topic_data, targets in resolved:
+        partitions = []
+        for target in targets:
+            partition = _append_one(broker, target, now_ms, transaction_version)
+            if partition.error_code:
+                failed = target.error
+            partitions.append(partition)
+        responses.append(
+            TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=partitions)
+        )
+    if request.acks == 0:
+        if failed is not None:
+            # Nobody reads an answer: the closed connection makes the client look for the leader again.
+            raise failed
+        return None
+    return ProduceResponse(responses=responses)
+
+
+def _append_one(broker: Broker, target: _Target, now_ms: int, transaction_version: int) -> PartitionProduceResponse:
+    data = target.data
+    try:
+        if target.error is not None:
+            raise target.error
+        if not data.records:
+            raise ProtocolError(ErrorCode.INVALID_RECORD, "the partition's records are missing")
+        assert target.replica is not None
+        result = target.replica.append(
+            memoryview(data.records), now_ms=now_ms, transaction_version=transaction_version
+        )
+    except ProtocolError as error:
+        target.error = error
+        broker.log.info("produce to %s-%d refused: %s", target.topic, data.index, error)
+        return PartitionProduceResponse(
+            index=data.index, error_code=error.code, base_offset=-1, error_message=str(error)
+        )
+    return PartitionProduceResponse(
+        index=data.index,
+        base_offset=result.first_offset,
+        log_append_time_ms=result.append_time_ms,
+        log_start_offset=result.log_start_offset,
+    )
+
+
+def _refuse(
+    broker: Broker, request: ProduceRequest, ctx: RequestContext, error: ProtocolError
+) -> ProduceResponse | None:
+    resolved = _resolve(broker, request, ctx)
+    for _, targets in resolved:
+        for target in targets:
+            target.error = error
+    return _append(broker, request, ctx, resolved)

@@ -1,0 +1,162 @@
+"""The partitions that this broker holds: opened when first needed, closed with what a quick restart needs.
+
+A partition's log is opened at its first use, so that the time to start does not grow with their number; the broker opens
+the rest in the background.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from oncelog.cluster.metadata import TopicInfo, Topics
+from oncelog.cluster.replica import Replica
+from oncelog.log.config import LogConfig
+from oncelog.log.disk import Disk
+from oncelog.log.log import AppendResult, Log
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+CONSUMER_OFFSETS = "__consumer_offsets"
+
+
+class Partitions:
+    """Every (topic, partition) of this broker."""
+
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        node_id: int,
+        disk: Disk,
+        directory: str,
+        recovery_points: dict[tuple[str, int], int],
+        clean: bool,
+        log_config: Callable[[TopicInfo], LogConfig],
+        now_ms: Callable[[], int],
+        logger: logging.Logger,
+    ) -> None:
+        """`clean`: the broker before this one closed every log that it had opened."""
+        self._topics = topics
+        self._node_id = node_id
+        self._disk = disk
+        self._directory = directory
+        self._recovery_points = recovery_points
+        self._clean = clean
+        self._log_config = log_config
+        self._now_ms = now_ms
+        self._logger = logger
+        self._replicas: dict[tuple[str, int], Replica] = {}
+        self.on_transaction_end: Callable[[int, int, int, bool], None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def leads(self, topic: str, partition: int) -> bool:
+        """Whether this broker is the partition's leader."""
+        info = self._topics.topic(topic)
+        if info is None or not 0 <= partition < info.partition_count:
+            return False
+        return info.partitions[partition].leader == self._node_id
+
+    def get(self, topic: str, partition: int) -> Replica | None:
+        """The replica that this broker leads; opened now if it was not. None where there is none."""
+        replica = self._replicas.get((topic, partition))
+        if replica is None and self.leads(topic, partition):
+            replica = self._open(topic, partition)
+        return replica
+
+    def find(self, topic: str, partition: int) -> Replica:
+        """As `get`; UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER instead of None."""
+        replica = self.get(topic, partition)
+        if replica is not None:
+            return replica
+        info = self._topics.topic(topic)
+        if info is None or not 0 <= partition < info.partition_count:
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} does not exist")
+        raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is led by another broker")
+
+    def opened(self) -> Iterator[Replica]:
+        """Every replica whose log is open."""
+        yield from self._replicas.values()
+
+    def _open(self, topic: str, partition: int) -> Replica:
+        info = self._topics.topic(topic)
+        assert info is not None
+        log = Log.open(
+            self._disk,
+            f"{self._directory}/{topic}-{partition}",
+            topic,
+            partition,
+            self._log_config(info),
+            self._now_ms(),
+            topic_id=info.topic_id,
+            recovery_point=self._recovery_points.get((topic, partition), 0),
+            clean=self._clean,
+        )
+        replica = Replica(topic, partition, info.topic_id, log, info.partitions[partition].leader_epoch)
+        self._replicas[topic, partition] = replica
+        return replica
+
+    def append_marker(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        commit: bool,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> AppendResult:
+        """Ends a producer's transaction in one partition; its offsets in `__consumer_offsets` become visible with it.
+
+        Raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH,
+        TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR.
+        """
+        result = self.find(topic, partition).append_control(
+            commit=commit,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            transaction_version=transaction_version,
+            now_ms=self._now_ms(),
+        )
+        if topic == CONSUMER_OFFSETS and self.on_transaction_end is not None:
+            self.on_transaction_end(partition, producer_id, producer_epoch, commit)
+        return result
+
+    def drop(self, topic: TopicInfo) -> None:
+        """Closes and removes every partition of a deleted topic."""
+        for partition in range(topic.partition_count):
+            replica = self._replicas.pop((topic.name, partition), None)
+            if replica is not None:
+                replica.log.close()
+            directory = f"{self._directory}/{topic.name}-{partition}"
+            if self._disk.exists(directory):
+                self._disk.remove_tree(directory)
+            self._recovery_points.pop((topic.name, partition), None)
+
+    def close(self) -> bool:
+        """Closes every open log; False when one of them could not be closed cleanly (the next start recovers)."""
+        clean = True
+        for replica in self._replicas.values():
+            try:
+                replica.log.close()
+            except (OSError, ProtocolError) as error:
+                self._logger.error("cannot close %r: %s", replica, error)
+                clean = False
+        return clean
+
+    def recovery_points(self) -> dict[tuple[str, int], int]:
+        """Up to where each log is known to be on disk; of those never opened, what it was."""
+        points = {key: point for key, point in self._recovery_points.items() if self.leads(*key)}
+        points.update({key: replica.log.recovery_point for key, replica in self._replicas.items()})
+        return points
+
+    def start_offsets(self) -> dict[tuple[str, int], int]:
+        """Log start offset of each open partition."""
+        return {key: replica.log.log_start_offset for key, replica in self._replicas.items()}
+
+    def high_watermarks(self) -> dict[tuple[str, int], int]:
+        """High watermark of each open partition."""
+        return {key: replica.log.high_watermark for key, replica in self._replicas.items()}

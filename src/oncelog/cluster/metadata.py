@@ -1,0 +1,212 @@
+"""Topics as the whole cluster knows them: the image in memory and its home in the versioned tree.
+
+The tree is laid out as Kafka's ZooKeeper tree: `/brokers/ids/N`, `/brokers/topics/T`,
+`/brokers/topics/T/partitions/P/state`, `/config/topics/T`, `/cluster/id`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import msgspec
+
+from oncelog.cluster.tree import Create, Delete, NodeExistsError, NoNodeError, Tree, ensure
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+TOPIC_NAME_MAX = 249
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """Who has a partition and who leads it; broker ids."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One topic; `configs` are its overrides only."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[PartitionInfo, ...]
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def partition_count(self) -> int:
+        """Number of partitions."""
+        return len(self.partitions)
+
+    @property
+    def internal(self) -> bool:
+        """True for the coordinators' own topics."""
+        return self.name in INTERNAL_TOPICS
+
+
+def check_topic_name(name: str) -> None:
+    """Raises INVALID_TOPIC_EXCEPTION unless `name` is legal (Kafka's `Topic.validate`)."""
+    reason = None
+    if not name:
+        reason = "is empty"
+    elif name in (".", ".."):
+        reason = "cannot be '.' or '..'"
+    elif len(name) > TOPIC_NAME_MAX:
+        reason = f"has {len(name)} characters, {TOPIC_NAME_MAX} at most are allowed"
+    elif not _NAME_CHARACTERS.issuperset(name):
+        reason = "may hold only ASCII letters, digits, '.', '_' and '-'"
+    if reason is not None:
+        raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic name {name[:260]!r} {reason}")
+
+
+def topic_id_text(topic_id: UUID) -> str:
+    """Kafka's `Uuid.toString`: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def parse_topic_id(text: str) -> UUID:
+    """The reverse of `topic_id_text`."""
+    return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+class _TopicNode(msgspec.Struct):
+    partitions: dict[str, list[int]]
+    topic_id: str
+    version: int = 3
+    adding_replicas: dict[str, list[int]] = {}
+    removing_replicas: dict[str, list[int]] = {}
+
+
+class _StateNode(msgspec.Struct):
+    leader: int
+    leader_epoch: int
+    isr: list[int]
+    controller_epoch: int = 0
+    version: int = 1
+
+
+class _ConfigNode(msgspec.Struct):
+    config: dict[str, str]
+    version: int = 1
+
+
+class Topics:
+    """Every topic, by name and by id; changes go to the tree first, then to the image."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._by_name: dict[str, TopicInfo] = {}
+        self._by_id: dict[UUID, TopicInfo] = {}
+
+    # -- the image --------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicInfo | None:
+        """The topic of that name."""
+        return self._by_name.get(name)
+
+    def topic_by_id(self, topic_id: UUID) -> TopicInfo | None:
+        """The topic of that id."""
+        return self._by_id.get(topic_id)
+
+    def topics(self) -> Iterator[TopicInfo]:
+        """All topics, by name."""
+        for name in sorted(self._by_name):
+            yield self._by_name[name]
+
+    def colliding(self, name: str) -> str | None:
+        """An existing topic whose name differs only in '.' and '_' (their metric names would be one)."""
+        folded = name.replace(".", "_")
+        for other in self._by_name:
+            if other != name and other.replace(".", "_") == folded:
+                return other
+        return None
+
+    def admit(self, topic: TopicInfo) -> None:
+        """Puts a topic into the image."""
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+
+    def forget(self, topic: TopicInfo) -> None:
+        """Takes a topic out of the image."""
+        self._by_name.pop(topic.name, None)
+        self._by_id.pop(topic.topic_id, None)
+
+    # -- the tree (blocking) ----------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Reads all topics from the tree."""
+        for name in self._tree.children("/brokers/topics"):
+            self.admit(self._read(name))
+
+    def _read(self, name: str) -> TopicInfo:
+        path = f"/brokers/topics/{name}"
+        node = msgspec.json.decode(self._tree.get(path).data, type=_TopicNode)
+        partitions = []
+        for index in range(len(node.partitions)):
+            state_data = self._tree.get(f"{path}/partitions/{index}/state").data
+            state = msgspec.json.decode(state_data, type=_StateNode)
+            replicas = tuple(node.partitions[str(index)])
+            partitions.append(PartitionInfo(state.leader, state.leader_epoch, replicas, tuple(state.isr)))
+        config = msgspec.json.decode(self._tree.get(f"/config/topics/{name}").data, type=_ConfigNode)
+        return TopicInfo(name, parse_topic_id(node.topic_id), tuple(partitions), config.config)
+
+    def write(self, topic: TopicInfo) -> None:
+        """Creates the topic in the tree, all of it or nothing; TOPIC_ALREADY_EXISTS."""
+        path = f"/brokers/topics/{topic.name}"
+        assignment = {str(index): list(info.replicas) for index, info in enumerate(topic.partitions)}
+        node = _TopicNode(assignment, topic_id_text(topic.topic_id))
+        changes: list[Create] = [
+            Create(path, msgspec.json.encode(node)),
+            Create(f"/config/topics/{topic.name}", msgspec.json.encode(_ConfigNode(dict(topic.configs)))),
+            Create(f"{path}/partitions", b""),
+        ]
+        for index, info in enumerate(topic.partitions):
+            state = _StateNode(info.leader, info.leader_epoch, list(info.isr))
+            changes.append(Create(f"{path}/partitions/{index}", b""))
+            changes.append(Create(f"{path}/partitions/{index}/state", msgspec.json.encode(state)))
+        try:
+            self._tree.multi(changes)
+        except NodeExistsError as error:
+            message = f"topic {topic.name!r} already exists"
+            raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, message) from error
+
+    def erase(self, topic: TopicInfo) -> None:
+        """Deletes the topic from the tree; UNKNOWN_TOPIC_OR_PARTITION."""
+        path = f"/brokers/topics/{topic.name}"
+        changes: list[Delete] = []
+        for index in range(topic.partition_count):
+            changes.append(Delete(f"{path}/partitions/{index}/state"))
+            changes.append(Delete(f"{path}/partitions/{index}"))
+        changes += [Delete(f"{path}/partitions"), Delete(path), Delete(f"/config/topics/{topic.name}")]
+        try:
+            self._tree.multi(changes)
+        except NoNodeError as error:
+            message = f"topic {topic.name!r} does not exist"
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message) from error
+
+    def prepare(self) -> None:
+        """Makes the tree's fixed nodes where they are missing."""
+        for path in ("/brokers/ids", "/brokers/topics", "/config/topics", "/cluster"):
+            ensure(self._tree, path)
+
+    def cluster_id(self, proposal: str) -> str:
+        """The cluster's id; `proposal` becomes it in a new cluster."""
+        if not self._tree.exists("/cluster/id"):
+            self._tree.create("/cluster/id", msgspec.json.encode({"version": "1", "id": proposal}))
+        return str(msgspec.json.decode(self._tree.get("/cluster/id").data, type=dict[str, str])["id"])
+
+
+def assign(partitions: int, replication_factor: int, brokers: Sequence[int]) -> list[tuple[int, ...]]:
+    """Replicas of each new partition, round robin over the brokers; INVALID_REPLICATION_FACTOR when there are too few."""
+    if replication_factor > len(brokers):
+        message = f"replication factor {replication_factor} is larger than the {len(brokers)} available broker(s)"
+        raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+    count = len(brokers)
+    return [tuple(brokers[(p + r) % count] for r in range(replication_factor)) for p in range(partitions)]

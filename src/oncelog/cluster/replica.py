@@ -1,0 +1,113 @@
+"""One replica of a partition: the log, and the high watermark that says how much of it is committed.
+
+With one broker the in-sync replicas are this one, so the high watermark follows the log end offset at once. What waits
+for it (a held-back response, a delayed fetch) is told through callbacks, so that no clock or event loop is needed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from oncelog.log.log import AppendResult, Log, Origin
+
+
+class Replica:
+    """The leader's copy of (topic, partition)."""
+
+    __slots__ = ("_waiting", "_watchers", "bytes_appended", "leader_epoch", "log", "partition", "topic", "topic_id")
+
+    def __init__(self, topic: str, partition: int, topic_id: UUID, log: Log, leader_epoch: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self.bytes_appended = 0
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._watchers: dict[Callable[[], None], None] = {}
+        log.advance_high_watermark(log.log_end_offset)
+
+    def __repr__(self) -> str:
+        return f"Replica({self.topic}-{self.partition}, LEO {self.log.log_end_offset})"
+
+    def append(
+        self,
+        records: memoryview,
+        *,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        transaction_version: int = 0,
+        verified: bool = True,
+    ) -> AppendResult:
+        """Appends one or more batches as leader; offsets are patched into `records` in place.
+
+        Raises ProtocolError with Kafka's code; nothing is appended then.
+        """
+        result = self.log.append_as_leader(
+            records,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            origin=origin,
+            transaction_version=transaction_version,
+            verified=verified,
+        )
+        if not result.duplicate:
+            self.bytes_appended += len(records)
+            self._advance()
+        return result
+
+    def append_control(
+        self,
+        *,
+        commit: bool,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        transaction_version: int,
+        now_ms: int,
+    ) -> AppendResult:
+        """Appends a transaction marker; the last stable offset moves when it was the first open transaction's."""
+        result = self.log.append_control(
+            commit,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            transaction_version=transaction_version,
+        )
+        self.bytes_appended += 1
+        self._advance()
+        return result
+
+    def readable_end(self, read_committed: bool) -> int:
+        """The exclusive bound of what a consumer may read: last stable offset or high watermark."""
+        return self.log.last_stable_offset if read_committed else self.log.high_watermark
+
+    def when_committed(self, offset: int, callback: Callable[[], None]) -> None:
+        """Calls `callback` as soon as the high watermark is past `offset`; at once if it is."""
+        if self.log.high_watermark > offset:
+            callback()
+        else:
+            self._waiting.append((offset, callback))
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` after every append that consumers may see, until `unwatch`."""
+        self._watchers[callback] = None
+
+    def unwatch(self, callback: Callable[[], None]) -> None:
+        """Ends `watch`; unknown callbacks are ignored."""
+        self._watchers.pop(callback, None)
+
+    def _advance(self) -> None:
+        log = self.log
+        log.advance_high_watermark(log.log_end_offset)
+        if self._waiting:
+            ready = [callback for offset, callback in self._waiting if offset < log.high_watermark]
+            self._waiting = [entry for entry in self._waiting if entry[0] >= log.high_watermark]
+            for callback in ready:
+                callback()
+        if self._watchers:
+            for callback in tuple(self._watchers):
+                callback()
