@@ -1,0 +1,124 @@
+"""Apache Kafka 4.3.1, one KRaft node, as the control of every foreign-client test and benchmark.
+
+The jars come from `$ONCELOG_KAFKA_LIBS`, else from `.cache/kafka-libs` (`scripts/conformance` fills it).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from support.processes import ManagedProcess, accepts
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def kafka_libs() -> Path:
+    """The folder with Kafka's jars; FileNotFoundError says how to get them."""
+    folder = Path(os.environ.get("ONCELOG_KAFKA_LIBS") or ROOT / ".cache" / "kafka-libs")
+    if not any(folder.glob("kafka_2.13-*.jar")):
+        raise FileNotFoundError(f"no Apache Kafka in {folder}: scripts/conformance fetches it")
+    return folder
+
+
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options of a JVM that runs a tool for a moment."""
+
+
+def java(
+    main_class: str, *arguments: str | Path, heap: str = "256m", options: Sequence[str] = ()
+) -> list[str]:
+    """The command line that runs a class of Kafka's jars."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java") or "java"
+    return [program, f"-Xmx{heap}", *options, "-cp", f"{kafka_libs()}/*", main_class, *map(str, arguments)]
+
+
+def run_tool(main_class: str, *arguments: str | Path, stdin: str = "", timeout: float = 120) -> str:
+    """Run one of Kafka's tools to its end; its stdout. AssertionError with both outputs when it fails."""
+    command = java(main_class, *arguments, options=SHORT_LIVED)
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert done.returncode == 0, f"{main_class} {arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on: Kafka's quorum settings name theirs, so it cannot be left to bind(0)."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [sock.getsockname()[1] for sock in sockets]
+    for sock in sockets:
+        sock.close()
+    return ports
+
+
+class ApacheKafka:
+    """One broker-and-controller node with internal topics of one replica; ready when made."""
+
+    name = "apache-kafka"
+
+    def __init__(
+        self, directory: Path, *, settings: Mapping[str, str] | None = None, heap: str = "512m"
+    ) -> None:
+        self.directory = directory
+        self.data = directory / "kafka-logs"
+        self._heap = heap
+        port, controller = free_ports(2)
+        self.bootstrap = f"127.0.0.1:{port}"
+        properties = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self.data),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "broker.heartbeat.interval.ms": "500",
+            "broker.session.timeout.ms": "2000",
+            **(settings or {}),
+        }
+        directory.mkdir(parents=True, exist_ok=True)
+        self._config = directory / "server.properties"
+        self._config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._config)
+        self.start()
+
+    def start(self) -> None:
+        """Start the process and wait until it serves (again, after `kill`)."""
+        command = java("kafka.Kafka", self._config, heap=self._heap)
+        self.process = ManagedProcess(command, self.directory, "apache-kafka")
+        try:
+            self.process.wait_for(lambda: accepts(self.bootstrap), "Apache Kafka listens", timeout=90)
+        except BaseException:
+            self.process.kill()
+            raise
+
+    def kill(self) -> None:
+        """SIGKILL the node and return when it is dead."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.popen.wait()
+
+    def wait_ready(self) -> None:
+        """Start the killed node again, for nothing else does, and wait until it serves."""
+        if self.process.popen.poll() is not None:
+            self.start()
+
+    def partition_dir(self, topic: str, partition: int = 0) -> Path:
+        """The folder with the partition's log."""
+        return self.data / f"{topic}-{partition}"
+
+    def stop(self) -> int:
+        """SIGTERM and wait; Kafka answers a clean stop with 143."""
+        return self.process.stop(timeout=60)

@@ -1,0 +1,125 @@
+"""Processes that a test starts and that never outlive it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+POLL = 0.02
+"""Seconds between two looks at something that will happen."""
+
+
+def wait_until(condition: Callable[[], object], what: str, *, timeout: float = 30.0) -> None:
+    """Look until `condition()` is true; AssertionError naming `what` after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not so after {timeout:g} s")
+        time.sleep(POLL)
+
+
+def accepts(bootstrap: str) -> bool:
+    """Whether something listens at `host:port`."""
+    host, _, port = bootstrap.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=2):
+        return True
+    return False
+
+
+def gone(pid: int) -> bool:
+    """Whether no process has this id (a zombie that nobody has waited for counts as gone)."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    except ProcessLookupError:
+        return True
+    return state in "ZX"
+
+
+def children(pid: int) -> list[int]:
+    """Ids of all descendants of a process."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, todo = [], [pid]
+    while todo:
+        direct = parents.get(todo.pop(), [])
+        found += direct
+        todo += direct
+    return found
+
+
+class ManagedProcess:
+    """A process with its output in files, in a process group of its own, killed as a whole at the end."""
+
+    def __init__(
+        self, command: Sequence[str | Path], directory: Path, name: str, env: Mapping[str, str] | None = None
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.name = name
+        self.stdout_path = directory / f"{name}.out"
+        self.stderr_path = directory / f"{name}.err"
+        with self.stdout_path.open("ab") as out, self.stderr_path.open("ab") as err:
+            self.popen = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=dict(env) if env is not None else None,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process's id; also its group's."""
+        return self.popen.pid
+
+    def output(self) -> str:
+        """What it has written so far, for error messages."""
+        texts = (path.read_text(errors="replace")[-4000:] for path in (self.stdout_path, self.stderr_path))
+        return f"{self.name}:\n" + "\n".join(texts)
+
+    def lines(self) -> Iterator[str]:
+        """The complete lines on its stdout so far."""
+        text = self.stdout_path.read_text(errors="replace")
+        yield from text[: text.rfind("\n") + 1].splitlines()
+
+    def wait_for(self, condition: Callable[[], object], what: str, *, timeout: float = 30.0) -> None:
+        """Like `wait_until`, and fails at once, with the output, when the process ends before."""
+
+        def seen() -> bool:
+            ended = self.popen.poll() is not None
+            if condition():
+                return True
+            assert not ended, f"ended with {self.popen.returncode} before: {what}\n{self.output()}"
+            return False
+
+        try:
+            wait_until(seen, what, timeout=timeout)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.output()}") from None
+
+    def stop(self, *, timeout: float = 20.0) -> int:
+        """SIGTERM, wait, then SIGKILL to whatever is left of the group; returns the exit status."""
+        if self.popen.poll() is None:
+            self.popen.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popen.wait(timeout)
+        self.kill()
+        return self.popen.returncode
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.popen.wait()

@@ -1,0 +1,98 @@
+"""`oncelog up` as a test sees it: a server process to talk to, kill and stop.
+
+`support.apache_kafka.ApacheKafka` has the same interface, so that one test body runs against either.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from support.processes import ManagedProcess, accepts, gone, wait_until
+
+
+class Server(Protocol):
+    """What the tests ask of a broker, ours or Apache Kafka's."""
+
+    name: str
+    bootstrap: str
+
+    def kill(self) -> None:
+        """SIGKILL the broker and return when it is dead."""
+
+    def wait_ready(self) -> None:
+        """Return when a killed broker accepts connections again (starting it where nobody else does)."""
+
+    def partition_dir(self, topic: str, partition: int = 0) -> Path:
+        """The folder with the partition's log."""
+
+    def stop(self) -> int:
+        """Clean stop; the exit status."""
+
+
+class OncelogCluster:
+    """`oncelog up --port 0` with its data under `directory`; ready when made."""
+
+    name = "oncelog"
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        arguments: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        self._settings = dict(settings or {})
+        self._arguments = arguments
+        self._env = {**os.environ, **(env or {})}
+        self.bootstrap = ""
+        self.start()
+
+    def start(self, port: int = 0) -> None:
+        """Start `oncelog up` and wait for its BROKERS= line (again, after `stop`)."""
+        command: list[str | Path] = [Path(sys.executable).with_name("oncelog"), "up", "--port", str(port)]
+        command += ["--data", self.data, *self._arguments]
+        for key, value in self._settings.items():
+            command += ["--set", f"{key}={value}"]
+        self.process = ManagedProcess(command, self.directory, "oncelog-up", self._env)
+        before = len(list(self.process.lines()))
+        try:
+            self.process.wait_for(lambda: self._brokers(before), "oncelog up prints BROKERS=")
+        except BaseException:
+            self.process.kill()
+            raise
+        self.bootstrap = self._brokers(before)
+
+    def _brokers(self, skip: int) -> str:
+        lines = list(self.process.lines())[skip:]
+        return next((line.removeprefix("BROKERS=") for line in lines if line.startswith("BROKERS=")), "")
+
+    def broker_pid(self, broker: int = 1) -> int:
+        """Process id of one broker, from its pid file."""
+        return int((self.data / f"broker-{broker}" / "broker.pid").read_text())
+
+    def kill(self, broker: int = 1) -> None:
+        """SIGKILL one broker (the supervisor starts it again) and return when it is dead."""
+        pid = self.broker_pid(broker)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: gone(pid), f"broker {pid} dies")
+
+    def wait_ready(self) -> None:
+        """Return when every broker accepts connections again."""
+        for address in self.bootstrap.split(","):
+            self.process.wait_for(lambda address=address: accepts(address), f"{address} accepts connections")
+
+    def partition_dir(self, topic: str, partition: int = 0, broker: int = 1) -> Path:
+        """The folder with the partition's log."""
+        return next((self.data / f"broker-{broker}").rglob(f"{topic}-{partition}"))
+
+    def stop(self) -> int:
+        """SIGTERM and wait; the exit status (0 after a clean stop)."""
+        return self.process.stop()
