@@ -1,0 +1,37 @@
+# Sourced by the scripts beside it (POSIX sh): goes to the repository's root and gives them the environment in .venv.
+
+cd -- "$(dirname -- "$0")/.." || exit 1
+ROOT=$(pwd)
+VENV=$ROOT/.venv
+
+say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
+die() { printf '%s: %s\n' "$(basename -- "$0")" "$*" >&2; exit 1; }
+
+# The newest Python >= 3.11 on PATH that can make environments; $PYTHON wins.
+find_python() {
+    for candidate in ${PYTHON:-python3.14 python3.13 python3.12 python3.11 python3 python}; do
+        if "$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    die "needs Python 3.11 or newer with its venv module; name one with PYTHON=/path/to/python3"
+}
+
+# Makes .venv and installs into it, only when pyproject.toml is not the one it was last installed from.
+environment() {
+    stamp=$(cksum pyproject.toml)
+    if [ -x "$VENV/bin/python" ] && [ "$(cat "$VENV/.installed" 2>/dev/null)" = "$stamp" ]; then
+        return
+    fi
+    python=$(find_python) || exit 1
+    if ! "$VENV/bin/python" -c '' 2>/dev/null; then
+        say "Making .venv with $("$python" -V)"
+        "$python" -m venv --clear "$VENV" || die "could not make $VENV"
+    fi
+    say "Installing oncelog and what its tests use into .venv (the first time some 900 MB: PySpark, a JDK, Arrow)"
+    "$VENV/bin/python" -m pip install --disable-pip-version-check -e '.[dev]' |
+        grep --line-buffered -v '^Requirement already satisfied'
+    "$VENV/bin/python" -c 'import oncelog, pyspark, pytest' || die "the installation failed, see above; run me again"
+    printf '%s\n' "$stamp" >"$VENV/.installed"
+}

@@ -1,0 +1,140 @@
+"""The house's rules that no linter knows: what may be imported where, sizes, and words that must not stay.
+
+`python tests/support/house.py` prints every finding; exit status 1 if a rule is broken (budgets only warn).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "oncelog"
+
+MAX_FUNCTION = 60
+MAX_MODULE = 500
+
+WORLD = frozenset({"asyncio", "socket", "time", "random", "os", "threading"})
+"""Modules that reach for the world: state machines get time, randomness and bytes as arguments instead."""
+
+EDGES = {
+    "net/*": WORLD,
+    "log/disk.py": WORLD,
+    "cluster/tree_sqlite.py": WORLD,
+    "broker/process.py": WORLD,
+    "broker/*": frozenset({"asyncio"}),
+    "cli/*": WORLD,
+    "sim/*": WORLD,
+}
+"""Which file (a pattern under src/oncelog) may import which of them."""
+
+TEXT_FOLDERS = ("src", "tests", "conformance", "benchmarks", "examples", "scripts", ".ci")
+
+FORBIDDEN_TEXT = {
+    "a path of one machine": re.compile(r"(?<![\w.$}])/(?:work|root|home)/\w"),
+    "a test that does not run": re.compile(
+        r"\bmark\.(?:skip|skipif|xfail)\b|\bpytest\.(?:skip|xfail|importorskip)\("
+    ),
+    "something left to do": re.compile(r"\b(?:TODO|FIXME|XXX)\b"),
+}
+
+
+class Finding(NamedTuple):
+    """One place where the house's rules are not kept; `warning` for what a reviewer decides."""
+
+    path: Path
+    line: int
+    text: str
+    warning: bool = False
+
+    def __str__(self) -> str:
+        kind = "warning: " if self.warning else ""
+        return f"{self.path.relative_to(ROOT)}:{self.line}: {kind}{self.text}"
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, top-level module) of every absolute import that runs, wherever it stands."""
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.partition(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.lineno, node.module.partition(".")[0]
+
+
+def misplaced_imports(path: Path, tree: ast.AST, source: Path = SOURCE) -> Iterator[Finding]:
+    """Imports of the world outside the edges."""
+    name = path.relative_to(source).as_posix()
+    allowed = frozenset().union(*(modules for pattern, modules in EDGES.items() if fnmatch(name, pattern)))
+    for line, module in imported(tree):
+        if module in WORLD - allowed:
+            yield Finding(path, line, f"imports {module}, which is for the edges: take it as an argument")
+
+
+def over_budget(path: Path, tree: ast.AST, source: str) -> Iterator[Finding]:
+    """Functions and modules that have grown too long."""
+    lines = source.count("\n")
+    if lines > MAX_MODULE:
+        yield Finding(path, 1, f"module of {lines} lines (budget {MAX_MODULE})", warning=True)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > MAX_FUNCTION:
+                text = f"{node.name}: {length} lines (budget {MAX_FUNCTION})"
+                yield Finding(path, node.lineno, text, warning=True)
+
+
+def forbidden_text(path: Path, text: str) -> Iterator[Finding]:
+    """Words that must not stay in the repository."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for what, pattern in FORBIDDEN_TEXT.items():
+            if pattern.search(line):
+                yield Finding(path, number, f"{what}: {line.strip()[:80]}")
+
+
+def files(folders: Iterable[str] = TEXT_FOLDERS) -> Iterator[Path]:
+    """Every text file of ours below these folders, and those at the root."""
+    yield from ROOT.glob("*.md")
+    yield ROOT / "pyproject.toml"
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and not {"__pycache__", ".ipynb_checkpoints"} & set(path.parts):
+                yield path
+
+
+def findings() -> Iterator[Finding]:
+    """Everything there is to say about the repository."""
+    this = {Path(__file__).resolve(), ROOT / "tests" / "unit" / "test_house.py"}
+    for path in files():
+        text = path.read_text(errors="replace")
+        if path.resolve() not in this:
+            yield from forbidden_text(path, text)
+        if path.suffix == ".py":
+            tree = ast.parse(text, str(path))
+            yield from over_budget(path, tree, text)
+            if SOURCE in path.parents:
+                yield from misplaced_imports(path, tree)
+
+
+def main() -> int:
+    """Print the findings; 1 if one of them is more than a warning."""
+    found = list(findings())
+    for finding in found:
+        print(finding)
+    return int(any(not finding.warning for finding in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

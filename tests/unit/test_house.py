@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from support import house
+
+
+def test_the_repository_keeps_the_rules_of_the_house() -> None:
+    broken = [str(finding) for finding in house.findings() if not finding.warning]
+    assert not broken, "\n".join(broken)
+
+
+def test_every_file_of_the_package_was_looked_at() -> None:
+    looked_at = set(house.files())
+    assert set(house.SOURCE.rglob("*.py")) <= looked_at
+    assert len(looked_at) > 50
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "caught"),
+    [
+        ("log/log.py", "import time", ["time"]),
+        ("log/log.py", "def f():\n    from os.path import join", ["os"]),
+        ("log/log.py", "import asyncio.events as e, struct", ["asyncio"]),
+        ("log/disk.py", "import os", []),
+        ("net/server.py", "import socket", []),
+        ("broker/broker.py", "import asyncio, time", ["time"]),
+        ("client/fetcher.py", "from .time import x", []),
+        ("log/log.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import asyncio", []),
+    ],
+)
+def test_only_edges_reach_for_the_world(name: str, text: str, caught: list[str]) -> None:
+    found = house.misplaced_imports(Path("/x") / name, ast.parse(text), Path("/x"))
+    assert [finding.text.split()[1].rstrip(",") for finding in found] == caught
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("path = '/root/thing'", "a path of one machine"),
+        ("@pytest.mark.skip", "a test that does not run"),
+        ("    pytest.importorskip('x')", "a test that does not run"),
+        ("# TODO: later", "something left to do"),
+        ("the /brokers/topics/home/ node", None),
+        ("skip = todo['fixme']", None),
+    ],
+)
+def test_words_that_must_not_stay(line: str, what: str | None) -> None:
+    found = [finding.text.partition(":")[0] for finding in house.forbidden_text(Path("x"), line)]
+    assert found == ([what] if what else [])
+
+
+def test_budgets_warn() -> None:
+    text = "def long():\n" + "    x = 1\n" * 60 + "def short():\n" + "    x = 1\n" * 59
+    found = list(house.over_budget(Path("x"), ast.parse(text), text))
+    assert [(finding.line, finding.warning) for finding in found] == [(1, True)]
+    (module,) = house.over_budget(Path("x"), ast.parse(""), "\n" * 501)
+    assert module.warning
+    assert module.text.startswith("module of 501 lines")
