@@ -1,0 +1,37 @@
+"""Names that a Kafka installation's configuration holds and that are no settings of oncelog's."""
+
+from __future__ import annotations
+
+_WITHOUT_EFFECT = """
+advertised.host.name alter.config.policy.class.name authorizer.class.name auto.leader.rebalance.enable
+background.threads broker.heartbeat.interval.ms broker.id.generation.enable broker.rack
+broker.session.timeout.ms confluent.support.metrics.enable controlled.shutdown.enable
+controller.quorum.bootstrap.servers controller.quorum.election.timeout.ms controller.quorum.fetch.timeout.ms
+controller.quorum.voters controller.socket.timeout.ms create.topic.policy.class.name
+group.coordinator.rebalance.protocols group.coordinator.threads initial.broker.registration.timeout.ms
+inter.broker.listener.name inter.broker.protocol.version leader.imbalance.check.interval.seconds
+log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.enable log.cleaner.io.buffer.load.factor
+log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second log.cleaner.threads log.message.format.version
+max.connection.creation.rate max.connections.per.ip max.connections.per.ip.overrides
+max.request.partition.size.limit metadata.log.dir metric.reporters metrics.num.samples metrics.recording.level
+metrics.sample.window.ms num.io.threads num.network.threads num.recovery.threads.per.data.dir
+num.replica.alter.log.dirs.threads num.replica.fetchers offsets.load.buffer.size
+offsets.topic.compression.codec process.roles queued.max.request.bytes queued.max.requests
+replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes
+replica.fetch.wait.max.ms replica.high.watermark.checkpoint.interval.ms replica.socket.receive.buffer.bytes
+replica.socket.timeout.ms request.timeout.ms security.inter.broker.protocol socket.receive.buffer.bytes
+socket.send.buffer.bytes transaction.state.log.load.buffer.size zookeeper.connect
+zookeeper.connection.timeout.ms zookeeper.session.timeout.ms
+"""
+
+WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT.split())
+"""Keys of Kafka's that are known, harmless and do nothing here."""
+
+_NOT_SETTINGS = """
+KAFKA_HOME KAFKA_VERSION KAFKA_URI KAFKA_OPTS KAFKA_HEAP_OPTS KAFKA_JVM_PERFORMANCE_OPTS KAFKA_GC_LOG_OPTS
+KAFKA_JMX_OPTS KAFKA_JMX_PORT KAFKA_JMX_HOSTNAME KAFKA_DEBUG KAFKA_LOG4J_OPTS KAFKA_LOG4J_LOGGERS
+KAFKA_LOG4J_ROOT_LOGLEVEL KAFKA_LOG4J_CMD_OPTS KAFKA_TOOLS_LOG4J_LOGLEVEL
+"""
+
+NOT_SETTINGS = frozenset(_NOT_SETTINGS.split())
+"""`KAFKA_*` variables that Kafka's scripts and images, or its clients' tests, use for other things."""
