@@ -30,10 +30,6 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 T = TypeVar("T")
 Offload = Callable[..., Awaitable[Any]]
 
-CHECKPOINT_INTERVAL_S = 60.0
-"""How often high watermarks and recovery points are written (Kafka's `log.flush.offset.checkpoint.interval.ms`)."""
-
-
 class Broker:
     """A broker; `start` binds its port, `stop` leaves a data directory that needs no recovery."""
 
@@ -158,7 +154,7 @@ class Broker:
 
     async def _checkpoint_regularly(self) -> None:
         while True:
-            await asyncio.sleep(CHECKPOINT_INTERVAL_S)
+            await asyncio.sleep(self.config.log_flush_offset_checkpoint_interval_ms / 1000)
             self._checkpoint()
 
     def _checkpoint(self) -> None:

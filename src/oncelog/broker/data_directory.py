@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncelog.log.checkpoint import read_offset_checkpoint, write_offset_checkpoint
+from oncelog.log.checkpoint import read_offsets, write_offsets
 from oncelog.log.disk import Disk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
@@ -29,8 +29,7 @@ class DataDirectory:
 
         INCONSISTENT_CLUSTER_ID when it belongs to another cluster or broker.
         """
-        if not self._disk.exists(self.path):
-            self._disk.mkdir(self.path)
+        self._disk.mkdir(self.path)
         self._check_identity(cluster_id)
         mark = self._file(CLEAN_SHUTDOWN)
         self.clean = self._disk.exists(mark)
@@ -40,10 +39,11 @@ class DataDirectory:
     def _check_identity(self, cluster_id: str) -> None:
         path = self._file(META_PROPERTIES)
         wanted = {"version": "1", "cluster.id": cluster_id, "node.id": str(self._node_id)}
-        if not self._disk.exists(path):
-            self._disk.atomic_write(path, "".join(f"{k}={v}\n" for k, v in wanted.items()).encode())
+        data = self._disk.read(path)
+        if data is None:
+            self._disk.write(path, "".join(f"{k}={v}\n" for k, v in wanted.items()).encode(), sync=True)
             return
-        lines = self._disk.read_file(path).decode().splitlines()
+        lines = data.decode().splitlines()
         found = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
         for key in ("cluster.id", "node.id"):
             if found.get(key) != wanted[key]:
@@ -52,18 +52,17 @@ class DataDirectory:
 
     def recovery_points(self) -> Offsets:
         """(topic, partition) -> offset up to which the log was flushed."""
-        path = self._file(RECOVERY_POINTS)
-        return read_offset_checkpoint(self._disk, path) if self._disk.exists(path) else {}
+        return read_offsets(self._disk, self._file(RECOVERY_POINTS))
 
     def checkpoint(self, *, recovery_points: Offsets, start_offsets: Offsets, high_watermarks: Offsets) -> None:
         """Writes the three offset checkpoints."""
-        write_offset_checkpoint(self._disk, self._file(RECOVERY_POINTS), recovery_points)
-        write_offset_checkpoint(self._disk, self._file(START_OFFSETS), start_offsets)
-        write_offset_checkpoint(self._disk, self._file(HIGH_WATERMARKS), high_watermarks)
+        write_offsets(self._disk, self._file(RECOVERY_POINTS), recovery_points)
+        write_offsets(self._disk, self._file(START_OFFSETS), start_offsets)
+        write_offsets(self._disk, self._file(HIGH_WATERMARKS), high_watermarks)
 
     def mark_clean(self) -> None:
         """Says that every log was closed in order, so that the next start need not recover."""
-        self._disk.atomic_write(self._file(CLEAN_SHUTDOWN), b'{"version":0,"brokerEpoch":-1}')
+        self._disk.write(self._file(CLEAN_SHUTDOWN), b'{"version":0,"brokerEpoch":-1}', sync=True)
 
     def _file(self, name: str) -> str:
         return f"{self.path}/{name}"

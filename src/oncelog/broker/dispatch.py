@@ -47,7 +47,7 @@ class Dispatcher:
         self._broker = broker
         self._routes: dict[tuple[int, int], _Route] = {}
 
-    def __call__(self, frame: memoryview, peer: Peer) -> Chunks | None | Awaitable[Chunks | None]:
+    def __call__(self, frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | None:
         """Answers one frame; BadRequestError (and any other exception) makes the server close the connection."""
         try:
             header, position = decode_request_header(frame)

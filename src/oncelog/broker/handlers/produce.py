@@ -64,7 +64,7 @@ Resolved = list[tuple[TopicProduceData, list[_Target]]]
 
 def handle(
     broker: Broker, request: ProduceRequest, ctx: RequestContext
-) -> ProduceResponse | None | Awaitable[ProduceResponse | None]:
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Each partition has its own error; with acks=0 there is no answer at all."""
     if request.acks not in (-1, 0, 1):
         error = ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")

@@ -1,0 +1,103 @@
+from uuid import UUID
+
+from oncelog.protocol.errors import ErrorCode
+
+from oncelog.broker.fetch_sessions import EVICTION_MS, FetchContext, FetchPosition, FetchSessions, Key
+
+NO_ID = UUID(int=0)
+
+
+def position(partition: int, offset: int = 0) -> FetchPosition:
+    return FetchPosition("t", NO_ID, partition, offset, 1000, -1)
+
+
+def key(partition: int) -> Key:
+    return "t", NO_ID, partition
+
+
+class Cache:
+    def __init__(self, slots: int = 2) -> None:
+        ids = iter(range(1, 100))
+        self.sessions = FetchSessions(slots, lambda: next(ids))
+        self.now_ms = 0
+
+    def begin(
+        self, session_id: int, epoch: int, *positions: FetchPosition, forget: tuple[int, ...] = (), ids: bool = False
+    ) -> FetchContext:
+        forgotten = [key(partition) for partition in forget]
+        return self.sessions.begin(
+            session_id, epoch, positions, forgotten, uses_topic_ids=ids, now_ms=self.now_ms
+        )
+
+
+def partitions(context: FetchContext) -> list[int]:
+    return [entry.partition for entry in context.positions]
+
+
+def test_without_a_session_nothing_is_kept() -> None:
+    cache = Cache()
+    assert cache.begin(0, -1, position(0)).session_id == 0
+    assert len(cache.sessions) == 0
+
+
+def test_an_incremental_fetch_remembers_adds_moves_and_forgets() -> None:
+    cache = Cache()
+    assert cache.begin(0, 0, position(0), position(1)).session_id == 1
+    context = cache.begin(1, 1, position(2), position(0, offset=7), forget=(1,))
+    assert context.incremental
+    assert partitions(context) == [0, 2]
+    assert context.positions[0].fetch_offset == 7
+
+
+def test_a_partition_that_gave_records_goes_to_the_end() -> None:
+    cache = Cache()
+    first = cache.begin(0, 0, position(0), position(1))
+    first.served(first.positions[0])
+    assert partitions(cache.begin(1, 1)) == [1, 0]
+
+
+def test_wrong_epoch_unknown_session_and_changed_ids_are_told_apart() -> None:
+    cache = Cache()
+    cache.begin(0, 0, position(0))
+    assert cache.begin(1, 2).error == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert cache.begin(9, 1).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.begin(1, 1, ids=True).error == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def test_an_emptied_session_and_a_final_epoch_end_it() -> None:
+    cache = Cache()
+    cache.begin(0, 0, position(0))
+    assert cache.begin(1, 1, forget=(0,)).session_id == 0
+    cache.begin(0, 0, position(0))
+    cache.begin(2, -1)
+    assert len(cache.sessions) == 0
+
+
+def test_a_full_cache_gives_up_only_what_is_long_unused() -> None:
+    cache = Cache(slots=1)
+    cache.begin(0, 0, position(0))
+    assert cache.begin(0, 0, position(0)).session_id == 0
+    cache.now_ms = EVICTION_MS + 1
+    assert cache.begin(0, 0, position(0)).session_id == 2
+    assert cache.begin(1, 1).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_the_epoch_wraps_to_one() -> None:
+    cache = Cache()
+    cache.begin(0, 0, position(0))
+    session = cache.begin(1, 1).session
+    assert session is not None
+    session.epoch = 2**31 - 1
+    cache.begin(1, 2**31 - 1)
+    assert session.epoch == 1
+
+
+def test_only_news_is_told() -> None:
+    told = position(0)
+    assert told.changed(0, 5, 0, False)
+    assert not told.changed(0, 5, 0, False)
+    assert told.changed(0, 5, 0, True)
+    assert told.changed(0, 6, 0, False)
+    assert told.changed(0, 6, 1, False)
+    assert told.changed(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, False)
+    assert told.changed(0, 6, 1, False)

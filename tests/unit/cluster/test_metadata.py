@@ -1,0 +1,80 @@
+from uuid import UUID
+
+import pytest
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+from oncelog.cluster.metadata import PartitionInfo, TopicInfo, Topics, assign, check_topic_name
+from oncelog.cluster.tree_memory import MemoryTree
+
+TOPIC = TopicInfo(
+    "flights",
+    UUID("12345678-1234-4234-8234-123456789abc"),
+    (PartitionInfo(1, 0, (1,), (1,)), PartitionInfo(1, 3, (1,), (1,))),
+    {"segment.bytes": "1000"},
+)
+
+
+def loaded(tree: MemoryTree) -> Topics:
+    topics = Topics(tree)
+    topics.prepare()
+    topics.load()
+    return topics
+
+
+def test_a_topic_comes_back_from_the_tree_as_it_was() -> None:
+    tree = MemoryTree()
+    loaded(tree).write(TOPIC)
+    assert list(loaded(tree).topics()) == [TOPIC]
+    assert loaded(tree).topic_by_id(TOPIC.topic_id) == TOPIC
+
+
+def test_the_tree_is_laid_out_as_kafkas() -> None:
+    tree = MemoryTree()
+    loaded(tree).write(TOPIC)
+    assert tree.get("/brokers/topics/flights/partitions/1/state").data == (
+        b'{"leader":1,"leader_epoch":3,"isr":[1],"controller_epoch":0,"version":1}'
+    )
+    assert tree.get("/config/topics/flights").data == b'{"config":{"segment.bytes":"1000"},"version":1}'
+
+
+def test_a_topic_is_created_once_and_erased_whole() -> None:
+    tree = MemoryTree()
+    topics = loaded(tree)
+    topics.write(TOPIC)
+    with pytest.raises(ProtocolError) as refused:
+        topics.write(TOPIC)
+    assert refused.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+    topics.erase(TOPIC)
+    assert tree.children("/brokers/topics") == []
+    assert tree.children("/config/topics") == []
+    with pytest.raises(ProtocolError) as missing:
+        topics.erase(TOPIC)
+    assert missing.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_the_cluster_id_stays() -> None:
+    topics = loaded(MemoryTree())
+    assert topics.cluster_id("first") == "first"
+    assert topics.cluster_id("second") == "first"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250, "grün", "a b"])
+def test_illegal_names(name: str) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        check_topic_name(name)
+    assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_names_that_would_share_a_metric_collide() -> None:
+    topics = loaded(MemoryTree())
+    topics.admit(TopicInfo("a.b", UUID(int=1), ()))
+    assert topics.colliding("a_b") == "a.b"
+    assert topics.colliding("a.b") is None
+    assert topics.colliding("ab") is None
+
+
+def test_assignment_goes_round_the_brokers() -> None:
+    assert assign(3, 2, [1, 2, 3]) == [(1, 2), (2, 3), (3, 1)]
+    with pytest.raises(ProtocolError) as refused:
+        assign(1, 2, [1])
+    assert refused.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
