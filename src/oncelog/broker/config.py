@@ -1,8 +1,8 @@
 """A broker's configuration: Kafka's keys, typed, checked, frozen.
 
-Every field of `BrokerConfig` that is not derived is one key of `server.properties`: its name with `_` for `.`. A value
-comes from, last wins: the default, a properties file, the environment (`KAFKA_*`), the command line. Defaults are
-Apache Kafka's unless the field says why not.
+Every field of `BrokerConfig` that is not derived is a key of `server.properties`: its name with `_` for `.`.
+A value comes from, last wins: the default, a properties file, the environment (`KAFKA_*`), the command line.
+Defaults are Apache Kafka's unless the field says why not.
 """
 
 from __future__ import annotations
@@ -162,6 +162,7 @@ _SCALED: dict[str, tuple[str, int]] = {
 }
 """Kafka's second names: (the first name, which wins; the factor to its unit). Earlier rows win."""
 
+
 class Key(NamedTuple):
     """One key: the field's name and type without its limits, the limits, and the field's default."""
 
@@ -196,7 +197,7 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
     warnings = []
     for name, text in settings.items():
         if name in table:
-            values[table[name].attribute] = _value(name, text, table[name])
+            values[table[name].attribute] = check_value(name, text, table[name])
         elif name not in _SCALED:
             warnings.append(_warning(name, table))
     for name, (first, factor) in _SCALED.items():
@@ -206,7 +207,7 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
             scaled = max(number * factor, -1) if factor > 1 else number
             values[key.attribute] = _within(name, str(scaled), scaled, key.meta)
     if values.get("log_dir") and "log_dirs" not in values:
-        values["log_dirs"] = _value("log.dir", values["log_dir"], table["log.dirs"])
+        values["log_dirs"] = check_value("log.dir", values["log_dir"], table["log.dirs"])
     values.update(_addresses(values))
     return BrokerConfig(**values, given=dict(settings), warnings=tuple(warnings))
 
@@ -233,7 +234,8 @@ def set_option(text: str) -> tuple[str, str]:
 # -- values --------------------------------------------------------------------------------------------------
 
 
-def _value(name: str, text: str, key: Key) -> Any:
+def check_value(name: str, text: str, key: Key) -> Any:
+    """The typed value of one setting; ConfigError."""
     text = text.strip()
     if key.type is bool:
         if text.lower() not in ("true", "false"):
