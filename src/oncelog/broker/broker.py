@@ -166,6 +166,14 @@ class Broker:
 
     # -- topics -----------------------------------------------------------------------------------------------------
 
+    def broker_ids(self) -> list[int]:
+        """The ids of all brokers that are up."""
+        return [self.node_id]
+
+    def assign(self, partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
+        """Brokers for each partition of a new topic; INVALID_REPLICATION_FACTOR."""
+        return assign(partitions, replication_factor, self.broker_ids())
+
     async def create_topic(
         self,
         name: str,
@@ -176,7 +184,7 @@ class Broker:
         assignment: list[tuple[int, ...]] | None = None,
     ) -> TopicInfo:
         """Creates a topic whose name and configs were checked; TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR."""
-        replicas = assignment or assign(partitions, replication_factor, [self.node_id])
+        replicas = assignment or self.assign(partitions, replication_factor)
         infos = tuple(PartitionInfo(ids[0], 0, ids, ids) for ids in replicas)
         topic = TopicInfo(name, self._new_topic_id(), infos, configs or {})
         await self.offload(self.metadata.write, topic)

@@ -38,10 +38,17 @@ class Shard(Protocol):
     records of a transaction, and has `replay_end_transaction(producer_id, producer_epoch, commit)`.
     """
 
-    def replay(self, record: CoordinatorRecord, /) -> None: ...
-    def loaded(self, now_ms: int, /) -> Effects: ...
-    def deadline(self) -> int | None: ...
-    def tick(self, now_ms: int, /) -> Effects: ...
+    def replay(self, record: CoordinatorRecord, /) -> None:
+        """Takes over one record that is in the log."""
+
+    def loaded(self, now_ms: int, /) -> Effects:
+        """What is left to do once the partition was replayed."""
+
+    def deadline(self) -> int | None:
+        """When `tick` is due, ms since the epoch."""
+
+    def tick(self, now_ms: int, /) -> Effects:
+        """What time alone brings about."""
 
 
 S = TypeVar("S", bound=Shard)
@@ -58,7 +65,7 @@ class CoordinatorShell(Generic[S]):
         decode_record: Callable[[bytes, bytes | None], CoordinatorRecord | None],
         on_markers: Callable[[list[Markers]], None] | None = None,
     ) -> None:
-        """`make_shard(partition)` makes an empty coordinator; `decode_record` gives None for a key type unknown here."""
+        """`make_shard(partition)` makes an empty coordinator; `decode_record` gives None for an unknown key type."""
         self.broker = broker
         self.topic = topic
         self.on_markers = on_markers
@@ -77,7 +84,7 @@ class CoordinatorShell(Generic[S]):
         return partition_for(key, info.partition_count)
 
     def shard(self, partition: int) -> S:
-        """The loaded coordinator of a partition; NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS where there is none."""
+        """The loaded coordinator of a partition; NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS without one."""
         shard = self._shards.get(partition)
         if shard is not None:
             return shard

@@ -1,4 +1,4 @@
-"""Delayed operations: a request that waits for an event on some partitions, or for its time to be up (Kafka's purgatory)."""
+"""Delayed operations: a request waits for an event on some partitions or for its time to be up (Kafka's purgatory)."""
 
 from __future__ import annotations
 

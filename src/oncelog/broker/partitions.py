@@ -1,7 +1,7 @@
 """The partitions that this broker holds: opened when first needed, closed with what a quick restart needs.
 
-A partition's log is opened at its first use, so that the time to start does not grow with their number; the broker opens
-the rest in the background.
+A partition's log is opened at its first use, so that the time to start does not grow with their number; the broker
+opens the rest in the background.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ class Topics:
 
 
 def assign(partitions: int, replication_factor: int, brokers: Sequence[int]) -> list[tuple[int, ...]]:
-    """Replicas of each new partition, round robin over the brokers; INVALID_REPLICATION_FACTOR when there are too few."""
+    """Replicas of each new partition, round robin over the brokers; INVALID_REPLICATION_FACTOR with too few."""
     if replication_factor > len(brokers):
         message = f"replication factor {replication_factor} is larger than the {len(brokers)} available broker(s)"
         raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)

@@ -36,7 +36,9 @@ def handle(broker: Broker, request: ApiVersionsRequest, ctx: RequestContext) -> 
     if transaction_version > 0:
         finalized.append(
             FinalizedFeatureKey(
-                name=TRANSACTION_VERSION_FEATURE, max_version_level=transaction_version, min_version_level=transaction_version
+                name=TRANSACTION_VERSION_FEATURE,
+                max_version_level=transaction_version,
+                min_version_level=transaction_version,
             )
         )
     return ApiVersionsResponse(

@@ -19,7 +19,7 @@ _BROKERS = 1
 
 
 def handle(broker: Broker, request: DescribeClusterRequest, ctx: RequestContext) -> DescribeClusterResponse:
-    """There are no separate controllers to ask for (endpoint type 2): MISMATCHED_ENDPOINT_TYPE, as a Kafka broker says."""
+    """There are no controllers to ask for (endpoint type 2): MISMATCHED_ENDPOINT_TYPE, as a Kafka broker says."""
     if request.endpoint_type != _BROKERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,

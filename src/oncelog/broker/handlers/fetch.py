@@ -1,4 +1,4 @@
-"""Fetch: record batches straight from the log, up to the high watermark or the last stable offset (KIP-98, 227, 516)."""
+"""Fetch: record batches as they lie in the log, up to high watermark or last stable offset (KIP-98, 227, 516)."""
 
 from __future__ import annotations
 
