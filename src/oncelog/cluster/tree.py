@@ -51,6 +51,14 @@ class SessionExpiredError(TreeError):
     """The session's lease is over or somebody opened one of the same owner; its ephemeral nodes are gone."""
 
 
+class OutcomeUnknownError(TreeError):
+    """The store failed in the middle of a write, which may or may not have happened."""
+
+
+class UnavailableError(TreeError):
+    """The store cannot be reached or written now; nothing happened."""
+
+
 class Node(NamedTuple):
     """What a node holds. A new node has version 0; `session` is that of an ephemeral node."""
 
@@ -99,7 +107,10 @@ Operation = Create | Set | Delete | Check
 
 
 class Tree(Protocol):
-    """See the module. All methods may be called from any thread, and raise `TreeError`s where they say so."""
+    """See the module; `TreeError`s are raised where methods say so.
+
+    Any method that writes may also raise UnavailableError or OutcomeUnknownError.
+    """
 
     def get(self, path: str) -> Node:
         """The node; NoNodeError."""

@@ -21,9 +21,11 @@ from oncelog.cluster.tree import (
     Node,
     NoNodeError,
     Operation,
+    OutcomeUnknownError,
     Row,
     SessionExpiredError,
     Set,
+    UnavailableError,
     Watches,
     apply,
     parent_of,
@@ -200,12 +202,18 @@ class SqliteTree:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            raise UnavailableError(str(error)) from error
         try:
             for session in self._overdue():
                 self._end_session(session)
             yield
-            self._connection.execute("COMMIT")
+            try:
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise OutcomeUnknownError(str(error)) from error
         except BaseException:
             if self._connection.in_transaction:  # SQLite has ended it itself after some errors
                 self._connection.execute("ROLLBACK")

@@ -1,0 +1,34 @@
+"""AddOffsetsToTxn: the partition of `__consumer_offsets` that holds a group joins the transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncelog.coordinator.partitioning import partition_for
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.broker.context import RequestContext
+
+_CONSUMER_OFFSETS = "__consumer_offsets"
+_KNOWS_PRODUCER_FENCED = 2
+
+
+async def handle(broker: Broker, request: AddOffsetsToTxnRequest, ctx: RequestContext) -> AddOffsetsToTxnResponse:
+    """Only clients of transaction.version 0 and 1 send it; the others' TxnOffsetCommit adds the partition."""
+    topic = await broker.ensure_internal_topic(_CONSUMER_OFFSETS)
+    partition = _CONSUMER_OFFSETS, partition_for(request.group_id, topic.partition_count)
+    errors = await broker.transactions.add_partitions(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        [partition],
+        verify_only=False,
+        client_version=0,
+    )
+    error = errors[partition]
+    if error is ErrorCode.PRODUCER_FENCED and ctx.api_version < _KNOWS_PRODUCER_FENCED:
+        error = ErrorCode.INVALID_PRODUCER_EPOCH
+    return AddOffsetsToTxnResponse(error_code=error)

@@ -1,0 +1,23 @@
+"""DescribeTransactions: state, producer and partitions of transactional ids (KIP-664)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncelog.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.broker.context import RequestContext
+
+
+def handle(
+    broker: Broker, request: DescribeTransactionsRequest, _ctx: RequestContext
+) -> DescribeTransactionsResponse:
+    """Each transactional id has its own error."""
+    return DescribeTransactionsResponse(
+        transaction_states=[broker.transactions.describe(name) for name in request.transactional_ids]
+    )

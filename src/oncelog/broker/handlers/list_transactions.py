@@ -1,0 +1,16 @@
+"""ListTransactions: the transactional ids of this broker's coordinators (KIP-664)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.broker.context import RequestContext
+
+
+def handle(broker: Broker, request: ListTransactionsRequest, _ctx: RequestContext) -> ListTransactionsResponse:
+    """Those that pass all filters."""
+    return broker.transactions.list_transactions(request)

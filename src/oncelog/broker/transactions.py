@@ -1,0 +1,316 @@
+"""Transactions on this broker: the shell around the coordinators, their markers, and the producer ids at hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from oncelog.broker.coordinators import CoordinatorShell
+from oncelog.cluster.tree import (
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    OutcomeUnknownError,
+    Tree,
+    TreeError,
+)
+from oncelog.coordinator.effects import Markers
+from oncelog.coordinator.producer_ids import BLOCK_PATH, AnswerLostError, ProducerIds, acquire_block
+from oncelog.coordinator.transactions.coordinator import (
+    TransactionConfig,
+    TransactionCoordinator,
+    end_error,
+    init_error,
+)
+from oncelog.coordinator.transactions.markers import Outcome, marker_outcome
+from oncelog.coordinator.transactions.queries import description, list_response, no_description
+from oncelog.coordinator.transactions.records import decode_record
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.describe_transactions import TransactionState
+from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+
+TRANSACTION_STATE = "__transaction_state"
+TRANSACTION_VERSION = 2
+"""The finalised feature level `transaction.version`."""
+
+_BACKOFF_MS = 20
+_MAX_BACKOFF_MS = 1000
+
+Partition = tuple[str, int]
+
+# What a log says of an append, as a coordinator's client understands it (Kafka's `TransactionStateManager`).
+_APPEND_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+class TreeBlockStore:
+    """The node of the producer id blocks in the versioned tree; blocks, as the tree does."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+
+    def read(self) -> tuple[bytes, int]:
+        """The newest block and its version; makes the node when there is none."""
+        try:
+            node = self._tree.get(BLOCK_PATH)
+        except NoNodeError:
+            with suppress(NodeExistsError):  # another broker was quicker
+                self._tree.create(BLOCK_PATH)
+            node = self._tree.get(BLOCK_PATH)
+        return node.data, node.version
+
+    def write(self, data: bytes, version: int) -> bool:
+        """Compare and set; False for another version, AnswerLostError when the tree cannot tell."""
+        try:
+            self._tree.set(BLOCK_PATH, data, version)
+        except BadVersionError:
+            return False
+        except OutcomeUnknownError as error:
+            raise AnswerLostError from error
+        return True
+
+
+class TransactionService:
+    """What handlers ask for; ProtocolErrors are turned into each API's own answer here."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.partition_count = broker.config.transaction_state_log_num_partitions
+        self._config = TransactionConfig(
+            transaction_version=TRANSACTION_VERSION,
+            max_timeout_ms=broker.config.transaction_max_timeout_ms,
+            id_expiration_ms=broker.config.transactional_id_expiration_ms,
+            two_phase_commit=broker.config.transaction_two_phase_commit_enable,
+        )
+        self.producer_ids = ProducerIds(self._fill)
+        self._filling: asyncio.Task[None] | None = None
+        self._closed = False
+        self.shell: CoordinatorShell[TransactionCoordinator] = CoordinatorShell(
+            broker, TRANSACTION_STATE, self._make_shard, decode_record, self._on_markers
+        )
+
+    async def load(self) -> None:
+        """Takes the first block of producer ids and loads the coordinators of this broker's partitions."""
+        if not self.producer_ids.remaining:
+            self._fill()
+        await self.shell.load()
+
+    def close(self) -> None:
+        """Nothing is written any more."""
+        self._closed = True
+        if self._filling is not None:
+            self._filling.cancel()
+        self.shell.close()
+
+    def _make_shard(self, partition: int) -> TransactionCoordinator:
+        replica = self._broker.partitions.get(TRANSACTION_STATE, partition)
+        assert replica is not None
+        return TransactionCoordinator(replica.leader_epoch, self.producer_ids, self._config)
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    async def init_producer_id(self, request: InitProducerIdRequest, version: int) -> InitProducerIdResponse:
+        """InitProducerId, with a transactional id or without."""
+        try:
+            await self._have_producer_ids()
+            if request.transactional_id is None:
+                return InitProducerIdResponse(producer_id=self.producer_ids.take(), producer_epoch=0)
+            response: InitProducerIdResponse = await self.shell.request(
+                self.shell.partition_for(request.transactional_id),
+                lambda shard, token: shard.init_producer_id(request, version, token, self._broker.now_ms()),
+            )
+        except ProtocolError as error:
+            return init_error(_coordinator_error(error), version)
+        return response
+
+    async def end_txn(self, request: EndTxnRequest, version: int) -> EndTxnResponse:
+        """EndTxn; the answer comes when the decision is committed, the markers follow."""
+        try:
+            await self._have_producer_ids()
+            response: EndTxnResponse = await self.shell.request(
+                self.shell.partition_for(request.transactional_id),
+                lambda shard, token: shard.end_txn(request, version, token, self._broker.now_ms()),
+            )
+        except ProtocolError as error:
+            return end_error(_coordinator_error(error), version)
+        return response
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Iterable[Partition],
+        *,
+        verify_only: bool,
+        client_version: int = 2,
+    ) -> dict[Partition, ErrorCode]:
+        """Adds partitions to the producer's transaction, or only asks whether they are in it; an error for each."""
+        wanted = tuple(partitions)
+        try:
+            home = self.shell.partition_for(transactional_id)
+            if verify_only:
+                shard = self.shell.shard(home)
+                return shard.verify_partitions(transactional_id, producer_id, producer_epoch, wanted)
+            code: ErrorCode = await self.shell.request(
+                home,
+                lambda shard, token: shard.add_partitions(
+                    transactional_id,
+                    producer_id,
+                    producer_epoch,
+                    wanted,
+                    client_version,
+                    token,
+                    self._broker.now_ms(),
+                ),
+            )
+        except ProtocolError as error:
+            code = _coordinator_error(error)
+        return dict.fromkeys(wanted, code)
+
+    def list_transactions(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
+        """Those of this broker's coordinators that pass the filters."""
+        loaded = {partition for partition, _ in self.shell.shards()}
+        partitions = range(self._existing_partitions())
+        if any(self._broker.partitions.leads(TRANSACTION_STATE, index) for index in partitions if index not in loaded):
+            return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        transactions = (
+            transaction
+            for _, shard in self.shell.shards()
+            for _, transaction in sorted(shard.transactions.items())
+        )
+        try:
+            return list_response(transactions, request, self._broker.now_ms())
+        except ProtocolError as error:
+            return ListTransactionsResponse(error_code=error.code)
+
+    def describe(self, transactional_id: str) -> TransactionState:
+        """All there is to say of one transactional id, or the error."""
+        if not transactional_id:
+            return no_description(transactional_id, ErrorCode.INVALID_REQUEST)
+        try:
+            shard = self.shell.shard(self.shell.partition_for(transactional_id))
+        except ProtocolError as error:
+            return no_description(transactional_id, error.code)
+        transaction = shard.transactions.get(transactional_id)
+        if transaction is None:
+            return no_description(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return description(transaction)
+
+    def _existing_partitions(self) -> int:
+        info = self._broker.metadata.topic(TRANSACTION_STATE)
+        return info.partition_count if info else 0
+
+    # -- markers ----------------------------------------------------------------------------------------------------
+
+    def _on_markers(self, all_markers: list[Markers]) -> None:
+        for markers in all_markers:
+            # Not now: the answer to the client goes out first.
+            self._broker.loop.call_soon(self._write_markers, markers, _BACKOFF_MS)
+
+    def _write_markers(self, markers: Markers, backoff_ms: int) -> None:
+        """Writes what it can, tells the coordinator, comes again for the rest."""
+        if self._closed:
+            return
+        try:
+            home = self.shell.partition_for(markers.transactional_id)
+            shard = self.shell.shard(home)
+        except ProtocolError as error:
+            self._broker.log.info("markers of %s are left to its new coordinator: %s", markers.transactional_id, error)
+            return
+        if not shard.wants(markers):
+            return
+        deleted = {partition for partition in markers.partitions if self._is_deleted(partition)}
+        results = {
+            partition: self._write_marker(markers, partition)
+            for partition in markers.partitions
+            if partition not in deleted
+        }
+        self.shell.apply(
+            home, shard.markers_written(markers, results, self._broker.now_ms(), deleted=deleted)
+        )
+        outcomes = {partition: marker_outcome(error) for partition, error in results.items()}
+        if Outcome.FENCED in outcomes.values():
+            return
+        rest = tuple(partition for partition, outcome in outcomes.items() if outcome is Outcome.RETRY)
+        if rest:
+            self._broker.loop.call_later(
+                backoff_ms / 1000,
+                self._write_markers,
+                replace(markers, partitions=rest),
+                min(2 * backoff_ms, _MAX_BACKOFF_MS),
+            )
+
+    def _is_deleted(self, partition: Partition) -> bool:
+        info = self._broker.metadata.topic(partition[0])
+        return info is None or partition[1] >= info.partition_count
+
+    def _write_marker(self, markers: Markers, partition: Partition) -> ErrorCode:
+        try:
+            self._broker.partitions.append_marker(
+                *partition,
+                commit=markers.commit,
+                producer_id=markers.producer_id,
+                producer_epoch=markers.producer_epoch,
+                coordinator_epoch=markers.coordinator_epoch,
+                transaction_version=markers.transaction_version,
+            )
+        except ProtocolError as error:
+            self._broker.log.warning(
+                "marker of %s (producer %d, epoch %d) for %s-%d refused: %s",
+                markers.transactional_id,
+                markers.producer_id,
+                markers.producer_epoch,
+                *partition,
+                error,
+            )
+            return error.code
+        return ErrorCode.NONE
+
+    # -- producer ids -----------------------------------------------------------------------------------------------
+
+    async def _have_producer_ids(self) -> None:
+        """Waits for the next block when the last one is used up."""
+        if self.producer_ids.remaining:
+            return
+        self._fill()
+        assert self._filling is not None
+        try:
+            await asyncio.shield(self._filling)
+        except TreeError as error:
+            message = f"no block of producer ids to be had: {error!r}"
+            raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message) from error
+
+    def _fill(self) -> None:
+        if self._filling is None and not self._closed:
+            self._filling = self._broker.loop.create_task(self._take_block(), name="producer id block")
+            self._filling.add_done_callback(self._filled)
+
+    async def _take_block(self) -> None:
+        store = TreeBlockStore(self._broker.tree)
+        self.producer_ids.add(await self._broker.offload(acquire_block, store, self._broker.node_id))
+
+    def _filled(self, task: asyncio.Task[Any]) -> None:
+        self._filling = None
+        if not task.cancelled() and task.exception() is not None:
+            self._broker.log.error("cannot take a block of producer ids: %r", task.exception())
+
+
+def _coordinator_error(error: ProtocolError) -> ErrorCode:
+    return _APPEND_ERRORS.get(error.code, error.code)

@@ -1,0 +1,389 @@
+"""The transaction coordinator of one partition of `__transaction_state`, as a state machine.
+
+Requests read the state and return effects; `replay` is the only thing that changes a transaction. Nothing else runs
+between a request's effects and their replay, so Kafka's "pending transitions" are here simply the prepared states: a
+transaction stays in one until its last marker is written, and meanwhile everybody is told CONCURRENT_TRANSACTIONS. What
+a request makes of a transaction is in `decisions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers, Reply
+from oncelog.coordinator.transactions import decisions
+from oncelog.coordinator.transactions.markers import Outcome, marker_outcome
+from oncelog.coordinator.transactions.records import tombstone, transaction_of, transaction_record
+from oncelog.coordinator.transactions.states import TransactionState
+from oncelog.coordinator.transactions.timers import Deadlines
+from oncelog.coordinator.transactions.transaction import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMEOUT_MS,
+    Partition,
+    Transaction,
+    check_transition,
+)
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+RETRY_MS = 1000
+"""When a step of the coordinator's own is tried again whose record could not be written."""
+
+TICK_LIMIT = 100
+"""How many transactional ids one tick looks after, so that its records stay one small batch."""
+
+
+class ProducerIdSource(Protocol):
+    """Where new producer ids come from."""
+
+    def take(self) -> int:
+        """A new id; raises ProtocolError (retriable) while there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionConfig:
+    """`transaction_version` is the finalised feature level; times are in ms."""
+
+    transaction_version: int = 2
+    max_timeout_ms: int = 900_000
+    id_expiration_ms: int = 604_800_000
+    two_phase_commit: bool = False
+
+
+class _Continued(NamedTuple):
+    """A producer that went on under a new epoch (KIP-360), and the epoch it had before."""
+
+    producer_id: int
+    producer_epoch: int
+    last_epoch: int
+
+
+class TransactionCoordinator:
+    """`coordinator_epoch` is the leader epoch of the partition; markers carry it."""
+
+    def __init__(self, coordinator_epoch: int, producer_ids: ProducerIdSource, config: TransactionConfig) -> None:
+        self.transactions: dict[str, Transaction] = {}
+        self._coordinator_epoch = coordinator_epoch
+        self._producer_ids = producer_ids
+        self._config = config
+        self._deadlines = Deadlines()
+        self._live = False
+        # Soft state, as in Kafka: what is lost with it costs a retry across a failover, never the outcome.
+        self._unwritten: dict[str, set[Partition]] = {}
+        self._continued: dict[str, _Continued] = {}
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def init_producer_id(self, request: InitProducerIdRequest, version: int, token: Any, now_ms: int) -> Effects:
+        """A producer's session starts: InitProducerId with a transactional id; replies InitProducerIdResponse."""
+        decision = self._decide_init(request, now_ms)
+        if isinstance(decision, ErrorCode):
+            return _reply(token, init_error(decision, version))
+        if decision.prepared:
+            # Its open transaction is aborted first; the client comes again and is then given the next epoch.
+            reply = init_error(ErrorCode.CONCURRENT_TRANSACTIONS, version)
+            return self._end(decision, now_ms).then(_reply(token, reply))
+        response = InitProducerIdResponse(
+            producer_id=decision.producer_id, producer_epoch=decision.producer_epoch
+        )
+        return Effects(records=[self._record(decision)], replies=[Reply(token, response)])
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[Partition],
+        client_version: int,
+        token: Any,
+        now_ms: int,
+    ) -> Effects:
+        """Partitions join the transaction, the first one starts it; replies an ErrorCode that holds for all of them."""
+        transaction = self.transactions.get(transactional_id)
+        if not transactional_id:
+            return _reply(token, ErrorCode.INVALID_REQUEST)
+        if transaction is None:
+            return _reply(token, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        decision = decisions.add_partitions(
+            transaction, producer_id, producer_epoch, frozenset(partitions), client_version, now_ms
+        )
+        if isinstance(decision, ErrorCode):
+            return _reply(token, decision)
+        return Effects(records=[self._record(decision)], replies=[Reply(token, ErrorCode.NONE)])
+
+    def verify_partitions(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Collection[Partition]
+    ) -> dict[Partition, ErrorCode]:
+        """Whether each partition is in the producer's open transaction (TRANSACTION_ABORTABLE: it is not)."""
+        transaction = self.transactions.get(transactional_id)
+        if not transactional_id:
+            return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
+        if transaction is None:
+            return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return decisions.verify_partitions(transaction, producer_id, producer_epoch, frozenset(partitions))
+
+    def end_txn(self, request: EndTxnRequest, version: int, token: Any, now_ms: int) -> Effects:
+        """Commits or aborts; replies EndTxnResponse, since version 5 with the epoch of the next transaction."""
+        transaction = self.transactions.get(request.transactional_id)
+        if not request.transactional_id:
+            return _reply(token, end_error(ErrorCode.INVALID_REQUEST, version))
+        if transaction is None:
+            return _reply(token, end_error(ErrorCode.INVALID_PRODUCER_ID_MAPPING, version))
+        who = request.producer_id, request.producer_epoch
+        epoch_bump = version >= 5
+        try:
+            decision = (
+                decisions.end_transaction_2(transaction, *who, request.committed, self._producer_ids.take, now_ms)
+                if epoch_bump
+                else decisions.end_transaction_1(transaction, *who, request.committed, now_ms)
+            )
+        except ProtocolError as error:
+            decision = error.code
+        if isinstance(decision, Transaction):
+            response = _ended(decision.complete(now_ms)) if epoch_bump else EndTxnResponse()
+            return self._end(decision, now_ms).then(_reply(token, response))
+        if decision is ErrorCode.NONE and epoch_bump:
+            return _reply(token, _ended(transaction))
+        return _reply(token, end_error(decision, version))
+
+    def _decide_init(self, request: InitProducerIdRequest, now_ms: int) -> decisions.Decision:
+        transactional_id = request.transactional_id
+        expected = _expected(request)
+        if isinstance(expected, ErrorCode):
+            return expected
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        if request.enable2_pc and not self._config.two_phase_commit:
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if request.keep_prepared_txn:
+            return ErrorCode.UNSUPPORTED_VERSION
+        if not request.enable2_pc and not 0 < request.transaction_timeout_ms <= self._config.max_timeout_ms:
+            return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        timeout_ms = NO_TIMEOUT_MS if request.enable2_pc else request.transaction_timeout_ms
+        transaction = self.transactions.get(transactional_id)
+        try:
+            if transaction is None:
+                return _created(transactional_id, self._producer_ids.take(), timeout_ms, now_ms)
+            decision = decisions.init_producer_id(
+                transaction,
+                expected,
+                self._last_epoch(transaction),
+                timeout_ms,
+                self._producer_ids.take,
+                self._config.transaction_version,
+                now_ms,
+            )
+        except ProtocolError as error:
+            return error.code
+        if isinstance(decision, Transaction) and not decision.prepared:
+            self._remember_continued(transaction, decision, expected)
+        return decision
+
+    def _last_epoch(self, transaction: Transaction) -> int:
+        continued = self._continued.get(transaction.transactional_id)
+        if continued is not None and continued[:2] == (transaction.producer_id, transaction.producer_epoch):
+            return continued.last_epoch
+        return decisions.epoch_before_completion(transaction)
+
+    def _remember_continued(
+        self, old: Transaction, new: Transaction, expected: tuple[int, int] | None
+    ) -> None:
+        if expected is None:
+            self._continued.pop(new.transactional_id, None)
+        elif (old.producer_id, old.producer_epoch) != (new.producer_id, new.producer_epoch):
+            self._continued[new.transactional_id] = _Continued(
+                new.producer_id, new.producer_epoch, old.producer_epoch
+            )
+
+    # -- endings ------------------------------------------------------------------------------------------------------
+
+    def _end(self, prepared: Transaction, now_ms: int) -> Effects:
+        """The decision's record, then the markers; where there is nothing to mark, completion along with it."""
+        effects = Effects(records=[self._record(prepared)])
+        if prepared.partitions:
+            effects.markers.append(self._markers(prepared))
+        else:
+            effects.records.append(self._record(prepared.complete(now_ms)))
+        return effects
+
+    def _markers(self, transaction: Transaction) -> Markers:
+        return Markers(
+            transactional_id=transaction.transactional_id,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            coordinator_epoch=self._coordinator_epoch,
+            commit=transaction.commits,
+            transaction_version=transaction.client_version,
+            partitions=tuple(sorted(transaction.partitions)),
+        )
+
+    def markers_written(
+        self,
+        markers: Markers,
+        results: Mapping[Partition, ErrorCode],
+        now_ms: int,
+        *,
+        deleted: Collection[Partition] = (),
+    ) -> Effects:
+        """What came of some markers; the last one completes the transaction.
+
+        `deleted` partitions, whose topic is gone for certain, need none. Retriable errors, and those of a coordinator
+        or producer that was fenced, leave the transaction prepared. Results of a former ending change nothing.
+        """
+        transaction = self.transactions.get(markers.transactional_id)
+        unwritten = self._unwritten.get(markers.transactional_id)
+        if transaction is None or unwritten is None or not self._is_current(markers, transaction):
+            return Effects()
+        unwritten.difference_update(deleted)
+        unwritten.difference_update(
+            partition for partition, error in results.items() if marker_outcome(error) is Outcome.WRITTEN
+        )
+        return Effects() if unwritten else self._complete(transaction, now_ms)
+
+    def wants(self, markers: Markers) -> bool:
+        """Whether these markers still have to be written."""
+        transaction = self.transactions.get(markers.transactional_id)
+        return transaction is not None and self._is_current(markers, transaction)
+
+    def _is_current(self, markers: Markers, transaction: Transaction) -> bool:
+        return (
+            transaction.prepared
+            and markers.coordinator_epoch == self._coordinator_epoch
+            and (markers.producer_id, markers.producer_epoch)
+            == (transaction.producer_id, transaction.producer_epoch)
+        )
+
+    def _complete(self, transaction: Transaction, now_ms: int) -> Effects:
+        self._deadlines.at_latest(transaction.transactional_id, now_ms + RETRY_MS)
+        return Effects(records=[self._record(transaction.complete(now_ms))])
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def _record(self, transaction: Transaction) -> CoordinatorRecord:
+        return transaction_record(transaction, self._config.transaction_version)
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        """Makes a record the state; IllegalTransitionError for one that no request can have made."""
+        key: Any = record.key
+        transactional_id: str = key.transactional_id
+        if record.value is None:
+            self.transactions.pop(transactional_id, None)
+            self._unwritten.pop(transactional_id, None)
+            self._continued.pop(transactional_id, None)
+            self._deadlines.forget(transactional_id)
+            return
+        value: Any = record.value
+        new = transaction_of(key, value)
+        old = self.transactions.get(transactional_id)
+        if self._live and old is not None:
+            check_transition(old, new)
+        self.transactions[transactional_id] = new
+        if new.prepared:
+            self._unwritten[transactional_id] = set(new.partitions)
+        else:
+            self._unwritten.pop(transactional_id, None)
+        self._schedule(new)
+
+    def loaded(self, now_ms: int) -> Effects:
+        """All records are replayed: what was prepared is carried out."""
+        self._live = True
+        effects = Effects()
+        for _, transaction in sorted(self.transactions.items()):
+            if not transaction.prepared:
+                continue
+            if transaction.partitions:
+                effects.markers.append(self._markers(transaction))
+            else:
+                effects = effects.then(self._complete(transaction, now_ms))
+        return effects
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> int | None:
+        """When `tick` is to be called at the latest, in ms of the wall clock."""
+        return self._deadlines.next()
+
+    def tick(self, now_ms: int) -> Effects:
+        """Aborts what has timed out, forgets idle transactional ids, tries again what could not be written."""
+        effects = Effects()
+        for transactional_id in self._deadlines.pop_due(now_ms, TICK_LIMIT):
+            transaction = self.transactions.get(transactional_id)
+            if transaction is None:
+                continue
+            effects = effects.then(self._on_time(transaction, now_ms))
+        return effects
+
+    def _on_time(self, transaction: Transaction, now_ms: int) -> Effects:
+        due_ms = self._due(transaction)
+        completes = transaction.prepared and not self._unwritten[transaction.transactional_id]
+        if not completes and (due_ms is None or due_ms > now_ms):
+            self._schedule(transaction)
+            return Effects()
+        self._deadlines.at_latest(transaction.transactional_id, now_ms + RETRY_MS)
+        if completes:
+            return self._complete(transaction, now_ms)
+        if transaction.state is not TransactionState.ONGOING:
+            return Effects(records=[tombstone(transaction.transactional_id)])
+        try:
+            prepared = decisions.fencing_abort(
+                transaction, self._producer_ids.take, self._config.transaction_version, now_ms
+            )
+        except ProtocolError:
+            return Effects()  # no producer id at hand to go on with; the retry finds one
+        return self._end(prepared, now_ms)
+
+    def _schedule(self, transaction: Transaction) -> None:
+        due_ms = self._due(transaction)
+        if due_ms is not None:
+            self._deadlines.at_latest(transaction.transactional_id, due_ms)
+
+    def _due(self, transaction: Transaction) -> int | None:
+        expiry_ms = transaction.expiry_due_ms(self._config.id_expiration_ms)
+        return transaction.timeout_due_ms if expiry_ms is None else expiry_ms
+
+
+def init_error(error: ErrorCode, version: int) -> InitProducerIdResponse:
+    """An InitProducerId answer; clients before version 4 do not know PRODUCER_FENCED."""
+    if version < 4 and error is ErrorCode.PRODUCER_FENCED:
+        error = ErrorCode.INVALID_PRODUCER_EPOCH
+    return InitProducerIdResponse(error_code=error, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
+
+
+def end_error(error: ErrorCode, version: int) -> EndTxnResponse:
+    """An EndTxn answer; clients before version 2 do not know PRODUCER_FENCED."""
+    if version < 2 and error is ErrorCode.PRODUCER_FENCED:
+        error = ErrorCode.INVALID_PRODUCER_EPOCH
+    return EndTxnResponse(error_code=error)
+
+
+def _ended(completed: Transaction) -> EndTxnResponse:
+    return EndTxnResponse(producer_id=completed.producer_id, producer_epoch=completed.producer_epoch)
+
+
+def _created(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
+    return Transaction(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=0,
+        timeout_ms=timeout_ms,
+        state=TransactionState.EMPTY,
+        partitions=frozenset(),
+        start_ms=-1,
+        last_update_ms=now_ms,
+        previous_producer_id=producer_id,
+    )
+
+
+def _expected(request: InitProducerIdRequest) -> tuple[int, int] | ErrorCode | None:
+    absent = (request.producer_id == NO_PRODUCER_ID, request.producer_epoch == NO_EPOCH)
+    if all(absent):
+        return None
+    return ErrorCode.INVALID_REQUEST if any(absent) else (request.producer_id, request.producer_epoch)
+
+
+def _reply(token: Any, response: Any) -> Effects:
+    return Effects(replies=[Reply(token, response)])

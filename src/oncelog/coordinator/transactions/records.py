@@ -1,0 +1,88 @@
+"""Transactions as records of `__transaction_state`, in Kafka's layout (`TransactionLog`)."""
+
+from __future__ import annotations
+
+from oncelog.coordinator.effects import CoordinatorRecord
+from oncelog.coordinator.transactions.states import TransactionState
+from oncelog.coordinator.transactions.transaction import Transaction
+from oncelog.protocol.messages.transaction_log import (
+    PartitionsSchema,
+    TransactionLogKey,
+    TransactionLogValue,
+)
+from oncelog.protocol.schema import read_version
+
+KEY_VERSION = 0
+
+
+def value_version(transaction_version: int) -> int:
+    """The layout for a finalised transaction.version: 1, with tagged fields, came with TV1."""
+    return 1 if transaction_version >= 1 else 0
+
+
+def transaction_record(transaction: Transaction, transaction_version: int) -> CoordinatorRecord:
+    """The record that makes `transaction` the state; the partitions in a stable order."""
+    partitions: list[PartitionsSchema] | None = None
+    if transaction.state is not TransactionState.EMPTY:
+        by_topic: dict[str, list[int]] = {}
+        for topic, index in sorted(transaction.partitions):
+            by_topic.setdefault(topic, []).append(index)
+        partitions = [PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in by_topic.items()]
+    version = value_version(transaction_version)
+    value = TransactionLogValue(
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_status=transaction.state,
+        transaction_partitions=partitions,
+        transaction_last_update_timestamp_ms=transaction.last_update_ms,
+        transaction_start_timestamp_ms=transaction.start_ms,
+    )
+    if version >= 1:
+        value.client_transaction_version = transaction.client_version
+        value.previous_producer_id = transaction.previous_producer_id
+        value.next_producer_id = transaction.next_producer_id
+    return CoordinatorRecord(_key(transaction.transactional_id), KEY_VERSION, value, version)
+
+
+def tombstone(transactional_id: str) -> CoordinatorRecord:
+    """The record that forgets a transactional id."""
+    return CoordinatorRecord(_key(transactional_id), KEY_VERSION, None)
+
+
+def transaction_of(key: TransactionLogKey, value: TransactionLogValue) -> Transaction:
+    """The transaction in a record."""
+    return Transaction(
+        transactional_id=key.transactional_id,
+        producer_id=value.producer_id,
+        producer_epoch=value.producer_epoch,
+        timeout_ms=value.transaction_timeout_ms,
+        state=TransactionState(value.transaction_status),
+        partitions=frozenset(
+            (partitions.topic, index)
+            for partitions in value.transaction_partitions or ()
+            for index in partitions.partition_ids
+        ),
+        start_ms=value.transaction_start_timestamp_ms,
+        last_update_ms=value.transaction_last_update_timestamp_ms,
+        client_version=value.client_transaction_version,
+        previous_producer_id=value.previous_producer_id,
+        next_producer_id=value.next_producer_id,
+    )
+
+
+def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
+    """A record of the topic; None for a key or value of a version unknown here (left by a newer broker)."""
+    if read_version(key) != KEY_VERSION:
+        return None
+    decoded_key = TransactionLogKey.decode(key[2:], KEY_VERSION)
+    if value is None:
+        return CoordinatorRecord(decoded_key, KEY_VERSION, None)
+    version = read_version(value)
+    if not TransactionLogValue.MIN_VERSION <= version <= TransactionLogValue.MAX_VERSION:
+        return None
+    return CoordinatorRecord(decoded_key, KEY_VERSION, TransactionLogValue.decode(value[2:], version), version)
+
+
+def _key(transactional_id: str) -> TransactionLogKey:
+    return TransactionLogKey(transactional_id=transactional_id)
