@@ -2,32 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from support.fixtures import new_cluster, oncelog_cluster
 
-import pytest
-
-from support.servers import OncelogCluster
-
-
-@pytest.fixture
-def new_cluster(tmp_path: Path) -> Iterator[Callable[..., OncelogCluster]]:
-    """Makes clusters of this test's own (arguments of OncelogCluster); all are stopped after it."""
-    made: list[OncelogCluster] = []
-
-    def make(**options: object) -> OncelogCluster:
-        cluster = OncelogCluster(tmp_path / f"cluster-{len(made)}", **options)  # type: ignore[arg-type]
-        made.append(cluster)
-        return cluster
-
-    yield make
-    for cluster in made:
-        cluster.stop()
-
-
-@pytest.fixture(scope="session")
-def oncelog_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OncelogCluster]:
-    """One running `oncelog up` shared by all tests that leave it as they found it (own topics, no kills)."""
-    cluster = OncelogCluster(tmp_path_factory.mktemp("oncelog"))
-    yield cluster
-    assert cluster.stop() == 0, cluster.process.output()
+__all__ = ["new_cluster", "oncelog_cluster"]

@@ -27,6 +27,7 @@ EDGES = {
     "log/disk.py": WORLD,
     "cluster/tree_sqlite.py": WORLD,
     "broker/process.py": WORLD,
+    "broker/broker.py": frozenset({"asyncio", "random"}),
     "broker/*": frozenset({"asyncio"}),
     "cli/*": WORLD,
     "sim/*": WORLD,

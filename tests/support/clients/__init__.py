@@ -1,0 +1,1 @@
+"""Other people's Kafka clients behind one small interface, so that one test body drives them all."""
