@@ -1,0 +1,74 @@
+"""Kafka's checkpoint files: a version, the number of entries, one entry a line.
+
+Used for ``leader-epoch-checkpoint`` in a partition's folder, and for ``recovery-point-offset-checkpoint``,
+``log-start-offset-checkpoint`` and ``replication-offset-checkpoint`` of a whole log directory.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Iterable, Mapping
+
+from oncelog.log.disk import Disk, read_if_exists
+
+_VERSION = 0
+PARTITION_METADATA = "partition.metadata"
+
+
+class CorruptCheckpointError(Exception):
+    """The file is no checkpoint, or not all of it."""
+
+
+def encode_checkpoint(lines: Iterable[str]) -> bytes:
+    """Return the content of a checkpoint file with one entry a line."""
+    entries = list(lines)
+    return "".join(f"{line}\n" for line in (_VERSION, len(entries), *entries)).encode()
+
+
+def decode_checkpoint(data: bytes) -> list[list[str]]:
+    """Return the entries of a checkpoint file, each split into its fields; an empty file has none."""
+    try:
+        lines = data.decode().splitlines()
+        if len(lines) < 2:
+            return []
+        version, count, entries = int(lines[0]), int(lines[1]), lines[2:]
+    except ValueError as error:
+        raise CorruptCheckpointError(f"malformed checkpoint: {error}") from error
+    if version != _VERSION:
+        raise CorruptCheckpointError(f"checkpoint of unknown version {version}")
+    if count != len(entries):
+        raise CorruptCheckpointError(f"checkpoint says it has {count} entries, it has {len(entries)}")
+    return [line.split() for line in entries]
+
+
+def read_offset_checkpoint(disk: Disk, path: str) -> dict[tuple[str, int], int]:
+    """Return (topic, partition) -> offset of a log directory's checkpoint; empty where there is no file."""
+    try:
+        rows = decode_checkpoint(read_if_exists(disk, path) or b"")
+        return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+    except ValueError as error:
+        raise CorruptCheckpointError(f"malformed checkpoint {path}: {error}") from error
+
+
+def write_offset_checkpoint(
+    disk: Disk, path: str, offsets: Mapping[tuple[str, int], int], *, sync: bool = False
+) -> None:
+    """Write (topic, partition) -> offset as a log directory's checkpoint."""
+    rows = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+    disk.atomic_write(path, encode_checkpoint(rows), sync=sync)
+
+
+def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
+    """Return the content of ``partition.metadata``: which topic a folder belongs to."""
+    text = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+    return f"version: {_VERSION}\ntopic_id: {text}\n".encode()
+
+
+def decode_partition_metadata(data: bytes) -> uuid.UUID:
+    """Return the topic id of a ``partition.metadata``."""
+    try:
+        fields = dict(line.split(": ", 1) for line in data.decode().splitlines() if line)
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(fields["topic_id"] + "=="))
+    except (ValueError, KeyError) as error:
+        raise CorruptCheckpointError(f"malformed {PARTITION_METADATA}: {error}") from error

@@ -1,0 +1,98 @@
+"""Settings of one partition's log, under the names of Kafka's topic configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from oncelog.protocol.compression import Codec
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.records import CREATE_TIME, LOG_APPEND_TIME
+
+_INT64_MAX = 2**63 - 1
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Settings of a log; sizes in bytes, times in ms. Defaults are Kafka's."""
+
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_ms: int = 7 * _DAY_MS
+    segment_index_bytes: int = 10 * 1024 * 1024
+    index_interval_bytes: int = 4096
+    max_message_bytes: int = 1048588
+    timestamp_type: int = CREATE_TIME
+    timestamp_before_max_ms: int = _INT64_MAX
+    timestamp_after_max_ms: int = 60 * 60 * 1000
+    compression: Codec | None = None
+    """Codec to store with; None (``producer``) keeps the producer's."""
+    compact: bool = False
+    delete: bool = True
+    retention_ms: int = 7 * _DAY_MS
+    retention_bytes: int = -1
+    producer_id_expiration_ms: int = _DAY_MS
+    full_record_validation: bool = False
+    """Walk every record of a produced batch, as is always done for compacted topics."""
+
+    def with_overrides(self, properties: Mapping[str, str]) -> LogConfig:
+        """Return these settings with a topic's own ``properties`` (Kafka's dotted names) over them.
+
+        Names that do not concern the log are passed over; a value that cannot be read raises INVALID_CONFIG.
+        """
+        changes: dict[str, object] = {}
+        for name, value in properties.items():
+            reader = _READERS.get(name)
+            if reader is None:
+                continue
+            try:
+                changes.update(reader(value))
+            except (ValueError, KeyError) as error:
+                raise ProtocolError(
+                    ErrorCode.INVALID_CONFIG, f"invalid value {value!r} for configuration {name}"
+                ) from error
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def _number(attribute: str, minimum: int) -> Callable[[str], dict[str, object]]:
+    def read(value: str) -> dict[str, object]:
+        number = int(value)
+        if number < minimum:
+            raise ValueError(value)
+        return {attribute: number}
+
+    return read
+
+
+def _timestamp_type(value: str) -> dict[str, object]:
+    return {"timestamp_type": {"CreateTime": CREATE_TIME, "LogAppendTime": LOG_APPEND_TIME}[value]}
+
+
+def _compression(value: str) -> dict[str, object]:
+    if value == "producer":
+        return {"compression": None}
+    return {"compression": Codec.NONE if value == "uncompressed" else Codec[value.upper()]}
+
+
+def _cleanup_policy(value: str) -> dict[str, object]:
+    policies = {part.strip() for part in value.split(",") if part.strip()}
+    if not policies <= {"compact", "delete"}:
+        raise ValueError(value)
+    return {"compact": "compact" in policies, "delete": "delete" in policies}
+
+
+_READERS: dict[str, Callable[[str], dict[str, object]]] = {
+    "segment.bytes": _number("segment_bytes", 1),
+    "segment.ms": _number("segment_ms", 1),
+    "segment.index.bytes": _number("segment_index_bytes", 4),
+    "index.interval.bytes": _number("index_interval_bytes", 0),
+    "max.message.bytes": _number("max_message_bytes", 0),
+    "message.timestamp.type": _timestamp_type,
+    "message.timestamp.before.max.ms": _number("timestamp_before_max_ms", 0),
+    "message.timestamp.after.max.ms": _number("timestamp_after_max_ms", 0),
+    "compression.type": _compression,
+    "cleanup.policy": _cleanup_policy,
+    "retention.ms": _number("retention_ms", -1),
+    "retention.bytes": _number("retention_bytes", -1),
+}
+"""Topic configurations that concern the log, each with what reads its value."""

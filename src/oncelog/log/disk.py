@@ -1,0 +1,266 @@
+"""The file port of the log, and the real disk behind it.
+
+Everything in this room reads and writes through `Disk`, so that the simulation can put a disk of its own there, which
+loses what was not synced, fails or tears a write. Paths are strings with ``/``; every failure is an ``OSError``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import OrderedDict
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """One open file. Positions are explicit: there is no file pointer."""
+
+    def pwrite(self, data: Buffer, pos: int) -> None:
+        """Write all of ``data`` at ``pos``; after an ``OSError`` any part of it may be in the file."""
+        ...
+
+    def pread(self, size: int, pos: int) -> bytes:
+        """Return up to ``size`` bytes from ``pos``, less only at the end of the file."""
+        ...
+
+    def size(self) -> int:
+        """Return the length in bytes."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file off at ``size``."""
+        ...
+
+    def sync(self) -> None:
+        """Return when the file is on the device."""
+        ...
+
+    def close(self) -> None:
+        """Give the handle back; it opens itself again when used once more."""
+        ...
+
+
+class Disk(Protocol):
+    """What the log asks of a file system."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open a file for reading and writing; ``create`` makes it where it is missing."""
+        ...
+
+    def read_file(self, path: str) -> bytes:
+        """Return the whole file; ``FileNotFoundError`` where there is none."""
+        ...
+
+    def size(self, path: str) -> int | None:
+        """Return the length of the file in bytes, or None where there is none."""
+        ...
+
+    def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
+        """Put ``data`` in place of the file in one step: a crash leaves the old content or the new one."""
+        ...
+
+    def sync(self, path: str) -> None:
+        """Return when the file is on the device. May be called from a worker thread."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or folder, replacing a file that is in the way."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; it is no error if it is gone already."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Tell whether there is a file or folder of that name."""
+        ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the names in a folder, sorted; an empty list where there is no such folder."""
+        ...
+
+    def mkdir(self, path: str) -> None:
+        """Make a folder and those above it; it is no error if it is there already."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder and all that is in it; it is no error if it is gone already."""
+        ...
+
+
+def read_if_exists(disk: Disk, path: str) -> bytes | None:
+    """Return the whole file, or None where there is none."""
+    try:
+        return disk.read_file(path)
+    except FileNotFoundError:
+        return None
+
+
+class OsDisk:
+    """The disk of the operating system.
+
+    Holds at most ``max_open`` file descriptors: the handle unused for the longest time is closed and opens itself
+    again at its next use, so thousands of partitions fit into an ordinary limit.
+    """
+
+    def __init__(self, max_open: int = 512) -> None:
+        self._max_open = max_open
+        self._open: OrderedDict[OsFile, int] = OrderedDict()
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        """See `Disk.open`."""
+        file = OsFile(self, path)
+        file.attach(create=create)
+        return file
+
+    def attach(self, file: OsFile, fd: int) -> None:
+        """Note that ``file`` holds descriptor ``fd``, and close the oldest one if there are too many."""
+        self._open[file] = fd
+        if len(self._open) > self._max_open:
+            next(iter(self._open)).close()
+
+    def touch(self, file: OsFile) -> None:
+        """Note a use of ``file``."""
+        self._open.move_to_end(file)
+
+    def detach(self, file: OsFile) -> None:
+        """Forget the descriptor of ``file``."""
+        self._open.pop(file, None)
+
+    @property
+    def open_files(self) -> int:
+        """Number of descriptors held."""
+        return len(self._open)
+
+    def read_file(self, path: str) -> bytes:
+        """See `Disk.read_file`."""
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+
+    def size(self, path: str) -> int | None:
+        """See `Disk.size`."""
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            return None
+
+    def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
+        """See `Disk.atomic_write`."""
+        temporary = path + ".tmp"
+        with open(temporary, "wb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+        if sync:
+            self.sync(os.path.dirname(path) or ".")
+
+    def sync(self, path: str) -> None:
+        """See `Disk.sync`."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, source: str, target: str) -> None:
+        """See `Disk.rename`."""
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        """See `Disk.remove`."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+
+    def exists(self, path: str) -> bool:
+        """See `Disk.exists`."""
+        return os.path.exists(path)
+
+    def listdir(self, path: str) -> list[str]:
+        """See `Disk.listdir`."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def mkdir(self, path: str) -> None:
+        """See `Disk.mkdir`."""
+        os.makedirs(path, exist_ok=True)
+
+    def remove_tree(self, path: str) -> None:
+        """See `Disk.remove_tree`."""
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            return
+
+
+class OsFile:
+    """A file of `OsDisk`."""
+
+    __slots__ = ("_disk", "_fd", "_path")
+
+    def __init__(self, disk: OsDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._fd = -1
+
+    def attach(self, *, create: bool = False) -> int:
+        """Open the descriptor and return it."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        self._fd = os.open(self._path, flags, 0o644)
+        self._disk.attach(self, self._fd)
+        return self._fd
+
+    def _use(self) -> int:
+        if self._fd < 0:
+            return self.attach()
+        self._disk.touch(self)
+        return self._fd
+
+    def pwrite(self, data: Buffer, pos: int) -> None:
+        """See `File.pwrite`."""
+        fd = self._use()
+        written = os.pwrite(fd, data, pos)
+        if written < len(data):
+            rest = memoryview(data)
+            while written < len(rest):
+                written += os.pwrite(fd, rest[written:], pos + written)
+
+    def pread(self, size: int, pos: int) -> bytes:
+        """See `File.pread`."""
+        fd = self._use()
+        data = os.pread(fd, size, pos)
+        if len(data) == size:
+            return data
+        parts = [data]
+        got = len(data)
+        while data and got < size:
+            data = os.pread(fd, size - got, pos + got)
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def size(self) -> int:
+        """See `File.size`."""
+        return os.fstat(self._use()).st_size
+
+    def truncate(self, size: int) -> None:
+        """See `File.truncate`."""
+        os.ftruncate(self._use(), size)
+
+    def sync(self) -> None:
+        """See `File.sync`."""
+        os.fsync(self._use())
+
+    def close(self) -> None:
+        """See `File.close`."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._disk.detach(self)
+            os.close(fd)

@@ -1,0 +1,111 @@
+"""Leader epochs of a partition (``leader-epoch-checkpoint``): which epoch began at which offset.
+
+Source: KIP-101, KIP-279; Kafka's ``LeaderEpochFileCache``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from oncelog.log.checkpoint import CorruptCheckpointError, decode_checkpoint, encode_checkpoint
+from oncelog.log.disk import Disk, read_if_exists
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+FILE_NAME = "leader-epoch-checkpoint"
+
+
+class LeaderEpochs:
+    """Epochs with their start offsets, both growing. Changes reach the file at `flush`."""
+
+    __slots__ = ("_dirty", "_disk", "_epochs", "_path", "_starts")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        self._dirty = False
+
+    def load(self) -> None:
+        """Read the file; a missing or damaged one counts as empty, for recovery finds the epochs in the log."""
+        try:
+            data = read_if_exists(self._disk, self._path) or b""
+            rows = [(int(epoch), int(start)) for epoch, start in decode_checkpoint(data)]
+        except (CorruptCheckpointError, ValueError):
+            rows = []
+            self._dirty = True
+        self._epochs = [epoch for epoch, _ in rows]
+        self._starts = [start for _, start in rows]
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """All (epoch, start offset)."""
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    @property
+    def latest(self) -> int | None:
+        """The last epoch."""
+        return self._epochs[-1] if self._epochs else None
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Note that ``epoch`` begins at ``start_offset``; return whether that is news."""
+        if epoch < 0 or (self._epochs and epoch == self._epochs[-1] and start_offset >= self._starts[-1]):
+            return False
+        while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
+            self._epochs.pop()
+            self._starts.pop()
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+        self._dirty = True
+        return True
+
+    def restore(self, entries: list[tuple[int, int]]) -> None:
+        """Take back what `assign` has done, with the `entries` of before."""
+        self._epochs = [epoch for epoch, _ in entries]
+        self._starts = [start for _, start in entries]
+
+    def flush(self) -> None:
+        """Bring the file up to date."""
+        if self._dirty:
+            rows = (f"{epoch} {start}" for epoch, start in zip(self._epochs, self._starts, strict=True))
+            self._disk.atomic_write(self._path, encode_checkpoint(rows))
+            self._dirty = False
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """Return the largest epoch not above ``epoch`` and where it ends; (-1, -1) if that is not known."""
+        if epoch == UNDEFINED_EPOCH or not self._epochs:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == self._epochs[-1]:
+            return epoch, log_end_offset
+        higher = bisect_right(self._epochs, epoch)
+        if higher == len(self._epochs):
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        return (self._epochs[higher - 1] if higher else epoch), self._starts[higher]
+
+    def epoch_for(self, offset: int) -> int | None:
+        """Return the epoch in which ``offset`` was written."""
+        slot = bisect_right(self._starts, offset) - 1
+        return self._epochs[slot] if slot >= 0 else None
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Drop the epochs that begin at or beyond ``end_offset``."""
+        while self._starts and self._starts[-1] >= end_offset:
+            self._epochs.pop()
+            self._starts.pop()
+            self._dirty = True
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Let the epoch that holds ``start_offset`` begin there and drop those before it."""
+        slot = bisect_right(self._starts, start_offset) - 1
+        if slot < 0 or (slot == 0 and self._starts[0] == start_offset):
+            return
+        del self._epochs[:slot], self._starts[:slot]
+        self._starts[0] = start_offset
+        self._dirty = True
+
+    def clear(self) -> None:
+        """Drop all."""
+        self._dirty = self._dirty or bool(self._epochs)
+        self._epochs.clear()
+        self._starts.clear()

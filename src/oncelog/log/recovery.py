@@ -1,0 +1,332 @@
+"""Opening a partition's folder: which segments there are, what of them is whole, and what the producers did.
+
+After a clean stop few files are touched: names, the newest snapshot, and the last batches of the active segment.
+After a crash the segments from the recovery point on are read and checked batch by batch; the first that is not whole
+ends the log, and indexes, transaction index, leader epochs and producer state are rebuilt on the way. Source: Kafka's
+``LogLoader``, ``LogSegment.recover``, ``ProducerStateManager.truncateAndReload``.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from oncelog.log.config import LogConfig
+from oncelog.log.disk import Disk, read_if_exists
+from oncelog.log.epochs import FILE_NAME as EPOCHS_FILE
+from oncelog.log.epochs import LeaderEpochs
+from oncelog.log.index import MAX_RELATIVE_OFFSET
+from oncelog.log.producer_state import CompletedTransaction, Origin, ProducerAppend, ProducerState
+from oncelog.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+    file_name,
+)
+from oncelog.log.snapshot import CorruptSnapshotError, decode_snapshot, encode_snapshot
+from oncelog.log.txn_index import AbortedTransaction, TransactionIndex
+from oncelog.protocol.compression import Buffer
+from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.records import BatchHeader, check_crc, decode_control
+
+logger = logging.getLogger(__name__)
+
+_LEFTOVERS = (".deleted", ".cleaned", ".swap", ".tmp")
+
+
+class Snapshots:
+    """The producer snapshots of a folder, by the offset they were taken at."""
+
+    def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.offsets = sorted(offsets)
+
+    def _path(self, offset: int) -> str:
+        return f"{self._directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+
+    def take(self, state: ProducerState) -> None:
+        """Write a snapshot at the state's end offset, unless there is one."""
+        offset = state.end_offset
+        if offset not in self.offsets:
+            self._disk.atomic_write(self._path(offset), encode_snapshot(state.entries.values()))
+            self.offsets = sorted([*self.offsets, offset])
+
+    def load(self, state: ProducerState, log_start: int, end: int, now_ms: int) -> None:
+        """Load the newest sound snapshot up to ``end`` into ``state``; without one it begins at ``log_start``.
+
+        Snapshots after ``end`` know batches that are not in the log any more: they are removed, as are those from
+        before the log's start, and damaged ones.
+        """
+        for offset in list(self.offsets):
+            if offset > end or offset < log_start:
+                self.remove(offset)
+        for offset in reversed(self.offsets):
+            try:
+                entries = decode_snapshot(read_if_exists(self._disk, self._path(offset)) or b"")
+            except CorruptSnapshotError as error:
+                logger.warning("removing %s: %s", self._path(offset), error)
+                self.remove(offset)
+            else:
+                state.load(entries, offset, now_ms)
+                return
+        state.clear(log_start)
+
+    def remove(self, offset: int) -> None:
+        """Remove one snapshot."""
+        self._disk.remove(self._path(offset))
+        self.offsets.remove(offset)
+
+    def remove_strays(self, bases: list[int]) -> None:
+        """Keep the snapshots at the start of a segment, and the newest one if it is behind them all."""
+        last = self.offsets[-1:] if self.offsets and self.offsets[-1] > bases[-1] else []
+        for offset in list(self.offsets):
+            if offset not in bases and offset not in last:
+                self.remove(offset)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A folder as it was found, and recovered if need be."""
+
+    segments: list[Segment]
+    snapshots: Snapshots
+    epochs: LeaderEpochs
+    state: ProducerState
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    exists: bool
+    """Whether there are files yet."""
+
+
+def finish_transactions(
+    state: ProducerState, completed: list[CompletedTransaction], txn_index: TransactionIndex | None
+) -> None:
+    """Count transactions as decided, in the order of their markers, and note the aborted ones in the index."""
+    for transaction in completed:
+        if transaction.aborted and txn_index is not None:
+            last_stable = state.last_stable_offset_after(transaction)
+            txn_index.append(
+                AbortedTransaction(
+                    transaction.producer_id, transaction.first_offset, transaction.last_offset, last_stable
+                )
+            )
+        state.complete(transaction)
+
+
+def add_batch(append: ProducerAppend, header: BatchHeader, view: Buffer, offset: int, version: int = 0) -> None:
+    """Let a producer's append check and note one batch, be it data or a marker."""
+    if not header.is_control:
+        append.append_data(header, offset)
+    elif header.count > 0:  # of a marker that compaction has emptied, the transaction is gone as well
+        commit, coordinator_epoch = decode_control(view)
+        append.append_marker(
+            commit,
+            epoch=header.producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            offset=offset,
+            timestamp=header.max_timestamp,
+            transaction_version=version,
+        )
+
+
+def replay(state: ProducerState, header: BatchHeader, view: Buffer, txn_index: TransactionIndex | None) -> None:
+    """Take a batch of the log into the producer state."""
+    if header.producer_id >= 0:
+        append = state.prepare(header.producer_id, Origin.REPLICATION)
+        add_batch(append, header, view, header.base_offset)
+        state.commit(append)
+        finish_transactions(state, append.completed, txn_index)
+    state.end_offset = header.next_offset
+
+
+def rebuild_state(
+    state: ProducerState, segments: list[Segment], snapshots: Snapshots, log_start: int, end: int, now_ms: int
+) -> None:
+    """Make ``state`` that of the log up to ``end``: the newest snapshot, and what follows it in the log."""
+    snapshots.load(state, log_start, end, now_ms)
+    bases = [segment.base_offset for segment in segments]
+    for segment in segments[max(bisect_right(bases, state.end_offset) - 1, 0) :]:
+        if segment.base_offset >= end:
+            break
+        position = segment.position_of(state.end_offset) if segment.base_offset < state.end_offset else 0
+        for header, at in segment.headers(position):
+            if header.base_offset >= end:
+                break
+            view = segment.pread(header.size, at) if header.is_control else b""
+            replay(state, header, view, None)
+    state.end_offset = end
+
+
+class Loader:
+    """Opens one partition's folder."""
+
+    def __init__(self, disk: Disk, directory: str, config: LogConfig, now_ms: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._now_ms = now_ms
+        self._state = ProducerState(config.producer_id_expiration_ms)
+        self._epochs = LeaderEpochs(disk, f"{directory}/{EPOCHS_FILE}")
+        self._snapshots = Snapshots(disk, directory, [])
+
+    def load(self, *, recovery_point: int, clean: bool, log_start: int) -> Loaded:
+        """Return the folder's content.
+
+        ``clean``: the last stop was orderly, so nothing needs to be checked. ``recovery_point``: what lies before it
+        is known to be on the device. ``log_start``: the checkpointed log start offset.
+        """
+        names = self._disk.listdir(self._directory)
+        if not names:
+            return self._empty(log_start)
+        self._remove_leftovers(names)
+        if EPOCHS_FILE in names:
+            self._epochs.load()
+        segments = [self._segment(int(name[: -len(LOG_SUFFIX)])) for name in names if _is_segment(name)]
+        snapshots = [int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if _is_file(name, SNAPSHOT_SUFFIX)]
+        self._snapshots = Snapshots(self._disk, self._directory, snapshots)
+        if not segments:
+            return self._empty(log_start, exists=True)
+        log_start = max(log_start, segments[0].base_offset)
+        first = self._first_to_recover(segments, set(names), recovery_point, clean)
+        if first is None:
+            try:
+                end = segments[-1].next_offset()
+            except OSError as error:
+                logger.warning("%s, though the last stop was clean: it is checked", error)
+                first = len(segments) - 1
+        if first is not None:
+            segments = self._recover(segments, first, log_start)
+            end = self._state.end_offset
+        if end < log_start:
+            logger.warning("%s ends at %d, before its start at %d: emptied", self._directory, end, log_start)
+            for segment in segments:
+                segment.delete()
+            self._epochs.clear()
+            return self._empty(log_start, exists=True)
+        if first is None:
+            rebuild_state(self._state, segments, self._snapshots, log_start, end, self._now_ms)
+        self._epochs.truncate_from_end(end)
+        self._epochs.truncate_from_start(log_start)
+        self._snapshots.remove_strays([segment.base_offset for segment in segments])
+        if end > segments[0].base_offset:
+            self._snapshots.take(self._state)
+        point = end if clean and first is None else min(recovery_point, end)
+        return Loaded(segments, self._snapshots, self._epochs, self._state, log_start, end, point, True)
+
+    def _empty(self, log_start: int, *, exists: bool = False) -> Loaded:
+        for offset in list(self._snapshots.offsets):
+            self._snapshots.remove(offset)
+        self._state.clear(log_start)
+        self._epochs.truncate_from_start(log_start)
+        segment = self.new_segment(log_start)
+        if exists:
+            segment.create()
+        return Loaded([segment], self._snapshots, self._epochs, self._state, log_start, log_start, log_start, exists)
+
+    def new_segment(self, base_offset: int) -> Segment:
+        """Return a segment without files."""
+        return self._make(base_offset, 0, new=True)
+
+    def _segment(self, base_offset: int) -> Segment:
+        path = f"{self._directory}/{file_name(base_offset, LOG_SUFFIX)}"
+        return self._make(base_offset, self._disk.size(path) or 0, new=False)
+
+    def _make(self, base_offset: int, size: int, *, new: bool) -> Segment:
+        return Segment(
+            self._disk,
+            self._directory,
+            base_offset,
+            size=size,
+            new=new,
+            index_bytes=self._config.segment_index_bytes,
+            interval=self._config.index_interval_bytes,
+            now_ms=self._now_ms,
+        )
+
+    def _remove_leftovers(self, names: list[str]) -> None:
+        present = set(names)
+        for name in names:
+            stem, _, suffix = name.partition(".")
+            orphan = f".{suffix}" in SEGMENT_SUFFIXES and stem + LOG_SUFFIX not in present
+            if orphan or name.endswith(_LEFTOVERS):
+                self._disk.remove(f"{self._directory}/{name}")
+
+    def _first_to_recover(
+        self, segments: list[Segment], names: set[str], recovery_point: int, clean: bool
+    ) -> int | None:
+        """Return the first segment that has to be read and checked, None if none has to."""
+        suspect = len(segments)
+        if not clean:
+            bases = [segment.base_offset for segment in segments]
+            suspect = max(bisect_right(bases, recovery_point) - 1, 0)
+        for slot, segment in enumerate(segments[:suspect]):
+            if file_name(segment.base_offset, INDEX_SUFFIX) not in names:
+                logger.warning("%s has no index, it is rebuilt", segment.path)
+                return slot
+            if file_name(segment.base_offset, TXN_INDEX_SUFFIX) in names and not segment.load_txn_index():
+                logger.warning("the transaction index of %s is damaged, it is rebuilt", segment.path)
+                return slot
+        return suspect if suspect < len(segments) else None
+
+    def _recover(self, segments: list[Segment], first: int, log_start: int) -> list[Segment]:
+        """Read the segments from ``first`` on and return those that are left."""
+        base = segments[first].base_offset
+        rebuild_state(self._state, segments[:first], self._snapshots, min(log_start, base), base, self._now_ms)
+        for slot in range(first, len(segments)):
+            segment = segments[slot]
+            self._state.end_offset = segment.base_offset
+            whole = self._recover_segment(segment)
+            if not whole:
+                for rest in segments[slot + 1 :]:
+                    logger.warning("removing %s, which follows damaged data", rest.path)
+                    rest.delete()
+                return segments[: slot + 1]
+            if slot + 1 < len(segments):
+                segment.finish()
+                self._snapshots.take(self._state)
+        return segments
+
+    def _recover_segment(self, segment: Segment) -> bool:
+        """Read one segment and cut it off where it is damaged; return whether it was whole."""
+        size = segment.size
+        expected = segment.base_offset
+        reason = "batches out of order"
+        segment.reset()
+        try:
+            for header, view in segment.batches(size):
+                check_crc(header, view)
+                if header.base_offset < expected or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+                    break
+                replay(self._state, header, view, segment.txn_index)
+                segment.commit(header, header.last_offset, header.max_timestamp)
+                latest = self._epochs.latest
+                if latest is None or header.partition_leader_epoch > latest:
+                    self._epochs.assign(header.partition_leader_epoch, header.base_offset)
+                expected = header.next_offset
+        except ProtocolError as error:
+            reason = str(error)
+        if segment.size == size:
+            return True
+        logger.warning(
+            "%s: cut off %d bytes behind offset %d: %s",
+            segment.path,
+            size - segment.size,
+            self._state.end_offset,
+            reason,
+        )
+        segment.cut(segment.size)
+        return False
+
+
+def _is_file(name: str, suffix: str) -> bool:
+    return name.endswith(suffix) and name[: -len(suffix)].isdecimal()
+
+
+def _is_segment(name: str) -> bool:
+    return _is_file(name, LOG_SUFFIX)

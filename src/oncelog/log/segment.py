@@ -1,0 +1,363 @@
+"""One segment of a log: a ``.log`` file of batches, its two sparse indexes and its transaction index.
+
+The names of the files are the segment's first offset in twenty digits, as in Kafka. A segment knows nothing of
+producers, epochs or the high watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from oncelog.log.disk import Buffer, Disk, File
+from oncelog.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, TimestampOffset
+from oncelog.log.txn_index import TransactionIndex
+from oncelog.protocol.records import (
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+    Record,
+    decode_records,
+    parse_header,
+)
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+_WINDOW = 8192
+_SCAN_WINDOW = 1024 * 1024
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """Return the name of a segment's or snapshot's file."""
+    return f"{offset:020d}{suffix}"
+
+
+class TornWriteError(OSError):
+    """A write failed and what it left could not be cut off: only recovery can tell what is in the file."""
+
+
+class BatchPosition(NamedTuple):
+    """Header of a batch and where it stands in the file."""
+
+    header: BatchHeader
+    position: int
+
+
+class Segment:
+    """A segment; only the last one of a log, the active one, is appended to.
+
+    The ``.log`` is made by `create` or the first append; the indexes of a segment that is not new are read at their
+    first use, and rebuilt if they are missing or damaged.
+    """
+
+    __slots__ = (
+        "_disk",
+        "_file",
+        "_indexes_loaded",
+        "_interval",
+        "_offset_index",
+        "_since_entry",
+        "_time_index",
+        "_txn_index",
+        "base_offset",
+        "created_ms",
+        "first_timestamp",
+        "max_timestamp",
+        "path",
+        "size",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        *,
+        size: int,
+        new: bool,
+        index_bytes: int,
+        interval: int,
+        now_ms: int,
+    ) -> None:
+        stem = f"{directory}/{base_offset:020d}"
+        self._disk = disk
+        self.base_offset = base_offset
+        self.path = stem + LOG_SUFFIX
+        self.size = size
+        self.created_ms = now_ms
+        self.first_timestamp: int | None = None
+        """Largest timestamp of the first batch: the clock of rolling by time. Read when it is first needed."""
+        self.max_timestamp = TimestampOffset(-1, base_offset)
+        self._file: File | None = None
+        self._interval = interval
+        self._since_entry = 0
+        self._offset_index = OffsetIndex(disk, stem + INDEX_SUFFIX, base_offset, index_bytes)
+        self._time_index = TimeIndex(disk, stem + TIME_INDEX_SUFFIX, base_offset, index_bytes)
+        self._txn_index = TransactionIndex(disk, stem + TXN_INDEX_SUFFIX)
+        self._indexes_loaded = new
+
+    # --- files ---
+
+    @property
+    def _log(self) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self.path, create=True)
+        return self._file
+
+    def create(self) -> None:
+        """Make the ``.log`` file, empty whatever was there under its name."""
+        self._log.truncate(0)
+
+    def _load_indexes(self) -> None:
+        sound = self._offset_index.load() and self._time_index.load()
+        self._indexes_loaded = True
+        if sound and self._offset_index.last_position <= self.size:
+            self.max_timestamp = self._time_index.last
+        else:
+            self._rebuild_indexes()
+
+    def _rebuild_indexes(self) -> None:
+        size = self.size
+        self._reset_indexes()
+        for header, _ in self.headers(0, size):
+            self.commit(header, header.last_offset, header.max_timestamp)
+
+    @property
+    def txn_index(self) -> TransactionIndex:
+        """The aborted transactions of this segment; see `load_txn_index`."""
+        return self._txn_index
+
+    def load_txn_index(self) -> bool:
+        """Read the transaction index; return False where it is damaged and recovery must rebuild it."""
+        return self._txn_index.load(self.base_offset)
+
+    def _indexes(self) -> OffsetIndex:
+        if not self._indexes_loaded:
+            self._load_indexes()
+        return self._offset_index
+
+    def last_timestamp(self) -> TimestampOffset:
+        """Return the largest timestamp, and the last offset of the batch that reached it first."""
+        self._indexes()
+        return self.max_timestamp
+
+    def flush_indexes(self) -> None:
+        """Bring the index files up to date."""
+        if self._indexes_loaded:
+            self._offset_index.flush()
+            self._time_index.flush()
+        self._txn_index.flush()
+
+    def finish(self) -> None:
+        """Complete the indexes of a segment that is not appended to any more (roll, clean close)."""
+        self._indexes()
+        self._time_index.maybe_append(self.max_timestamp)
+        self.flush_indexes()
+
+    def sync_paths(self) -> list[str]:
+        """Return the files that have to be synced for this segment to survive a crash of the machine."""
+        stem = self.path.removesuffix(LOG_SUFFIX)
+        paths = [self.path]
+        if self._indexes_loaded:
+            paths += [stem + INDEX_SUFFIX, stem + TIME_INDEX_SUFFIX]
+        if self._txn_index.entries:
+            paths.append(stem + TXN_INDEX_SUFFIX)
+        return paths
+
+    def close(self) -> None:
+        """Give the file handle back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def delete(self) -> None:
+        """Remove all files of the segment."""
+        self.close()
+        stem = self.path.removesuffix(LOG_SUFFIX)
+        for suffix in SEGMENT_SUFFIXES:
+            self._disk.remove(stem + suffix)
+
+    # --- appending ---
+
+    def can_take(self, last_offset: int) -> bool:
+        """Whether neither index is full and ``last_offset`` fits into 32 bits relative to the base."""
+        index = self._indexes()
+        return not (index.is_full or self._time_index.is_full or last_offset - self.base_offset > MAX_RELATIVE_OFFSET)
+
+    def waited_ms(self, now_ms: int, timestamp: int) -> int:
+        """Return for how long the segment was open, by the clock of its batches if they have one."""
+        if self.first_timestamp is None and self.size:
+            self.first_timestamp = self._header_at(0).max_timestamp
+        if self.first_timestamp is not None and self.first_timestamp >= 0:
+            return timestamp - self.first_timestamp
+        return now_ms - self.created_ms
+
+    def write(self, data: Buffer) -> None:
+        """Write batches at the end without counting them in; see `commit`.
+
+        A failure leaves the file as it was; where even that fails, `TornWriteError` says so.
+        """
+        log = self._log
+        try:
+            log.pwrite(data, self.size)
+        except OSError as error:
+            try:
+                log.truncate(self.size)
+            except OSError:
+                raise TornWriteError(f"{self.path} may end in half a batch: {error}") from error
+            raise
+
+    def commit(self, header: BatchHeader, last_offset: int, max_timestamp: int) -> None:
+        """Count in a batch that `write` has written: size, indexes, largest timestamp."""
+        position = self.size
+        if max_timestamp > self.max_timestamp.timestamp:
+            self.max_timestamp = TimestampOffset(max_timestamp, last_offset)
+        if self._since_entry > self._interval:
+            self._offset_index.append(last_offset, position)
+            self._time_index.maybe_append(self.max_timestamp)
+            self._since_entry = 0
+        if position == 0:
+            self.first_timestamp = max_timestamp
+        size = header.batch_length + LOG_OVERHEAD
+        self.size = position + size
+        self._since_entry += size
+
+    def reset(self) -> None:
+        """Begin to recover: nothing counts as in the segment until `commit` has counted it in."""
+        self._reset_indexes()
+        self._txn_index.reset()
+
+    def _reset_indexes(self) -> None:
+        self._offset_index.reset()
+        self._time_index.reset()
+        self._indexes_loaded = True
+        self.max_timestamp = TimestampOffset(-1, self.base_offset)
+        self.first_timestamp = None
+        self._since_entry = 0
+        self.size = 0
+
+    def cut(self, size: int) -> None:
+        """Cut the file off at ``size`` bytes."""
+        self._log.truncate(size)
+        self.size = size
+
+    def truncate(self, offset: int) -> None:
+        """Drop the batches at and beyond ``offset``."""
+        position = self.position_of(offset)
+        self.cut(position)
+        self._offset_index.truncate(offset)
+        self._time_index.truncate(offset)
+        self._txn_index.truncate(offset)
+        self._since_entry = 0
+        self.max_timestamp = self._time_index.last
+        for header, _ in self.headers(self._offset_index.lookup(self.max_timestamp.offset)):
+            if header.max_timestamp > self.max_timestamp.timestamp:
+                self.max_timestamp = TimestampOffset(header.max_timestamp, header.last_offset)
+        if position == 0:
+            self.first_timestamp = None
+
+    # --- reading ---
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Return bytes of the log file."""
+        return self._log.pread(size, position)
+
+    def _header_at(self, position: int) -> BatchHeader:
+        return BatchHeader._make(HEADER.unpack(self._log.pread(HEADER_SIZE, position)))
+
+    def headers(self, position: int = 0, end: int | None = None) -> Iterator[BatchPosition]:
+        """Yield the batches from ``position`` (the start of one) up to ``end``, by their headers only."""
+        end = self.size if end is None else end
+        window, start = b"", position
+        while position < end:
+            at = position - start
+            if at + HEADER_SIZE > len(window):
+                window, start, at = self._log.pread(_WINDOW, position), position, 0
+            if at + HEADER_SIZE > len(window):
+                raise OSError(f"{self.path} ends in half a batch at position {position}")
+            header = BatchHeader._make(HEADER.unpack_from(window, at))
+            if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
+                raise OSError(f"{self.path} has a batch of {header.size} bytes at position {position}")
+            yield BatchPosition(header, position)
+            position += header.batch_length + LOG_OVERHEAD
+
+    def position_of(self, offset: int) -> int:
+        """Return where the batch with ``offset``, or the next one after it, begins; the size if there is none."""
+        for header, position in self.headers(self._indexes().lookup(offset)):
+            if header.last_offset >= offset:
+                return position
+        return self.size
+
+    def batch_across(self, limit: int, start: int) -> BatchPosition:
+        """Return the batch, from that at ``start`` on, that position ``limit`` falls into (and is not its end).
+
+        ``limit`` lies before the end of the segment.
+        """
+        position = max(start, self._indexes().position_before(limit))
+        for header, at in self.headers(position):
+            if at + header.batch_length + LOG_OVERHEAD > limit:
+                return BatchPosition(header, at)
+        raise OSError(f"{self.path} ends before position {limit}")
+
+    def next_offset(self) -> int:
+        """Return the offset after the last batch."""
+        last = self.base_offset
+        for header, _ in self.headers(self._indexes().last_position):
+            last = header.next_offset
+        return last
+
+    def batches(self, size: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Yield header and bytes of every batch in the first ``size`` bytes of the file, reading it in order.
+
+        Raises ProtocolError at the first bytes that are no whole batch.
+        """
+        position = 0
+        window = memoryview(b"")
+        while position < size:
+            header = self._window_header(window)
+            if header is None:
+                window = memoryview(self._log.pread(min(_SCAN_WINDOW, size - position), position))
+                header = self._window_header(window)
+                if header is None and len(window) < size - position:
+                    need = int.from_bytes(window[8:12], "big", signed=True) + LOG_OVERHEAD
+                    window = memoryview(self._log.pread(min(need, size - position), position))
+            header = header or parse_header(window)
+            yield header, window[: header.size]
+            position += header.size
+            window = window[header.size :]
+
+    @staticmethod
+    def _window_header(window: memoryview) -> BatchHeader | None:
+        """Return the header of the batch at the start of ``window`` if it and all of the batch are there."""
+        if len(window) < HEADER_SIZE:
+            return None
+        length = int.from_bytes(window[8:12], "big", signed=True)
+        return None if length + LOG_OVERHEAD > len(window) else parse_header(window)
+
+    def find_timestamp(self, timestamp: int, start_offset: int) -> tuple[Record, int] | None:
+        """Return the first record at or after ``start_offset`` with a timestamp of at least ``timestamp``, and
+        the leader epoch of its batch."""
+        index = self._indexes()
+        position = index.lookup(max(self._time_index.lookup(timestamp).offset, start_offset))
+        for header, at in self.headers(position):
+            if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
+                for record in decode_records(self.pread(header.size, at)):
+                    if record.timestamp >= timestamp and record.offset >= start_offset:
+                        return record, header.partition_leader_epoch
+        return None
+
+    def max_timestamp_record(self) -> tuple[Record, int] | None:
+        """Return the first record with the largest timestamp, and the leader epoch of its batch."""
+        index = self._indexes()
+        for header, at in self.headers(index.lookup(self.max_timestamp.offset)):
+            if header.max_timestamp == self.max_timestamp.timestamp:
+                records = decode_records(self.pread(header.size, at))
+                if records:
+                    return max(records, key=lambda record: record.timestamp), header.partition_leader_epoch
+        return None

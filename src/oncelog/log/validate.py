@@ -1,0 +1,138 @@
+"""What is checked of batches before they get into the log (Kafka's ``LogValidator`` and ``analyzeAndValidateRecords``).
+
+By default a batch is checked by its CRC and its header. Every record is looked at only for compacted topics, and where
+``record.validation=full`` is set.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from oncelog.log.config import LogConfig
+from oncelog.log.producer_state import Origin
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.records import (
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    build_batch,
+    check_batch,
+    check_crc,
+    decode_records,
+    iter_batches,
+    parse_header,
+    set_max_timestamp,
+)
+
+
+class ValidBatches(NamedTuple):
+    """Batches that may be appended: their headers, and their bytes one after the other."""
+
+    headers: list[BatchHeader]
+    view: memoryview
+
+
+def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int) -> ValidBatches:
+    """Check the batches of one append and give them the time they are appended at, if the topic wants that.
+
+    ``records`` is changed in place, if at all; where the topic stores with another codec, the result is a copy.
+    Raises INVALID_RECORD, CORRUPT_MESSAGE, RECORD_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    headers = []
+    for header, view in iter_batches(records):
+        if origin == Origin.REPLICATION:
+            check_crc(header, view)
+            headers.append(header)
+            continue
+        if header.size > config.max_message_bytes:
+            raise ProtocolError(
+                ErrorCode.RECORD_TOO_LARGE,
+                f"record batch of {header.size} bytes, max.message.bytes is {config.max_message_bytes}",
+            )
+        if origin == Origin.CLIENT:
+            _check_client_batch(header, view, config, now_ms)
+        headers.append(header)
+    if not headers:
+        raise ProtocolError(ErrorCode.INVALID_RECORD, "no record batch to append")
+    if origin == Origin.REPLICATION:
+        return ValidBatches(headers, records)
+    if origin == Origin.CLIENT:
+        if len(headers) > 1:
+            raise ProtocolError(
+                ErrorCode.INVALID_RECORD, f"{len(headers)} record batches for one partition, one is allowed"
+            )
+        if config.compression is not None and headers[0].codec != config.compression:
+            records = memoryview(_recompress(records, headers[0], config))
+            headers = [parse_header(records)]
+    if config.timestamp_type == LOG_APPEND_TIME:
+        headers = _stamp(records, headers, now_ms)
+    return ValidBatches(headers, records)
+
+
+def _check_client_batch(header: BatchHeader, view: memoryview, config: LogConfig, now_ms: int) -> None:
+    check_batch(header, view)
+    if header.is_control:
+        raise ProtocolError(ErrorCode.INVALID_RECORD, "clients may not write control records")
+    if header.base_offset != 0:
+        raise ProtocolError(
+            ErrorCode.INVALID_RECORD, f"base offset of a produced batch must be 0, it is {header.base_offset}"
+        )
+    if config.timestamp_type == CREATE_TIME:
+        _check_timestamp(header, config, now_ms)
+    if config.compact or config.full_record_validation:
+        _check_records(header, view, config, now_ms)
+
+
+def _check_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    if header.timestamp_type == LOG_APPEND_TIME:
+        raise ProtocolError(ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime")
+    _check_time(header.max_timestamp, config, now_ms)
+
+
+def _check_time(timestamp: int, config: LogConfig, now_ms: int) -> None:
+    if timestamp < 0:
+        return
+    if timestamp - now_ms > config.timestamp_after_max_ms or now_ms - timestamp > config.timestamp_before_max_ms:
+        raise ProtocolError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {timestamp} is out of range: it may be {config.timestamp_before_max_ms} ms before and "
+            f"{config.timestamp_after_max_ms} ms after {now_ms}",
+        )
+
+
+def _check_records(header: BatchHeader, view: memoryview, config: LogConfig, now_ms: int) -> None:
+    for index, record in enumerate(decode_records(view)):
+        if record.offset != index:
+            raise ProtocolError(ErrorCode.INVALID_RECORD, f"record {index} has the offset delta {record.offset}")
+        if config.compact and record.key is None:
+            raise ProtocolError(ErrorCode.INVALID_RECORD, f"record {index} has no key, but the topic is compacted")
+        if config.timestamp_type == CREATE_TIME:
+            if record.timestamp > header.max_timestamp:
+                raise ProtocolError(
+                    ErrorCode.INVALID_RECORD,
+                    f"record {index} has the timestamp {record.timestamp}, its batch says {header.max_timestamp} "
+                    "is the largest",
+                )
+            _check_time(record.timestamp, config, now_ms)
+
+
+def _recompress(view: memoryview, header: BatchHeader, config: LogConfig) -> bytearray:
+    assert config.compression is not None
+    return build_batch(
+        decode_records(view),
+        codec=config.compression,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+    )
+
+
+def _stamp(view: memoryview, headers: list[BatchHeader], now_ms: int) -> list[BatchHeader]:
+    position = 0
+    stamped = []
+    for header in headers:
+        set_max_timestamp(view, position, LOG_APPEND_TIME, now_ms)
+        stamped.append(parse_header(view, position))
+        position += header.size
+    return stamped
