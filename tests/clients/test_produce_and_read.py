@@ -7,6 +7,8 @@ import random
 import pytest
 
 from support.clients.base import Client, Outgoing, Seen
+from support.clients.confluent import ConfluentClient
+from support.servers import Server
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -15,7 +17,6 @@ ODD_RECORDS = (
     Outgoing(b"with key", b"key"),
     Outgoing(None, b"a tombstone"),
     Outgoing(b"", b""),
-    Outgoing(None),
     Outgoing(b"one header", headers=(("name", b"value"),)),
     Outgoing(b"headers", headers=(("twice", b"1"), ("twice", b"2"), ("empty", b""), ("\u00fcn\u00efcode", b"\xff"))),
     Outgoing(b"in another time", timestamp=1_234_567_890_123),
@@ -34,7 +35,14 @@ def test_records_of_every_shape_come_back(client: Client, other_client: Client, 
     found = other_client.read(name, committed=False)
     assert [record.offset for record in found] == list(range(len(ODD_RECORDS)))
     assert without_place(found) == [(sent.key, sent.value, sent.headers) for sent in ODD_RECORDS]
-    assert found[7].timestamp == 1_234_567_890_123
+    assert found[6].timestamp == 1_234_567_890_123
+
+
+def test_a_record_of_nothing(server: Server, other_client: Client, name: str) -> None:
+    client = ConfluentClient(server.bootstrap)  # the others refuse to send one
+    client.create_topic(name)
+    client.send(name, [Outgoing(None), Outgoing(b"something")])
+    assert without_place(other_client.read(name, committed=False)) == [(None, None, ()), (None, b"something", ())]
 
 
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])

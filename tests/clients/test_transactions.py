@@ -40,6 +40,7 @@ def test_the_same_id_ends_its_predecessors_transaction(
     successor.send(name, [Outgoing(b"new")])
     successor.commit()
     successor.close()
+    predecessor.close()
     assert values(client.read(name, committed=True)) == [b"new"]
     assert values(client.read(name, committed=False)) == [b"left open", b"new"]
 

@@ -1,0 +1,158 @@
+"""Runs one transaction coordinator as its shell does: append, replay, reply, markers; but in memory and at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers
+from oncelog.coordinator.transactions.coordinator import TransactionConfig, TransactionCoordinator
+from oncelog.coordinator.transactions.transaction import Partition, Transaction
+
+START_MS = 1_000_000
+
+
+class Ids:
+    """Producer ids from 1000 on; none while `empty`."""
+
+    def __init__(self) -> None:
+        self.next = 1000
+        self.empty = False
+
+    def take(self) -> int:
+        if self.empty:
+            raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no id")
+        self.next += 1
+        return self.next - 1
+
+
+class Driver:
+    """`log` is the partition; `markers` are those under way; `refuse` makes the next append fail."""
+
+    def __init__(self, config: TransactionConfig | None = None) -> None:
+        self.config = config or TransactionConfig()
+        self.ids = Ids()
+        self.now_ms = START_MS
+        self.epoch = 0
+        self.log: list[CoordinatorRecord] = []
+        self.markers: list[Markers] = []
+        self.refuse: ErrorCode | None = None
+        self.fresh: list[CoordinatorRecord] = []
+        self.coordinator = self._new()
+
+    def _new(self) -> TransactionCoordinator:
+        return TransactionCoordinator(self.epoch, self.ids, self.config)
+
+    def apply(self, effects: Effects, token: Any = None) -> Any:
+        """The reply to `token`."""
+        self.fresh = []
+        if effects.records and self.refuse is not None:
+            error, self.refuse = self.refuse, None
+            raise ProtocolError(error, "the log refuses")
+        for record in effects.records:
+            self.log.append(record)
+            self.fresh.append(record)
+            self.coordinator.replay(record)
+        self.markers += effects.markers
+        replies = [reply.response for reply in effects.replies if reply.token is token]
+        assert len(replies) == len(effects.replies) <= 1
+        return replies[0] if replies else None
+
+    def reload(self) -> None:
+        """The coordinator dies; its successor has the log only."""
+        self.epoch += 1
+        self.markers = []
+        self.coordinator = self._new()
+        for record in self.log:
+            self.coordinator.replay(record)
+        self.apply(self.coordinator.loaded(self.now_ms))
+
+    def start(self) -> Driver:
+        """An empty partition is loaded."""
+        self.apply(self.coordinator.loaded(self.now_ms))
+        return self
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def init(
+        self,
+        name: str | None = "etl",
+        producer: tuple[int, int] = (-1, -1),
+        *,
+        timeout_ms: int = 60_000,
+        version: int = 5,
+        **fields: Any,
+    ) -> InitProducerIdResponse:
+        request = InitProducerIdRequest(
+            transactional_id=name,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            **fields,
+        )
+        token = object()
+        effects = self.coordinator.init_producer_id(request, version, token, self.now_ms)
+        response: InitProducerIdResponse = self.apply(effects, token)
+        return response
+
+    def session(self, name: str = "etl", **fields: Any) -> tuple[int, int]:
+        """A new session, with the predecessor's transaction aborted: (producer id, epoch)."""
+        response = self.init(name, **fields)
+        if response.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            self.write_markers()
+            response = self.init(name, **fields)
+        assert response.error_code == ErrorCode.NONE, response
+        return response.producer_id, response.producer_epoch
+
+    def add(
+        self, name: str, producer: tuple[int, int], *partitions: Partition, client_version: int = 2
+    ) -> ErrorCode:
+        token = object()
+        effects = self.coordinator.add_partitions(
+            name, *producer, partitions, client_version, token, self.now_ms
+        )
+        error: ErrorCode = self.apply(effects, token)
+        return error
+
+    def end(
+        self, name: str, producer: tuple[int, int], commit: bool = True, *, version: int = 5
+    ) -> EndTxnResponse:
+        request = EndTxnRequest(
+            transactional_id=name, producer_id=producer[0], producer_epoch=producer[1], committed=commit
+        )
+        token = object()
+        response: EndTxnResponse = self.apply(
+            self.coordinator.end_txn(request, version, token, self.now_ms), token
+        )
+        return response
+
+    # -- markers and time ----------------------------------------------------------------------------------------------
+
+    def write_markers(
+        self, errors: dict[Partition, ErrorCode] | None = None, deleted: set[Partition] | None = None
+    ) -> None:
+        """Every partition answers NONE, or what `errors` says; the rest of the markers stays under way."""
+        under_way, self.markers = self.markers, []
+        for markers in under_way:
+            results = {
+                partition: (errors or {}).get(partition, ErrorCode.NONE)
+                for partition in markers.partitions
+                if partition not in (deleted or ())
+            }
+            self.apply(
+                self.coordinator.markers_written(markers, results, self.now_ms, deleted=deleted or ())
+            )
+            if self.coordinator.wants(markers):
+                self.markers.append(markers)
+
+    def tick(self, ms: int = 0) -> None:
+        """Time passes; ticks as the shell's timer does."""
+        self.now_ms += ms
+        while (due_ms := self.coordinator.deadline()) is not None and due_ms <= self.now_ms:
+            self.apply(self.coordinator.tick(self.now_ms))
+
+    def state(self, name: str = "etl") -> Transaction:
+        return self.coordinator.transactions[name]
