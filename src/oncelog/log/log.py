@@ -8,36 +8,25 @@ is no clock, no lock and no waiting here: one event loop owns a log, and the tim
 
 from __future__ import annotations
 
-import logging
 import uuid
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from oncelog.log.admission import Admission, LogStatistics, check_offsets, number
 from oncelog.log.checkpoint import PARTITION_METADATA, encode_partition_metadata
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import Disk
-from oncelog.log.producer_state import (
-    BatchMetadata,
-    CompletedTransaction,
-    Origin,
-    OutOfOrderSequenceError,
-    ProducerAppend,
-    ProducerInfo,
-)
-from oncelog.log.recovery import Loader, add_batch, finish_transactions, rebuild_state
+from oncelog.log.epochs import UNDEFINED_EPOCH
+from oncelog.log.producer_state import CompletedTransaction, Origin, ProducerAppend, ProducerInfo
+from oncelog.log.recovery import Loader, finish_transactions, rebuild_state
 from oncelog.log.segment import Segment, TornWriteError
+from oncelog.log.segments import Segments
 from oncelog.log.validate import ValidBatches, validate
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.records import BatchHeader, assign_offsets, build_control_batch
+from oncelog.protocol.records import BatchHeader, build_control_batch
 
 __all__ = ["AppendResult", "Log", "LogStatistics", "Origin", "ProducerInfo"]
-
-logger = logging.getLogger(__name__)
-
-_MAX_HINTS = 256
-_NO_EPOCH = -1
 
 
 class AppendResult(NamedTuple):
@@ -52,17 +41,6 @@ class AppendResult(NamedTuple):
     append_time_ms: int
     duplicate: bool
     log_start_offset: int
-
-
-class LogStatistics:
-    """Counters since the log was opened, for metrics."""
-
-    __slots__ = ("duplicate_batches", "sequence_gaps", "stale_sequences")
-
-    def __init__(self) -> None:
-        self.duplicate_batches = 0
-        self.sequence_gaps = 0
-        self.stale_sequences = 0
 
 
 class Log:
@@ -86,19 +64,17 @@ class Log:
         self.partition = partition
         self.directory = directory
         self.config = config
-        self.statistics = LogStatistics()
         self._disk = disk
         self._topic_id = topic_id
         self._loader = loader
         loaded = loader.load(recovery_point=recovery_point, clean=clean, log_start=log_start_offset)
-        self._segments = loaded.segments
-        self._bases = [segment.base_offset for segment in loaded.segments]
+        self._segments = Segments(loaded.segments)
         self._snapshots = loaded.snapshots
         self._epochs = loaded.epochs
         self._state = loaded.state
+        self._admission = Admission(f"{topic}-{partition}", loaded.state)
         self._exists = loaded.exists
         self._failed = False
-        self._hints: dict[int, tuple[Segment, int]] = {}
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.high_watermark = loaded.log_start_offset
@@ -144,6 +120,11 @@ class Log:
     def __repr__(self) -> str:
         return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
 
+    @property
+    def statistics(self) -> LogStatistics:
+        """Counters since the log was opened."""
+        return self._admission.statistics
+
     # --- appending ---
 
     def append_as_leader(
@@ -171,9 +152,8 @@ class Log:
         batches = validate(view, origin, self.config, now_ms)
         first = self.log_end_offset
         if origin == Origin.REPLICATION:
-            first = self._check_offsets(batches.headers)
-        elif origin == Origin.CLIENT and (duplicate := self._find_duplicate(batches.headers[0])):
-            self.statistics.duplicate_batches += 1
+            first = check_offsets(batches.headers, first)
+        elif origin == Origin.CLIENT and (duplicate := self._admission.find_duplicate(batches.headers[0])):
             return AppendResult(
                 duplicate.first_offset,
                 duplicate.last_offset,
@@ -181,9 +161,11 @@ class Log:
                 True,
                 self.log_start_offset,
             )
-        appends = self._check_producers(batches, origin, transaction_version, verified, guard)
+        appends = self._admission.check(
+            batches, first, origin, version=transaction_version, verified=verified, guard=guard
+        )
         if origin != Origin.REPLICATION:
-            batches = _number(batches, first, leader_epoch)
+            batches = number(batches, first, leader_epoch)
         self._write(batches, appends, now_ms)
         stamped = origin != Origin.REPLICATION and batches.headers[0].timestamp_type
         append_time = batches.headers[0].max_timestamp if stamped else -1
@@ -201,7 +183,7 @@ class Log:
         transaction_version: int,
     ) -> AppendResult:
         """Append a transaction marker; see `append_as_leader`."""
-        batch = build_control_batch(
+        marker = build_control_batch(
             commit,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
@@ -209,7 +191,7 @@ class Log:
             timestamp=now_ms,
         )
         return self.append_as_leader(
-            batch,
+            marker,
             leader_epoch=leader_epoch,
             now_ms=now_ms,
             origin=Origin.COORDINATOR,
@@ -236,66 +218,6 @@ class Log:
         self._state.check_epoch(producer_id, producer_epoch)
         return self._state.has_open_transaction(producer_id, producer_epoch)
 
-    def _find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
-        entry = self._state.entries.get(header.producer_id)
-        return None if entry is None else entry.find_duplicate(header)
-
-    def _check_offsets(self, headers: list[BatchHeader]) -> int:
-        expected = self.log_end_offset
-        for header in headers:
-            if header.base_offset < expected:
-                raise ProtocolError(
-                    ErrorCode.UNKNOWN_SERVER_ERROR,
-                    f"batch with offset {header.base_offset} to append at {expected} of {self!r}",
-                )
-            expected = header.next_offset
-        return headers[0].base_offset
-
-    def _check_producers(
-        self, batches: ValidBatches, origin: Origin, version: int, verified: bool, guard: int | None
-    ) -> dict[int, ProducerAppend]:
-        """Check the batches against what their producers did; nothing changes yet."""
-        appends: dict[int, ProducerAppend] = {}
-        offset = self.log_end_offset
-        position = 0
-        for header in batches.headers:
-            producer_id = header.producer_id
-            if origin == Origin.REPLICATION:
-                offset = header.base_offset
-            if producer_id >= 0:
-                append = appends.get(producer_id)
-                if append is None:
-                    append = appends[producer_id] = self._state.prepare(producer_id, origin)
-                    if header.is_transactional and origin != Origin.REPLICATION and not header.is_control:
-                        self._check_verified(header, verified, guard)
-                view = batches.view[position : position + header.size]
-                try:
-                    add_batch(append, header, view, offset, version)
-                except OutOfOrderSequenceError as error:
-                    self._count(error)
-                    raise
-            offset += header.last_offset_delta + 1
-            position += header.size
-        return appends
-
-    def _check_verified(self, header: BatchHeader, verified: bool, guard: int | None) -> None:
-        if self._state.has_open_transaction(header.producer_id, header.producer_epoch):
-            return
-        self._state.check_epoch(header.producer_id, header.producer_epoch)
-        if not verified or (guard is not None and not self._state.is_verified(header.producer_id, guard)):
-            raise ProtocolError(
-                ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id}, epoch {header.producer_epoch}, has no open transaction in "
-                f"{self.topic}-{self.partition}",
-            )
-
-    def _count(self, error: OutOfOrderSequenceError) -> None:
-        if error.stale:
-            self.statistics.stale_sequences += 1
-        else:
-            self.statistics.sequence_gaps += 1
-        logger.info("%s-%d: %s", self.topic, self.partition, error)
-
     def _write(self, batches: ValidBatches, appends: dict[int, ProducerAppend], now_ms: int) -> None:
         """Write checked and numbered batches and count them in: one write, then memory."""
         headers = batches.headers
@@ -303,11 +225,7 @@ class Log:
         with self._storage("append to"):
             segment = self._segment_for(last, len(batches.view), now_ms)
             self._assign_epochs(headers)
-            try:
-                segment.write(batches.view)
-            except TornWriteError:
-                self._failed = True
-                raise
+            segment.write(batches.view)
         for header in headers:
             segment.commit(header, header.last_offset, header.max_timestamp)
         if appends:
@@ -347,7 +265,7 @@ class Log:
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"{size} bytes of record batches, segment.bytes is {self.config.segment_bytes}",
             )
-        segment = self._segments[-1]
+        segment = self._segments.active
         if not self._exists:
             self._create(segment)
         if segment.size and (
@@ -356,7 +274,7 @@ class Log:
             or not segment.can_take(last.last_offset)
         ):
             self._roll(now_ms)
-        return self._segments[-1]
+        return self._segments.active
 
     def _create(self, segment: Segment) -> None:
         """Make the files of a log that gets its first batch."""
@@ -377,9 +295,17 @@ class Log:
         try:
             yield
         except OSError as error:
+            self._failed = isinstance(error, TornWriteError)
             raise ProtocolError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"cannot {action} {self.topic}-{self.partition}: {error}"
             ) from error
+
+    @contextmanager
+    def _offline_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TornWriteError(*error.args) from error
 
     # --- reading ---
 
@@ -398,72 +324,23 @@ class Log:
         if offset >= upto:
             return b""
         with self._storage("read"):
-            segment, start = self._locate(offset)
-            end = segment.size if upto >= self._end_of(segment) else segment.position_of(upto)
-            if start >= end:
-                return b""
-            stop = end
-            following = upto
-            if start + max_bytes < end:
-                across = segment.batch_across(start + max_bytes, start)
-                stop, following = across.position, across.header.base_offset
-                if stop == start:
-                    if not at_least_one:
-                        return b""
-                    stop, following = start + across.header.size, across.header.next_offset
-            data = segment.pread(stop - start, start)
-        if len(self._hints) >= _MAX_HINTS:
-            self._hints.clear()
-        self._hints[following] = segment, stop
-        return data
-
-    def _locate(self, offset: int) -> tuple[Segment, int]:
-        """Return where the batch with ``offset``, or the next one after it, begins."""
-        hint = self._hints.get(offset)
-        if hint is not None and hint[1] < hint[0].size:
-            return hint
-        slot = max(bisect_right(self._bases, offset) - 1, 0)
-        segment = self._segments[slot]
-        position = segment.position_of(offset)
-        while position >= segment.size and slot + 1 < len(self._segments):
-            slot += 1
-            segment, position = self._segments[slot], 0
-        return segment, position
-
-    def _end_of(self, segment: Segment) -> int:
-        slot = bisect_right(self._bases, segment.base_offset)
-        return self._bases[slot] if slot < len(self._bases) else self.log_end_offset
+            return self._segments.read(
+                offset, max_bytes, upto=upto, end_offset=self.log_end_offset, at_least_one=at_least_one
+            )
 
     def aborted_transactions(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return (producer id, first offset) of the aborted transactions with records in ``[start, end)``."""
-        found: list[tuple[int, int]] = []
-        for segment in self._segments[max(bisect_right(self._bases, start) - 1, 0) :]:
-            entries, complete = segment.txn_index.collect(start, end)
-            found += [(entry.producer_id, entry.first_offset) for entry in entries]
-            if complete:
-                break
-        return found
+        return self._segments.aborted_transactions(start, end)
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
         """Return (timestamp, offset, leader epoch) of the first record that is not older than ``timestamp``."""
         with self._storage("read"):
-            for segment in self._segments:
-                if segment.last_timestamp().timestamp >= timestamp:
-                    found = segment.find_timestamp(timestamp, self.log_start_offset)
-                    if found is not None:
-                        record, epoch = found
-                        return record.timestamp, record.offset, epoch
-        return None
+            return self._segments.offset_for_timestamp(timestamp, self.log_start_offset)
 
     def max_timestamp(self) -> tuple[int, int, int] | None:
-        """Return (timestamp, offset, leader epoch) of the first record with the largest timestamp."""
+        """Return (timestamp, offset, leader epoch) of the first record with the largest timestamp, if there is one."""
         with self._storage("read"):
-            segment = max(self._segments, key=lambda segment: segment.last_timestamp().timestamp)
-            found = segment.max_timestamp_record() if segment.size else None
-        if found is None:
-            return None
-        record, epoch = found
-        return record.timestamp, record.offset, epoch
+            return self._segments.max_timestamp()
 
     # --- offsets, epochs, producers ---
 
@@ -489,7 +366,7 @@ class Log:
     def epoch_at(self, offset: int) -> int:
         """Return the leader epoch in which ``offset`` was (or will be) written, -1 if it is not known."""
         epoch = self._epochs.epoch_for(offset)
-        return _NO_EPOCH if epoch is None else epoch
+        return UNDEFINED_EPOCH if epoch is None else epoch
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the largest epoch not above ``epoch`` and its end offset; (-1, -1) if not known (KIP-101)."""
@@ -507,14 +384,14 @@ class Log:
     # --- files ---
 
     @property
+    def segments(self) -> Segments:
+        """The segments, oldest first."""
+        return self._segments
+
+    @property
     def size_bytes(self) -> int:
         """Size of all segments."""
         return sum(segment.size for segment in self._segments)
-
-    @property
-    def segments(self) -> list[Segment]:
-        """The segments, oldest first; the last one is the active one."""
-        return list(self._segments)
 
     def roll(self, now_ms: int) -> None:
         """Begin a new segment, unless the active one is empty."""
@@ -522,7 +399,7 @@ class Log:
             self._roll(now_ms)
 
     def _roll(self, now_ms: int) -> None:
-        old = self._segments[-1]
+        old = self._segments.active
         if not old.size:
             return
         old.finish()
@@ -530,36 +407,34 @@ class Log:
         segment = self._loader.new_segment(self.log_end_offset)
         segment.created_ms = now_ms
         segment.create()
-        self._segments.append(segment)
-        self._bases.append(segment.base_offset)
+        self._segments.add(segment)
 
     def pending_sync(self) -> tuple[int, list[str]]:
         """Return an offset, and the files to sync before all in front of it is safe (see `mark_synced`).
 
         The active segment is left out: only `flush` and `close` sync it, as in Kafka by default.
         """
-        active = self._segments[-1]
+        active = self._segments.active
         if active.base_offset <= self.recovery_point:
             return self.recovery_point, []
-        return active.base_offset, self._sync_paths(self._segments[:-1])
+        return active.base_offset, self._sync_paths(active.base_offset)
 
     def mark_synced(self, offset: int) -> None:
         """Note that the files of `pending_sync` are on the device."""
         self.recovery_point = max(self.recovery_point, offset)
 
-    def _sync_paths(self, segments: list[Segment]) -> list[str]:
-        slot = max(bisect_right(self._bases, self.recovery_point) - 1, 0)
-        paths = [path for segment in segments[slot:] for path in segment.sync_paths()]
-        return [*paths, self.directory]
+    def _sync_paths(self, end: int) -> list[str]:
+        segments = [segment for segment in self._segments.holding(self.recovery_point) if segment.base_offset < end]
+        return [*(path for segment in segments for path in segment.sync_paths()), self.directory]
 
     def flush(self) -> None:
         """Bring everything to the device; `recovery_point` is the end of the log then."""
         if not self._exists or self.recovery_point >= self.log_end_offset:
             return
         with self._storage("flush"):
-            self._segments[-1].flush_indexes()
+            self._segments.active.flush_indexes()
             self._epochs.flush()
-            for path in self._sync_paths(self._segments):
+            for path in self._sync_paths(self.log_end_offset):
                 self._disk.sync(path)
         self.recovery_point = self.log_end_offset
 
@@ -567,8 +442,8 @@ class Log:
         """Leave the files as a quick start needs them: indexes complete, producer snapshot at the end, synced."""
         if self._exists:
             with self._storage("close"):
-                self._segments[-1].finish()
-                if self.log_end_offset > self._segments[0].base_offset:
+                self._segments.active.finish()
+                if self.log_end_offset > self._segments.first_offset:
                     self._snapshots.take(self._state)
             self.flush()
         for segment in self._segments:
@@ -576,26 +451,27 @@ class Log:
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         """Drop everything at and beyond ``offset`` (a follower that diverged); return whether there was any."""
-        with self._storage("truncate"):
+        with self._storage("truncate"), self._offline_on_failure():
             if offset >= self.log_end_offset:
                 self._epochs.truncate_from_end(self.log_end_offset)
                 self._epochs.flush()
                 return False
-            self._hints.clear()
-            if offset < self._bases[0]:
-                self._delete_segments(len(self._segments))
-                self._start_over(offset)
+            if offset < self._segments.first_offset:
+                self._delete_segments(list(self._segments))
+                segment = self._loader.new_segment(offset)
+                segment.create()
+                self._segments.add(segment)
             else:
-                keep = bisect_right(self._bases, offset)
-                self._delete_segments(len(self._segments) - keep, newest=True)
-                self._segments[-1].truncate(offset)
+                self._delete_segments(self._segments.behind(offset))
+                self._segments.active.truncate(offset)
+                self._segments.forget_positions()
             self.log_end_offset = offset
             self.log_start_offset = min(self.log_start_offset, offset)
             self.high_watermark = min(self.high_watermark, offset)
             self.recovery_point = min(self.recovery_point, offset)
             self._epochs.truncate_from_end(offset)
             self._epochs.flush()
-            rebuild_state(self._state, self._segments, self._snapshots, self.log_start_offset, offset, now_ms)
+            rebuild_state(self._state, list(self._segments), self._snapshots, self.log_start_offset, offset, now_ms)
         return True
 
     def advance_log_start(self, offset: int) -> None:
@@ -614,37 +490,15 @@ class Log:
 
     def delete_old_segments(self) -> int:
         """Remove the segments that lie before the log's start; return how many."""
+        doomed = self._segments.before(self.log_start_offset)
         with self._storage("delete segments of"):
-            count = max(bisect_right(self._bases, self.log_start_offset) - 1, 0)
-            self._delete_segments(count)
+            self._delete_segments(doomed)
             self._epochs.flush()
-        return count
+        return len(doomed)
 
-    def _delete_segments(self, count: int, *, newest: bool = False) -> None:
-        doomed = self._segments[len(self._segments) - count :] if newest else self._segments[:count]
-        self._hints.clear()
+    def _delete_segments(self, doomed: list[Segment]) -> None:
         for segment in doomed:
             segment.delete()
-            slot = self._segments.index(segment)
-            del self._segments[slot], self._bases[slot]
+            self._segments.remove(segment)
             if segment.base_offset in self._snapshots.offsets:
                 self._snapshots.remove(segment.base_offset)
-
-    def _start_over(self, offset: int) -> None:
-        segment = self._loader.new_segment(offset)
-        segment.create()
-        self._segments.append(segment)
-        self._bases.append(offset)
-
-
-def _number(batches: ValidBatches, first: int, leader_epoch: int) -> ValidBatches:
-    """Give the batches their offsets and the leader epoch, in place."""
-    headers = []
-    position = 0
-    offset = first
-    for header in batches.headers:
-        assign_offsets(batches.view, position, offset, leader_epoch)
-        headers.append(header._replace(base_offset=offset, partition_leader_epoch=leader_epoch))
-        offset += header.last_offset_delta + 1
-        position += header.size
-    return ValidBatches(headers, batches.view)

@@ -1,0 +1,138 @@
+"""The segments of a log, read as one sequence of batches.
+
+Reading knows where the last reads ended: a consumer that goes on from there, or waits at the end of the log, costs no
+look-up.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from oncelog.log.segment import Segment
+
+_MAX_HINTS = 256
+
+
+class Segments:
+    """Segments by their base offsets, never empty; the last one is the active one."""
+
+    __slots__ = ("_bases", "_hints", "_segments")
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self._segments = list(segments)
+        self._bases = [segment.base_offset for segment in segments]
+        self._hints: dict[int, tuple[Segment, int]] = {}
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @property
+    def active(self) -> Segment:
+        """The segment that is appended to."""
+        return self._segments[-1]
+
+    @property
+    def first_offset(self) -> int:
+        """Base offset of the oldest segment."""
+        return self._bases[0]
+
+    def add(self, segment: Segment) -> None:
+        """Add a segment behind all others."""
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+
+    def remove(self, segment: Segment) -> None:
+        """Take a segment out; its files are the caller's."""
+        slot = self._segments.index(segment)
+        del self._segments[slot], self._bases[slot]
+        self.forget_positions()
+
+    def forget_positions(self) -> None:
+        """Forget where reads ended: segments were cut."""
+        self._hints.clear()
+
+    def index_of(self, offset: int) -> int:
+        """Return which segment has ``offset`` in its range; the first one for what lies before it."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def holding(self, offset: int) -> list[Segment]:
+        """Return the segment that has ``offset`` in its range and those behind it."""
+        return self._segments[self.index_of(offset) :]
+
+    def before(self, offset: int) -> list[Segment]:
+        """Return the segments that lie before ``offset`` as a whole, never the active one."""
+        return self._segments[: self.index_of(offset)]
+
+    def behind(self, offset: int) -> list[Segment]:
+        """Return the segments that begin after ``offset``, newest first."""
+        return self._segments[: bisect_right(self._bases, offset) - 1 : -1]
+
+    def read(self, offset: int, max_bytes: int, *, upto: int, end_offset: int, at_least_one: bool) -> bytes:
+        """See `Log.read`; ``end_offset`` is that of the log."""
+        segment, start = self._locate(offset)
+        end = segment.size if upto >= self._end_of(segment, end_offset) else segment.position_of(upto)
+        if start >= end:
+            return b""
+        stop, following = end, upto
+        if start + max_bytes < end:
+            across = segment.batch_across(start + max_bytes, start)
+            stop, following = across.position, across.header.base_offset
+            if stop == start:
+                if not at_least_one:
+                    return b""
+                stop, following = start + across.header.size, across.header.next_offset
+        data = segment.pread(stop - start, start)
+        if len(self._hints) >= _MAX_HINTS:
+            self._hints.clear()
+        self._hints[following] = segment, stop
+        return data
+
+    def _locate(self, offset: int) -> tuple[Segment, int]:
+        """Return where the batch with ``offset``, or the next one after it, begins."""
+        hint = self._hints.get(offset)
+        if hint is not None and hint[1] < hint[0].size:
+            return hint
+        slot = self.index_of(offset)
+        segment = self._segments[slot]
+        position = segment.position_of(offset)
+        while position >= segment.size and slot + 1 < len(self._segments):
+            slot += 1
+            segment, position = self._segments[slot], 0
+        return segment, position
+
+    def _end_of(self, segment: Segment, end_offset: int) -> int:
+        slot = bisect_right(self._bases, segment.base_offset)
+        return self._bases[slot] if slot < len(self._bases) else end_offset
+
+    def aborted_transactions(self, start: int, end: int) -> list[tuple[int, int]]:
+        """See `Log.aborted_transactions`."""
+        found: list[tuple[int, int]] = []
+        for segment in self.holding(start):
+            entries, complete = segment.txn_index.collect(start, end)
+            found += [(entry.producer_id, entry.first_offset) for entry in entries]
+            if complete:
+                break
+        return found
+
+    def offset_for_timestamp(self, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
+        """See `Log.offset_for_timestamp`; records before ``start_offset`` do not count."""
+        for segment in self.holding(start_offset):
+            if segment.last_timestamp().timestamp >= timestamp:
+                found = segment.find_timestamp(timestamp, start_offset)
+                if found is not None:
+                    record, epoch = found
+                    return record.timestamp, record.offset, epoch
+        return None
+
+    def max_timestamp(self) -> tuple[int, int, int] | None:
+        """See `Log.max_timestamp`."""
+        segment = max(self._segments, key=lambda segment: segment.last_timestamp().timestamp)
+        found = segment.max_timestamp_record() if segment.size else None
+        if found is None:
+            return None
+        record, epoch = found
+        return record.timestamp, record.offset, epoch

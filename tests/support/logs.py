@@ -1,0 +1,78 @@
+"""Batches and logs for tests of the log room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oncelog.log.config import LogConfig
+from oncelog.log.log import Log
+from oncelog.protocol.records import Record, build_batch, decode_records, iter_batches
+
+from support.crashdisk import CrashDisk
+
+FOLDER = "data/t-0"
+NOW = 1_700_000_000_000
+
+
+def open_log(disk: Any, config: LogConfig | None = None, now_ms: int = NOW, **options: Any) -> Log:
+    return Log.open(disk, FOLDER, "t", 0, config or LogConfig(), now_ms, **options)
+
+
+def new_log(config: LogConfig | None = None) -> tuple[CrashDisk, Log]:
+    disk = CrashDisk()
+    return disk, open_log(disk, config)
+
+
+def batch(count: int = 1, *, value: bytes = b"v", timestamp: int = NOW, **options: Any) -> bytearray:
+    return build_batch([Record(0, timestamp, b"k", value)] * count, **options)
+
+
+def of_producer(
+    producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0, txn: bool = False, **options: Any
+) -> bytearray:
+    return batch(
+        count,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=txn,
+        **options,
+    )
+
+
+def append(log: Log, records: bytearray, **options: Any) -> Any:
+    result = log.append_as_leader(records, **{"leader_epoch": 0, "now_ms": NOW, **options})
+    log.advance_high_watermark(log.log_end_offset)
+    return result
+
+
+def end_txn(log: Log, producer_id: int, *, commit: bool, epoch: int = 0, version: int = 0, **options: Any) -> Any:
+    result = log.append_control(
+        commit,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        **{
+            "coordinator_epoch": 0,
+            "leader_epoch": 0,
+            "now_ms": NOW,
+            "transaction_version": version,
+            **options,
+        },
+    )
+    log.advance_high_watermark(log.log_end_offset)
+    return result
+
+
+def values(log: Log, *, upto: int | None = None, start: int | None = None, max_bytes: int = 1 << 20) -> list[bytes]:
+    """Values of the data records that a consumer reads from ``start`` up to ``upto``."""
+    offset = log.log_start_offset if start is None else start
+    end = log.high_watermark if upto is None else upto
+    found: list[bytes] = []
+    while offset < end:
+        data = log.read(offset, max_bytes, upto=end, at_least_one=True)
+        assert data, f"nothing at {offset} before {end}"
+        for header, view in iter_batches(data):
+            if not header.is_control:
+                found += [row.value or b"" for row in decode_records(view) if row.offset >= offset]
+            offset = header.next_offset
+    return found
