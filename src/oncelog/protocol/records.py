@@ -428,7 +428,7 @@ def build_control_batch(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytearray:
-    """Return a transaction marker (COMMIT or ABORT) as a control batch (Kafka's ``EndTransactionMarker``, v0)."""
+    """Return a transaction marker (COMMIT or ABORT) as a control batch (``EndTransactionMarker`` v0)."""
     key = _CONTROL_KEY.pack(0, _COMMIT if commit else _ABORT)
     value = _MARKER_VALUE.pack(0, coordinator_epoch)
     return pack_batch(

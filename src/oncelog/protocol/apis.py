@@ -1,0 +1,49 @@
+"""The API keys of Kafka's protocol, and where the messages of each are declared."""
+
+from __future__ import annotations
+
+import importlib
+from enum import IntEnum
+from functools import cache
+
+from oncelog.protocol.schema import Message
+
+
+class ApiKey(IntEnum):
+    """One API; the names are those of Kafka's protocol guide."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_CONFIGS = 32
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+
+
+@cache
+def messages(key: ApiKey) -> tuple[type[Message], type[Message]]:
+    """The request and response classes of an API; their module is imported now."""
+    module = importlib.import_module(f"oncelog.protocol.messages.{key.name.lower()}")
+    name = "".join(word.capitalize() for word in key.name.split("_"))
+    return getattr(module, f"{name}Request"), getattr(module, f"{name}Response")

@@ -1,0 +1,21 @@
+"""AddOffsetsToTxn: a group's offsets join a transaction (KIP-98)."""
+
+from __future__ import annotations
+
+from oncelog.protocol.schema import Message, int16, int32, int64, string
+
+
+class AddOffsetsToTxnRequest(Message, api_key=25, versions=(0, 4), flexible=3):
+    """The request."""
+
+    transactional_id: str = string()
+    producer_id: int = int64()
+    producer_epoch: int = int16()
+    group_id: str = string()
+
+
+class AddOffsetsToTxnResponse(Message, api_key=25, versions=(0, 4), flexible=3):
+    """The response."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()

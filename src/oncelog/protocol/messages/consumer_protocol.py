@@ -1,0 +1,36 @@
+"""What consumers tell each other through JoinGroup and SyncGroup."""
+
+from __future__ import annotations
+
+from oncelog.protocol.schema import Message, array, data, int32, string
+
+
+class TopicPartition(Message):
+    """One topic that the member still owns."""
+
+    topic: str = string(since=1)
+    partitions: list[int] = array("int32", since=1)
+
+
+class ConsumerProtocolSubscription(Message, versions=(0, 3)):
+    """ConsumerProtocolSubscription."""
+
+    topics: list[str] = array("string")
+    user_data: bytes | None = data(nullable=0, default=None)
+    owned_partitions: list[TopicPartition] = array(TopicPartition, since=1, ignorable=True)
+    generation_id: int = int32(since=2, default=-1, ignorable=True)
+    rack_id: str | None = string(since=3, nullable=3, default=None, ignorable=True)
+
+
+class AssignedPartition(Message):
+    """One topic of the assignment."""
+
+    topic: str = string()
+    partitions: list[int] = array("int32")
+
+
+class ConsumerProtocolAssignment(Message, versions=(0, 3)):
+    """ConsumerProtocolAssignment."""
+
+    assigned_partitions: list[AssignedPartition] = array(AssignedPartition)
+    user_data: bytes | None = data(nullable=0, default=None)

@@ -1,0 +1,52 @@
+"""DescribeProducers: the producers that a partition remembers (KIP-664)."""
+
+from __future__ import annotations
+
+from oncelog.protocol.schema import Message, array, int16, int32, int64, string
+
+
+class TopicRequest(Message):
+    """`Topics` of DescribeProducersRequest."""
+
+    name: str = string()
+    partition_indexes: list[int] = array("int32")
+
+
+class DescribeProducersRequest(Message, api_key=61, versions=(0, 0), flexible=0):
+    """The request."""
+
+    topics: list[TopicRequest] = array(TopicRequest)
+
+
+class ProducerState(Message):
+    """`ActiveProducers` of DescribeProducersResponse."""
+
+    producer_id: int = int64()
+    producer_epoch: int = int32()
+    last_sequence: int = int32(default=-1)
+    last_timestamp: int = int64(default=-1)
+    coordinator_epoch: int = int32()
+    current_txn_start_offset: int = int64(default=-1)
+
+
+class PartitionResponse(Message):
+    """`Partitions` of DescribeProducersResponse."""
+
+    partition_index: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=0, default=None)
+    active_producers: list[ProducerState] = array(ProducerState)
+
+
+class TopicResponse(Message):
+    """`Topics` of DescribeProducersResponse."""
+
+    name: str = string()
+    partitions: list[PartitionResponse] = array(PartitionResponse)
+
+
+class DescribeProducersResponse(Message, api_key=61, versions=(0, 0), flexible=0):
+    """The response."""
+
+    throttle_time_ms: int = int32()
+    topics: list[TopicResponse] = array(TopicResponse)
