@@ -222,3 +222,15 @@ class Message(metaclass=_MessageType):
 
         message, end = codec(cls, version).decode(memoryview(data), pos)
         return message, end
+
+
+def encode_versioned(message: Message, version: int) -> bytes:
+    """A key or value of an internal topic: the version as int16, then the message."""
+    return version.to_bytes(2, "big", signed=True) + message.encode(version)
+
+
+def read_version(data: bytes | memoryview) -> int:
+    """The int16 in front of such a key or value; the message follows behind it. DecodeError."""
+    if len(data) < 2:
+        raise DecodeError("no version in front of the record")
+    return int.from_bytes(data[:2], "big", signed=True)
