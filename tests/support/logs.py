@@ -7,7 +7,6 @@ from typing import Any
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
 from oncelog.protocol.records import Record, build_batch, decode_records, iter_batches
-
 from support.crashdisk import CrashDisk
 
 FOLDER = "data/t-0"

@@ -1,0 +1,423 @@
+"""The rules of the idempotent producer in the broker (rows I6-I11 of the design), without a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from oncelog.log.producer_state import (
+    BatchMetadata,
+    Origin,
+    OutOfOrderSequenceError,
+    ProducerAppend,
+    ProducerEntry,
+    ProducerState,
+    is_before,
+)
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.records import MAX_SEQUENCE, BatchHeader, parse_header
+from support.logs import NOW, of_producer
+
+PID = 7
+DAY = 24 * 60 * 60 * 1000
+
+
+class Book:
+    """A producer state and the log's end, as a log uses them."""
+
+    def __init__(self) -> None:
+        self.state = ProducerState(DAY)
+        self.end = 0
+
+    def header(
+        self, sequence: int, count: int = 1, *, epoch: int = 0, txn: bool = False, time: int = NOW
+    ) -> BatchHeader:
+        return parse_header(of_producer(PID, sequence, count, epoch=epoch, txn=txn, timestamp=time))
+
+    def write(
+        self,
+        sequence: int,
+        count: int = 1,
+        *,
+        epoch: int = 0,
+        txn: bool = False,
+        origin: Origin = Origin.CLIENT,
+        time: int = NOW,
+    ) -> int:
+        header = self.header(sequence, count, epoch=epoch, txn=txn, time=time)
+        append = self.state.prepare(PID, origin)
+        append.append_data(header, self.end)
+        self.state.commit(append)
+        if txn:
+            self.state.end_verification(header)
+        first, self.end = self.end, self.end + count
+        return first
+
+    def mark(
+        self,
+        *,
+        commit: bool = True,
+        epoch: int = 0,
+        coordinator: int = 0,
+        version: int = 0,
+        origin: Origin = Origin.COORDINATOR,
+        time: int = NOW,
+    ) -> ProducerAppend:
+        append = self.state.prepare(PID, origin)
+        append.append_marker(
+            commit,
+            epoch=epoch,
+            coordinator_epoch=coordinator,
+            offset=self.end,
+            timestamp=time,
+            transaction_version=version,
+        )
+        self.state.commit(append)
+        for completed in append.completed:
+            self.state.complete(completed)
+        self.end += 1
+        return append
+
+    @property
+    def entry(self) -> ProducerEntry:
+        return self.state.entries[PID]
+
+
+def code_of(call: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(ProtocolError) as caught:
+        call()
+    return caught.value.code
+
+
+def test_i6_the_last_five_batches_are_remembered() -> None:
+    book = Book()
+    for sequence in range(0, 14, 2):
+        book.write(sequence, 2)
+    assert [batch.first_sequence for batch in book.entry.batches] == [4, 6, 8, 10, 12]
+    assert [batch.first_offset for batch in book.entry.batches] == [4, 6, 8, 10, 12]
+    assert book.entry.last_sequence == 13
+
+
+def test_i6_a_new_epoch_empties_the_five() -> None:
+    book = Book()
+    book.write(0)
+    book.write(1)
+    book.write(0, epoch=1)
+    assert [batch.last_sequence for batch in book.entry.batches] == [0]
+    assert book.entry.epoch == 1
+
+
+def test_i6_the_empty_entry_has_epoch_minus_one() -> None:
+    entry = ProducerEntry(PID)
+    assert (entry.epoch, entry.last_sequence, entry.txn_start) == (-1, -1, -1)
+
+
+def test_i6_first_sequence_of_a_remembered_batch_wraps() -> None:
+    assert BatchMetadata(1, 100, 3, 0).first_sequence == MAX_SEQUENCE - 1
+
+
+def test_i7_sequences_wrap_to_zero_and_a_batch_may_straddle_it() -> None:
+    book = Book()
+    book.write(MAX_SEQUENCE - 1, 4)
+    assert book.entry.last_sequence == 1
+    book.write(2)
+    book = Book()
+    book.write(MAX_SEQUENCE)
+    book.write(0)
+    assert code_of(lambda: book.write(2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_i7_a_new_epoch_must_start_at_zero() -> None:
+    book = Book()
+    book.write(0)
+    assert code_of(lambda: book.write(1, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    book.write(0, epoch=1)
+
+
+def test_i7_an_older_epoch_is_refused() -> None:
+    book = Book()
+    book.write(0, epoch=5)
+    assert code_of(lambda: book.write(1, epoch=4)) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_i7_a_coordinators_records_are_checked_by_epoch_only() -> None:
+    book = Book()
+    book.write(40, epoch=1, origin=Origin.COORDINATOR)
+    book.write(12, epoch=1, origin=Origin.COORDINATOR)
+    assert code_of(lambda: book.write(13, epoch=0, origin=Origin.COORDINATOR)) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_i7_replicated_batches_are_not_checked() -> None:
+    book = Book()
+    book.write(40, epoch=1, origin=Origin.REPLICATION)
+    book.write(12, epoch=0, origin=Origin.REPLICATION)
+    assert book.entry.epoch == 0
+
+
+@pytest.mark.parametrize(("sequence", "count", "found"), [(2, 2, 2), (8, 2, 8), (4, 2, 4), (0, 2, None)])
+def test_i8_a_remembered_batch_is_a_duplicate_with_its_own_offset(sequence: int, count: int, found: int | None) -> None:
+    book = Book()
+    for first in range(0, 12, 2):
+        book.write(first, 2)
+    duplicate = book.entry.find_duplicate(book.header(sequence, count))
+    assert (duplicate and duplicate.first_offset) == found
+
+
+@pytest.mark.parametrize(("sequence", "count", "epoch"), [(2, 1, 0), (2, 3, 0), (3, 2, 0), (3, 1, 0), (2, 2, 1)])
+def test_i8_a_partial_overlap_or_another_epoch_is_no_duplicate(sequence: int, count: int, epoch: int) -> None:
+    book = Book()
+    book.write(0, 2)
+    book.write(2, 2)
+    assert book.entry.find_duplicate(book.header(sequence, count, epoch=epoch)) is None
+
+
+def test_i8_older_than_the_five_is_out_of_order() -> None:
+    book = Book()
+    for sequence in range(6):
+        book.write(sequence)
+    assert book.entry.find_duplicate(book.header(0)) is None
+    with pytest.raises(OutOfOrderSequenceError) as caught:
+        book.write(0)
+    assert caught.value.stale
+
+
+def test_i9_a_gap_and_a_stale_sequence_are_told_apart() -> None:
+    book = Book()
+    book.write(10, 5)
+    with pytest.raises(OutOfOrderSequenceError, match=r"sequence 16, expected 15.*gap") as gap:
+        book.write(16)
+    with pytest.raises(OutOfOrderSequenceError, match=r"sequence 14, expected 15.*stale") as stale:
+        book.write(14)
+    assert (gap.value.stale, gap.value.expected, gap.value.sequence) == (False, 15, 16)
+    assert (stale.value.stale, stale.value.expected, stale.value.sequence) == (True, 15, 14)
+    assert gap.value.code == stale.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.parametrize(
+    ("sequence", "expected", "before"),
+    [(4, 5, True), (6, 5, False), (MAX_SEQUENCE, 0, True), (0, MAX_SEQUENCE, False), (5, MAX_SEQUENCE - 5, False)],
+)
+def test_i9_before_and_after_on_the_circle(sequence: int, expected: int, before: bool) -> None:
+    assert is_before(sequence, expected) is before
+
+
+def test_i11_messages_name_producer_epoch_and_sequences() -> None:
+    book = Book()
+    book.write(0, epoch=3)
+    with pytest.raises(ProtocolError, match=r"producer 7, epoch 3, at offset 1: sequence 9, expected 1"):
+        book.write(9, epoch=3)
+    with pytest.raises(ProtocolError, match=r"epoch 2 of producer 7 is older than the last one seen, 3"):
+        book.write(0, epoch=2)
+
+
+def test_i11_without_state_any_first_sequence_is_taken() -> None:
+    book = Book()
+    book.write(41)
+    book.write(42)
+    assert code_of(lambda: book.write(44)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_i10_producers_expire_by_their_last_timestamp_markers_included() -> None:
+    book = Book()
+    book.write(0, time=NOW)
+    assert book.state.expire(NOW + DAY - 1) == 0
+    book.mark(time=NOW + 5)
+    assert book.state.expire(NOW + DAY) == 0
+    assert book.state.expire(NOW + DAY + 5) == 1
+    assert book.state.infos() == []
+
+
+def test_i10_a_producer_with_an_open_transaction_does_not_expire() -> None:
+    book = Book()
+    book.write(0, txn=True)
+    assert book.state.expire(NOW + 2 * DAY) == 0
+
+
+def test_i10_deleting_records_forgets_no_producer() -> None:
+    """KIP-360, KAFKA-7190."""
+    book = Book()
+    book.write(0)
+    book.state.advance_log_start(1)
+    assert code_of(lambda: book.write(5)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    book.write(1)
+
+
+def test_a_failed_check_changes_nothing() -> None:
+    """KAFKA-14920: after a refused batch the expected one still fits."""
+    book = Book()
+    book.write(0)
+    append = book.state.prepare(PID, Origin.CLIENT)
+    append.append_data(book.header(1), 1)
+    assert code_of(lambda: append.append_data(book.header(7), 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert book.entry.last_sequence == 0
+    book.write(1)
+
+
+def test_one_append_may_hold_several_batches_of_a_producer() -> None:
+    book = Book()
+    append = book.state.prepare(PID, Origin.CLIENT)
+    append.append_data(book.header(0, 3), 0)
+    append.append_data(book.header(3), 3)
+    append.append_data(book.header(0, epoch=1), 4)
+    append.append_data(book.header(1, epoch=1), 5)
+    book.state.commit(append)
+    assert [batch.last_offset for batch in book.entry.batches] == [4, 5]
+
+
+# --- transactions ---
+
+
+def test_a_transaction_opens_with_its_first_batch_and_ends_with_its_marker() -> None:
+    book = Book()
+    book.write(0)
+    book.write(1, 3, txn=True)
+    book.write(4, txn=True)
+    assert book.state.has_open_transaction(PID, 0)
+    assert not book.state.has_open_transaction(PID, 1)
+    assert book.state.first_unstable_offset == 1
+    append = book.mark(commit=False)
+    assert [tuple(done) for done in append.completed] == [(PID, 1, 5, True)]
+    assert not book.state.has_open_transaction(PID, 0)
+
+
+def test_a_decided_transaction_is_unstable_until_the_high_watermark_passes_its_marker() -> None:
+    book = Book()
+    book.write(0, txn=True)
+    book.mark()
+    assert book.state.first_undecided_offset is None
+    book.state.advance_high_watermark(1)
+    assert book.state.first_unstable_offset == 0
+    book.state.advance_high_watermark(2)
+    assert book.state.first_unstable_offset is None
+
+
+def test_no_plain_batch_inside_a_transaction() -> None:
+    book = Book()
+    book.write(0, txn=True)
+    assert code_of(lambda: book.write(1)) == ErrorCode.INVALID_TXN_STATE
+
+
+def test_a_marker_without_a_transaction_completes_none() -> None:
+    book = Book()
+    assert book.mark(epoch=4).completed == []
+    assert book.entry.epoch == 4
+
+
+def test_the_coordinator_epoch_never_goes_back() -> None:
+    book = Book()
+    book.mark(coordinator=5)
+    assert code_of(lambda: book.mark(coordinator=4)) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    book.mark(coordinator=5)
+    book.mark(coordinator=4, origin=Origin.REPLICATION)
+
+
+def test_old_protocol_markers_carry_the_epoch_of_the_transaction_or_a_later_one() -> None:
+    book = Book()
+    book.write(0, epoch=2, txn=True)
+    assert code_of(lambda: book.mark(epoch=1)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    book.mark(epoch=2)
+    book.write(1, epoch=2, txn=True)
+    book.mark(epoch=3)
+
+
+def test_kip_890_markers_carry_a_higher_epoch() -> None:
+    book = Book()
+    book.write(0, epoch=2, txn=True)
+    assert code_of(lambda: book.mark(epoch=2, version=2)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert code_of(lambda: book.mark(epoch=1, version=2)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    book.mark(epoch=3, version=2)
+    book.write(0, epoch=3, txn=True)
+
+
+def test_kip_1228_a_late_marker_of_the_same_epoch_does_not_end_the_next_transaction() -> None:
+    book = Book()
+    book.write(0, epoch=2, txn=True)
+    book.mark(epoch=3, version=2)
+    book.write(0, epoch=3, txn=True)
+    assert code_of(lambda: book.mark(epoch=3, version=2, commit=False)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert book.state.has_open_transaction(PID, 3)
+
+
+def test_a_marker_sent_twice_is_taken_while_no_transaction_is_open() -> None:
+    """KAFKA-19999."""
+    book = Book()
+    book.write(0, epoch=2, txn=True)
+    book.mark(epoch=3, version=2)
+    assert book.mark(epoch=3, version=2).completed == []
+
+
+def test_the_last_epoch_may_mark_its_own_transaction() -> None:
+    book = Book()
+    book.write(0, epoch=32767, txn=True)
+    assert len(book.mark(epoch=32767, version=2).completed) == 1
+
+
+def test_last_stable_offset_after_a_marker_is_the_next_open_transaction() -> None:
+    book = Book()
+    book.write(0, txn=True)
+    other = book.state.prepare(8, Origin.CLIENT)
+    other.append_data(parse_header(of_producer(8, 0, txn=True)), 1)
+    book.state.commit(other)
+    book.end = 2
+    append = book.state.prepare(PID, Origin.COORDINATOR)
+    append.append_marker(True, epoch=0, coordinator_epoch=0, offset=2, timestamp=NOW)
+    assert book.state.last_stable_offset_after(append.completed[0]) == 1
+
+
+# --- verification (KIP-890, part 1) ---
+
+
+def verify(book: Book, sequence: int = 0, *, epoch: int = 0, strict: bool = False) -> int | None:
+    return book.state.start_verification(PID, epoch, sequence, strict=strict, now_ms=NOW)
+
+
+def test_an_open_transaction_needs_no_verification() -> None:
+    book = Book()
+    book.write(0, txn=True)
+    assert verify(book) is None
+    assert verify(book, epoch=1) is not None
+
+
+def test_a_marker_makes_the_guard_void() -> None:
+    book = Book()
+    guard = verify(book)
+    assert guard is not None
+    assert book.state.is_verified(PID, guard)
+    append = book.mark(commit=False)
+    assert append.verification is not None
+    book.state.end_verification(book.header(0, txn=True))
+    assert not book.state.is_verified(PID, guard)
+    assert verify(book) != guard
+
+
+def test_verification_is_refused_for_a_stale_epoch() -> None:
+    book = Book()
+    book.write(0, epoch=2)
+    assert code_of(lambda: verify(book, epoch=1)) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_no_later_sequence_passes_one_that_failed_to_be_verified() -> None:
+    """KAFKA-14920."""
+    book = Book()
+    verify(book, 5)
+    verify(book, 3)
+    assert code_of(lambda: book.write(5, txn=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    book.write(3, txn=True)
+    book.write(4, txn=True)
+
+
+def test_with_transaction_version_2_an_unknown_producer_starts_with_zero() -> None:
+    book = Book()
+    verify(book, 3, strict=True)
+    assert code_of(lambda: book.write(3, txn=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    verify(book, 0, strict=True)
+    book.write(0, txn=True)
+
+
+def test_verifications_expire() -> None:
+    book = Book()
+    guard = verify(book)
+    assert guard is not None
+    book.state.expire(NOW + DAY)
+    assert not book.state.is_verified(PID, guard)
