@@ -36,7 +36,7 @@ def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int
     """Check the batches of one append and give them the time they are appended at, if the topic wants that.
 
     ``records`` is changed in place, if at all; where the topic stores with another codec, the result is a copy.
-    Raises INVALID_RECORD, CORRUPT_MESSAGE, RECORD_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE.
+    Raises INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE.
     """
     headers = []
     for header, view in iter_batches(records):
@@ -46,7 +46,7 @@ def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int
             continue
         if header.size > config.max_message_bytes:
             raise ProtocolError(
-                ErrorCode.RECORD_TOO_LARGE,
+                ErrorCode.MESSAGE_TOO_LARGE,
                 f"record batch of {header.size} bytes, max.message.bytes is {config.max_message_bytes}",
             )
         if origin == Origin.CLIENT:
