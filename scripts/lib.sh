@@ -35,3 +35,27 @@ environment() {
     "$VENV/bin/python" -c 'import oncelog, pyspark, pytest' || die "the installation failed, see above; run me again"
     printf '%s\n' "$stamp" >"$VENV/.installed"
 }
+
+# Installs a Debian package when the command is not there: package, command.
+debian() {
+    if ! command -v "$2" >/dev/null 2>&1; then
+        command -v apt-get >/dev/null 2>&1 || die "needs $2: install it, or run me where apt-get is"
+        say "Installing Debian's $1, for $2"
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$1" >/dev/null; } ||
+            die "could not install $1 (needs root)"
+    fi
+}
+
+# Fetches Apache Kafka with its tools, once, and names the folder in ONCELOG_KAFKA_LIBS.
+apache_kafka() {
+    debian default-jre-headless java
+    ONCELOG_KAFKA_LIBS=${ONCELOG_KAFKA_LIBS:-$ROOT/.cache/kafka-libs}
+    export ONCELOG_KAFKA_LIBS
+    if [ ! -f "$ONCELOG_KAFKA_LIBS/.complete" ] && [ "$ONCELOG_KAFKA_LIBS" = "$ROOT/.cache/kafka-libs" ]; then
+        debian maven mvn
+        say "Fetching Apache Kafka 4.3.1 and its tools with Maven (some 100 MB) into .cache/kafka-libs"
+        mvn -q -B -f conformance/pom.xml org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+            -DoutputDirectory="$ONCELOG_KAFKA_LIBS" || die "Maven could not fetch Apache Kafka"
+        : >"$ONCELOG_KAFKA_LIBS/.complete"
+    fi
+}

@@ -6,10 +6,7 @@
 
 from __future__ import annotations
 
-import os
-import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -17,41 +14,22 @@ from support.clients.aio import AioClient
 from support.clients.base import Client
 from support.clients.confluent import ConfluentClient
 from support.clients.kafka_python import KafkaPythonClient
-from support.fixtures import SERVERS, apache_kafka
+from support.fixtures import apache_kafka, name, own_server, server, vary_servers
 from support.servers import Server
 
-__all__ = ["apache_kafka"]
+__all__ = ["apache_kafka", "name", "own_server", "server"]
 
 CLIENTS: dict[str, Callable[[str], Client]] = {
     client.name: client for client in (ConfluentClient, KafkaPythonClient, AioClient)
 }
 
-SHARED = {"oncelog": "oncelog_cluster", "apache-kafka": "apache_kafka"}
-
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One variant of a test for each server and each client it asks for."""
-    servers = os.environ.get("ONCELOG_TEST_SERVERS", "oncelog").split(",")
-    for fixture, scope in (("server", "session"), ("own_server", "function")):
-        if fixture in metafunc.fixturenames:
-            metafunc.parametrize(fixture, servers, indirect=True, scope=scope)
+    vary_servers(metafunc, "oncelog")
     for fixture in ("client", "other_client"):
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, CLIENTS, indirect=True)
-
-
-@pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest) -> Server:
-    """A server shared by all tests that leave it running; each makes topics and groups of its own."""
-    return request.getfixturevalue(SHARED[request.param])
-
-
-@pytest.fixture
-def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    """A server for this test alone, which may kill it."""
-    made = SERVERS[request.param](tmp_path)
-    yield made
-    made.stop()
 
 
 @pytest.fixture
@@ -64,9 +42,3 @@ def client(request: pytest.FixtureRequest, server: Server) -> Client:
 def other_client(request: pytest.FixtureRequest, server: Server) -> Client:
     """Another (or the same) of the libraries."""
     return CLIENTS[request.param](server.bootstrap)
-
-
-@pytest.fixture
-def name() -> str:
-    """A name for a topic, group or transactional id that no other test uses."""
-    return f"t-{uuid.uuid4().hex[:12]}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +14,17 @@ from support.servers import OncelogCluster, Server
 
 SERVERS: dict[str, Callable[[Path], Server]] = {"oncelog": OncelogCluster, "apache-kafka": ApacheKafka}
 """How each server that a test may run against is started in a folder."""
+
+SHARED = {"oncelog": "oncelog_cluster", "apache-kafka": "apache_kafka"}
+"""The fixture with the running one that tests share."""
+
+
+def vary_servers(metafunc: pytest.Metafunc, default: str) -> None:
+    """One variant of a test a server (`$ONCELOG_TEST_SERVERS`, else `default`: names with commas between)."""
+    servers = os.environ.get("ONCELOG_TEST_SERVERS", default).split(",")
+    for fixture, scope in (("server", "session"), ("own_server", "function")):
+        if fixture in metafunc.fixturenames:
+            metafunc.parametrize(fixture, servers, indirect=True, scope=scope)
 
 
 @pytest.fixture
@@ -43,3 +56,23 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKaf
     kafka = ApacheKafka(tmp_path_factory.mktemp("apache-kafka"))
     yield kafka
     kafka.stop()
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest) -> Server:
+    """A server shared by all tests that leave it running; each makes topics and groups of its own."""
+    return request.getfixturevalue(SHARED[request.param])
+
+
+@pytest.fixture
+def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """A server for this test alone, which may kill it."""
+    made = SERVERS[request.param](tmp_path)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def name() -> str:
+    """A name for a topic, group or transactional id that no other test uses."""
+    return f"t-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,14 @@
+"""Other people's tools, against Apache Kafka first (the control), then against our broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.fixtures import apache_kafka, name, new_cluster, oncelog_cluster, own_server, server, vary_servers
+
+__all__ = ["apache_kafka", "name", "new_cluster", "oncelog_cluster", "own_server", "server"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One variant of a test for each server."""
+    vary_servers(metafunc, "apache-kafka,oncelog")
