@@ -1,0 +1,168 @@
+"""Commit(b) and Abort(b): what the driver does, in another process, after the tasks. Steps C1 to C6."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.errors import NotDecidedError, SinkError
+from oncelog.spark.commit.plan import Carried, abort_left, find_open
+from oncelog.spark.commit.record import EMPTY, Owner, Record, Source, Transaction
+from oncelog.spark.commit.steps import Phase, Sink, Steps, commit_all, see_commit, verify_all, write_record
+from oncelog.spark.commit.task import Prepared, Skipped, TaskMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Committing:
+    """The state between two phases of a commit."""
+
+    sink: Sink
+    messages: tuple[TaskMessage, ...]
+    carried: Carried | None = None
+    """None: all were skipped, and nothing is to be done."""
+    record: Record = EMPTY
+    left: tuple[Owner, ...] = ()
+    place: op.Place | None = None
+
+
+def c1_collect(state: Committing) -> Steps[Committing]:
+    """All skipped: done. All prepared under one plan: go on. Mixed: refuse."""
+    yield from ()  # a phase is a generator, also one that asks nothing
+    skipped = [m for m in state.messages if isinstance(m, Skipped)]
+    prepared = [m for m in state.messages if isinstance(m, Prepared)]
+    if not prepared:
+        _check_skipped(skipped)
+        return state
+    plans: set[tuple[Carried, Source]] = {(m.carried, m.source) for m in prepared}
+    if skipped or len(plans) > 1:
+        raise NotDecidedError(f"{state.sink.prefix}: tasks of different plans came together; Spark replays the batch")
+    ((carried, source),) = plans
+    transactions = tuple(m.transaction for m in prepared if m.transaction is not None)
+    record = Record(
+        source=source,
+        plan=carried.record.plan,
+        slots=len(prepared),
+        rows=sum(m.rows for m in prepared),
+        settled=not transactions,
+        transactions=transactions,
+    )
+    return replace(state, carried=carried, record=record)
+
+
+def _check_skipped(skipped: Sequence[Skipped]) -> None:
+    rows = sum(m.rows for m in skipped)
+    if skipped and rows != skipped[0].total:
+        raise SinkError(
+            f"the batch was committed with {skipped[0].total} rows and is now replayed with {rows}: the source or the "
+            "query does not give the same rows again. Nothing was written; what is committed stays"
+        )
+
+
+def c1a_look(state: Committing) -> Steps[Committing]:
+    """Open task transactions before the decision: none is a successor's if the decision succeeds."""
+    if state.carried is None:
+        return state
+    left, _ = yield from find_open(replace(state.sink, targets=()))
+    decided = {t.owner.id for t in state.record.transactions}
+    return replace(state, left=tuple(owner for owner in left if owner.id not in decided))
+
+
+def c1b_check(state: Committing) -> Steps[Committing]:
+    """Each prepared transaction must be open still, with time left, and in each partition from its first row on."""
+    transactions = state.record.transactions
+    if not transactions:
+        return state
+    described: tuple[op.Described, ...] = yield op.DescribeTransactions(tuple(t.owner.id for t in transactions))
+    known = {(d.id, d.pid, d.epoch): d for d in described if d.state is op.State.ONGOING}
+    for t in transactions:
+        found = known.get((t.owner.id, t.owner.pid, t.owner.epoch))
+        if found is None:
+            raise NotDecidedError(
+                f"{t.owner.id}: its transaction is not open any more (time-out?); Spark replays the batch"
+            )
+        if found.left_ms < state.sink.margin_ms:
+            raise NotDecidedError(
+                f"{t.owner.id}: {found.left_ms} ms are left until its time-out, too little to commit safely; smaller "
+                "batches (maxOffsetsPerTrigger) or a longer kafka.transaction.timeout.ms help"
+            )
+    partitions = tuple(sorted({span.at for t in transactions for span in t.spans}))
+    opened: tuple[op.OpenProducer, ...] = yield op.DescribeProducers(partitions)
+    _check_open(transactions, set(opened))
+    return state
+
+
+def _check_open(transactions: tuple[Transaction, ...], opened: set[op.OpenProducer]) -> None:
+    for t in transactions:
+        for span in t.spans:
+            if op.OpenProducer(span.at, t.owner.pid, t.owner.epoch, span.first) not in opened:
+                raise NotDecidedError(
+                    f"{t.owner.id}: {span.at.topic}-{span.at.partition} does not show its transaction open from "
+                    f"offset {span.first} on; Spark replays the batch"
+                )
+
+
+def c2_decide(state: Committing) -> Steps[Committing]:
+    """The decision. A driver that was fenced meanwhile fails here."""
+    if state.carried is None:
+        return state
+    driver, place = yield from write_record(state.sink, state.carried.driver, state.record)
+    return replace(state, carried=replace(state.carried, driver=driver), place=place)
+
+
+def c2v_see(state: Committing) -> Steps[Committing]:
+    """From here on the batch is committed whatever happens."""
+    if state.place is not None:
+        yield from see_commit(state.sink, state.place)
+    return state
+
+
+def c3_commit(state: Committing) -> Steps[Committing]:
+    """EndTxn(commit) for each."""
+    yield from commit_all(state.record.transactions)
+    return state
+
+
+def c4_verify(state: Committing) -> Steps[Committing]:
+    """CompleteCommit does not mean visible: find the markers."""
+    yield from verify_all(state.sink, state.record.transactions)
+    return state
+
+
+def c5_settle(state: Committing) -> Steps[Committing]:
+    """The record again, settled. Without it the next plan would do C3 and C4 once more."""
+    if state.carried is not None and not state.record.settled:
+        settled = replace(state.record, settled=True, transactions=())
+        yield from write_record(state.sink, state.carried.driver, settled)
+    return state
+
+
+def c6_clear(state: Committing) -> Steps[Committing]:
+    """Twins that lost: Spark does not tell them."""
+    yield from abort_left(state.sink, state.left)
+    return state
+
+
+COMMIT: tuple[Phase[Committing], ...] = (
+    c1_collect,
+    c1a_look,
+    c1b_check,
+    c2_decide,
+    c2v_see,
+    c3_commit,
+    c4_verify,
+    c5_settle,
+    c6_clear,
+)
+
+
+def abort_batch(messages: Sequence[TaskMessage | None]) -> Steps[None]:
+    """Spark calls this after a *failed commit* as well.
+
+    With no message missing the batch may be decided: touch nothing, the next plan settles it.
+    """
+    if all(message is not None for message in messages):
+        return
+    owners = tuple(m.transaction.owner for m in messages if isinstance(m, Prepared) and m.transaction is not None)
+    if owners:
+        yield op.EndAll(owners, commit=False)

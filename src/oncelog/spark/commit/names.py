@@ -1,0 +1,58 @@
+"""Names of the sink's transactional ids and topics."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from oncelog.spark.commit.errors import MisuseError
+
+PLANS = 16
+"""Plans after which a task's transactional id may be used again."""
+ATTEMPTS = 8
+"""Attempt numbers, and task attempt ids, that have ids of their own within one plan."""
+
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_TASK = re.compile(r"(?P<prefix>[^/]+)/\d+/\d+/\d\.\d")
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class Attempt(NamedTuple):
+    """One attempt of one task, as Spark's TaskContext tells it."""
+
+    slot: int
+    number: int
+    task_attempt_id: int
+
+
+def check_prefix(prefix: str) -> str:
+    """The prefix itself. Raises MisuseError when it cannot serve in ids and in a topic's name."""
+    if not _PREFIX.fullmatch(prefix):
+        raise MisuseError(
+            f"transactionalIdPrefix={prefix!r}: use 1 to 200 letters, digits, '.', '_' or '-' (no '/'), "
+            "because it becomes part of transactional ids and of the decision topic's name"
+        )
+    return prefix
+
+
+def decision_topic(prefix: str) -> str:
+    """The default of option `decisionTopic`."""
+    return f"{prefix}-commits"
+
+
+def task_id(prefix: str, plan: int, attempt: Attempt) -> str:
+    """The transactional id of one task attempt: others that may live at once get another."""
+    tail = f"{attempt.number % ATTEMPTS}.{attempt.task_attempt_id % ATTEMPTS}"
+    return f"{prefix}/{attempt.slot}/{plan % PLANS}/{tail}"
+
+
+def is_task_id(prefix: str, transactional_id: str) -> bool:
+    """Whether this is a task's id of exactly this prefix; ids are parsed, never matched by how they begin."""
+    match = _TASK.fullmatch(transactional_id)
+    return match is not None and match["prefix"] == prefix

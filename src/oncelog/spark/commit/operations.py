@@ -1,0 +1,233 @@
+"""What the protocol asks of the brokers, and what it is told.
+
+Transient errors (no coordinator yet, CONCURRENT_TRANSACTIONS, a lost connection) are the shell's to retry: an
+answer is always definite. A shell that runs out of time raises, which for the protocol is a crash there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.commit.record import Owner, Record, Span
+
+
+class Outcome(StrEnum):
+    """How an operation that changes something ended."""
+
+    DONE = "done"
+    FENCED = "fenced"
+    """PRODUCER_FENCED, INVALID_PRODUCER_EPOCH or INVALID_PRODUCER_ID_MAPPING."""
+    INVALID_STATE = "invalid state"
+    """INVALID_TXN_STATE: nothing to end, or ended the other way."""
+    DENIED = "denied"
+    """CLUSTER_AUTHORIZATION_FAILED."""
+
+
+class State(StrEnum):
+    """A coordinator's state of a transactional id, as far as the protocol tells them apart."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    ENDING = "Ending"
+    """PrepareCommit, PrepareAbort or PrepareEpochFence."""
+    COMPLETE = "Complete"
+
+
+class Marker(StrEnum):
+    """What the first control marker of a producer behind an offset says."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+    MISSING = "missing"
+    """There is none, and waiting did not bring it."""
+    GONE = "gone"
+    """The log begins behind that offset (retention, DeleteRecords, topic deleted)."""
+
+
+class Listed(NamedTuple):
+    """One line of ListTransactions."""
+
+    id: str
+    pid: int
+    state: State
+
+
+class Described(NamedTuple):
+    """One answer of DescribeTransactions. `left_ms` is what remains until the time-out."""
+
+    id: str
+    pid: int
+    epoch: int
+    state: State
+    left_ms: int
+
+
+class OpenProducer(NamedTuple):
+    """A producer of DescribeProducers with a transaction open in that partition from offset `start` on."""
+
+    at: TopicPartition
+    pid: int
+    epoch: int
+    start: int
+
+
+class Place(NamedTuple):
+    """Where a producer's marker is looked for: the first one behind `after`."""
+
+    at: TopicPartition
+    pid: int
+    after: int
+
+
+class Ended(NamedTuple):
+    """Answer of EndTxn: the owner as it is afterwards (transaction.version 2 moves the epoch)."""
+
+    outcome: Outcome
+    owner: Owner
+
+
+class Produced(NamedTuple):
+    """Answer of Produce."""
+
+    outcome: Outcome
+    offset: int = -1
+
+
+class Rows(NamedTuple):
+    """Answer of ProduceRows: how many, and where."""
+
+    outcome: Outcome
+    rows: int
+    spans: tuple[Span, ...]
+
+
+class Message(NamedTuple):
+    """One entry of the decision topic: a record, or (record None) a control marker that commits or aborts."""
+
+    offset: int
+    pid: int
+    epoch: int
+    record: Record | None
+    commit: bool = False
+
+
+class Window(NamedTuple):
+    """The decision topic's entries from `start`; `first` if nothing lies before."""
+
+    start: int
+    end: int
+    stable: int
+    first: bool
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactions:
+    """ListTransactions on every broker -> tuple[Listed, ...] of task ids of this prefix."""
+
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransactions:
+    """DescribeTransactions of each id -> tuple[Described, ...] of those that are known."""
+
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeProducers:
+    """DescribeProducers on each partition's leader -> tuple[OpenProducer, ...]."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerId:
+    """InitProducerId -> Owner; ends what the id had open, and fences its earlier owner."""
+
+    id: str
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxn:
+    """EndTxn -> Ended."""
+
+    owner: Owner
+    commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndAll:
+    """EndTxn for each, in parallel -> tuple[Outcome, ...]."""
+
+    owners: tuple[Owner, ...]
+    commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitEnded:
+    """Wait until the coordinator has none of these (id, pid, epoch) open or ending -> None."""
+
+    owners: tuple[Owner, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDecisions:
+    """Fetch the decision topic's entries before offset `before` (None: up to its end) -> Window."""
+
+    at: TopicPartition
+    before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Produce:
+    """Write one record into the decision topic under this owner -> Produced."""
+
+    owner: Owner
+    at: TopicPartition
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class FindMarkers:
+    """Wait for the first control marker of each place, as long as is reasonable -> tuple[Marker, ...]."""
+
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTxnMarkers:
+    """Write one control marker into one partition -> Outcome."""
+
+    at: TopicPartition
+    pid: int
+    epoch: int
+    commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRows:
+    """The task's rows, acks=all, every answer awaited -> Rows."""
+
+    owner: Owner
+
+
+Operation = (
+    ListTransactions
+    | DescribeTransactions
+    | DescribeProducers
+    | InitProducerId
+    | EndTxn
+    | EndAll
+    | AwaitEnded
+    | ReadDecisions
+    | Produce
+    | FindMarkers
+    | WriteTxnMarkers
+    | ProduceRows
+)

@@ -1,0 +1,182 @@
+"""Plan(b): what the driver does once a batch before any task starts. Steps P0 to P4."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.errors import AnotherDriverError, NotVerifiedError
+from oncelog.spark.commit.names import is_task_id
+from oncelog.spark.commit.record import Owner, Record
+from oncelog.spark.commit.steps import Phase, Sink, Steps, commit_all, see_commit, verify_all, write_record
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What the writer takes along to the tasks: the driver's producer, and the record as the plan left it."""
+
+    driver: Owner
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """The state between two phases of a plan."""
+
+    sink: Sink
+    left: tuple[Owner, ...] = ()
+    """Open task transactions of earlier drivers (P0)."""
+    strays: tuple[op.OpenProducer, ...] = ()
+    """Open in a partition, not at the coordinator: their marker was lost (P0)."""
+    driver: Owner | None = None
+    record: Record | None = None
+
+    def carried(self) -> Carried:
+        """The plan's result."""
+        if self.driver is None or self.record is None:
+            raise ValueError("the plan has not run")
+        return Carried(self.driver, self.record)
+
+
+def find_open(sink: Sink) -> Steps[tuple[tuple[Owner, ...], tuple[op.OpenProducer, ...]]]:
+    """Task transactions of this prefix: (open at the coordinator, open in a partition only).
+
+    The partitions are asked first: what they show open and the coordinator later does not has ended.
+    """
+    opened: tuple[op.OpenProducer, ...] = ()
+    if sink.targets:
+        opened = yield op.DescribeProducers(sink.targets)
+    listed: tuple[op.Listed, ...] = yield op.ListTransactions(sink.prefix)
+    hanging = {producer.pid for producer in opened}
+    ids = tuple(
+        sorted(
+            t.id for t in listed if is_task_id(sink.prefix, t.id) and (t.state is op.State.ONGOING or t.pid in hanging)
+        )
+    )
+    if not ids:
+        return (), ()
+    described: tuple[op.Described, ...] = yield op.DescribeTransactions(ids)
+    left = tuple(Owner(d.id, d.pid, d.epoch) for d in described if d.state is op.State.ONGOING)
+    by_pid = {d.pid: d for d in described}
+    strays = tuple(p for p in opened if p.pid in by_pid and _is_stray(p, by_pid[p.pid]))
+    return left, strays
+
+
+def _is_stray(producer: op.OpenProducer, known: op.Described) -> bool:
+    if known.state is op.State.ENDING:
+        return False
+    return known.state is not op.State.ONGOING or known.epoch != producer.epoch
+
+
+def p0_look(state: Planning) -> Steps[Planning]:
+    """What earlier drivers left open. Before the fence: whatever is seen here is not a successor's."""
+    left, strays = yield from find_open(state.sink)
+    return replace(state, left=left, strays=strays)
+
+
+def p1_fence(state: Planning) -> Steps[Planning]:
+    """Fence every earlier driver."""
+    driver: Owner = yield op.InitProducerId(state.sink.prefix, state.sink.driver_timeout_ms)
+    return replace(state, driver=driver)
+
+
+def read_record(sink: Sink, window: op.Window) -> Steps[Record]:
+    """The last committed record in this window of the decision topic, or before it."""
+    messages = window.messages
+    while True:
+        decided = last_decided(messages)
+        if decided is not None:
+            return decided
+        if window.first:
+            return Record()
+        window = yield op.ReadDecisions(sink.decision, window.start)
+        messages = window.messages + messages
+
+
+def last_decided(messages: tuple[op.Message, ...]) -> Record | None:
+    """The last record whose producer's next marker is a COMMIT."""
+    pending: dict[int, Record] = {}
+    decided = None
+    for message in messages:
+        if message.record is not None:
+            pending[message.pid] = message.record
+        elif (record := pending.pop(message.pid, None)) is not None and message.commit:
+            decided = record
+    return decided
+
+
+def p2_read(state: Planning) -> Steps[Planning]:
+    """The decision topic must be stable to its end; then the record."""
+    sink, driver = state.sink, state.driver
+    window: op.Window = yield op.ReadDecisions(sink.decision)
+    if window.stable < window.end:
+        opened: tuple[op.OpenProducer, ...] = yield op.DescribeProducers((sink.decision,))
+        for producer in opened:
+            if driver is not None and producer.pid == driver.pid and producer.epoch >= driver.epoch:
+                raise AnotherDriverError(f"{sink.prefix}: another driver has taken over")
+            outcome: op.Outcome = yield op.WriteTxnMarkers(producer.at, producer.pid, producer.epoch, commit=False)
+            if outcome is op.Outcome.DENIED:
+                raise NotVerifiedError(
+                    f"{sink.prefix}: a decision's marker was lost in {sink.decision.topic}, and ending it needs "
+                    f"ClusterAction; let an operator who has it run `oncelog sink settle {sink.prefix}`"
+                )
+        window = yield op.ReadDecisions(sink.decision)
+        if window.stable < window.end:
+            raise NotVerifiedError(
+                f"{sink.prefix}: {sink.decision.topic} has a transaction open that is not the sink's"
+            )
+    record = yield from read_record(sink, window)
+    return replace(state, record=record)
+
+
+def p3_finish(state: Planning) -> Steps[Planning]:
+    """Finish what is decided."""
+    record = state.carried().record
+    if not record.settled:
+        yield from commit_all(record.transactions)
+        yield from verify_all(state.sink, record.transactions)
+    return state
+
+
+def p3_write(state: Planning) -> Steps[Planning]:
+    """Write this plan's record: settled, and numbered, so that a fenced driver stops here and a task knows its plan."""
+    driver, record = state.carried().driver, state.carried().record
+    mine = replace(record, plan=record.plan + 1, settled=True, transactions=())
+    after, place = yield from write_record(state.sink, driver, mine)
+    yield from see_commit(state.sink, place)
+    # P4 still has to know what was decided: those are not left-overs.
+    decided = {(t.owner.pid, t.owner.epoch) for t in record.transactions}
+    return replace(
+        state,
+        driver=after,
+        record=mine,
+        left=tuple(owner for owner in state.left if (owner.pid, owner.epoch) not in decided),
+        strays=tuple(stray for stray in state.strays if (stray.pid, stray.epoch) not in decided),
+    )
+
+
+def p4_clear(state: Planning) -> Steps[Planning]:
+    """Abort what earlier drivers left open, and nothing else."""
+    yield from abort_left(state.sink, state.left)
+    for stray in state.strays:
+        yield op.WriteTxnMarkers(stray.at, stray.pid, stray.epoch, commit=False)
+    return state
+
+
+def abort_left(sink: Sink, left: tuple[Owner, ...]) -> Steps[None]:
+    """EndTxn(abort) for each, and look afterwards whether a marker was lost."""
+    if not left:
+        return
+    yield op.EndAll(left, commit=False)
+    if not sink.targets:
+        return
+    yield op.AwaitEnded(left)
+    opened: tuple[op.OpenProducer, ...] = yield op.DescribeProducers(sink.targets)
+    ended = {(owner.pid, owner.epoch) for owner in left}
+    for producer in opened:
+        if (producer.pid, producer.epoch) in ended:
+            yield op.WriteTxnMarkers(producer.at, producer.pid, producer.epoch, commit=False)
+
+
+PLAN: tuple[Phase[Planning], ...] = (p0_look, p1_fence, p2_read, p3_finish, p3_write, p4_clear)
+"""Their order is the protocol: the explorer shows what goes wrong when two of them change places."""

@@ -1,0 +1,81 @@
+"""The decision record: the last message of the decision topic, the one truth about which batch is committed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from oncelog.spark.commit.names import TopicPartition
+
+STREAM, APP, WRITE = "stream", "app", "write"
+"""Who wrote: a streaming query, a batch write with txnAppId, a batch write without (nothing to compare)."""
+
+
+class Owner(NamedTuple):
+    """A transactional producer: enough to end its transaction from any process. `sequence`: the next one."""
+
+    id: str
+    pid: int
+    epoch: int
+    sequence: int = 0
+
+
+class Span(NamedTuple):
+    """First and last offset that a transaction wrote in one partition."""
+
+    at: TopicPartition
+    first: int
+    last: int
+
+
+class Transaction(NamedTuple):
+    """One prepared task transaction."""
+
+    owner: Owner
+    spans: tuple[Span, ...]
+
+
+class Source(NamedTuple):
+    """Whose rows, and which of them: query id and batch id, or txnAppId and txnVersion."""
+
+    kind: str
+    query: str
+    batch: int
+
+
+NOBODY = Source(WRITE, "", -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the decision topic's last committed message says."""
+
+    source: Source = NOBODY
+    plan: int = 0
+    slots: int = 0
+    rows: int = 0
+    settled: bool = True
+    transactions: tuple[Transaction, ...] = ()
+
+    def encode(self) -> bytes:
+        """As JSON, for people who look into the topic."""
+        return msgspec.json.encode({"version": 1, "record": self})
+
+
+EMPTY = Record()
+"""Before the first plan."""
+
+
+class _Envelope(msgspec.Struct):
+    version: int
+    record: Record
+
+
+def decode_record(data: bytes) -> Record:
+    """The record in a message's value. Raises msgspec.ValidationError when it is not one of ours."""
+    envelope = msgspec.json.decode(data, type=_Envelope)
+    if envelope.version != 1:
+        raise msgspec.ValidationError(f"decision record of version {envelope.version}: written by a newer oncelog")
+    return envelope.record

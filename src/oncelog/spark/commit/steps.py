@@ -1,0 +1,105 @@
+"""Phases, how they are run one after the other, and the few steps that several programs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.errors import AnotherDriverError, NotDecidedError, NotVerifiedError, TornBatchError
+from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.commit.record import Owner, Record, Transaction
+
+T = TypeVar("T")
+Steps = Generator[op.Operation, Any, T]
+Phase = Callable[[T], Steps[T]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """What every process of one sink knows."""
+
+    prefix: str
+    decision: TopicPartition
+    targets: tuple[TopicPartition, ...] = ()
+    """Output partitions known beforehand, for the search after lost markers."""
+    driver_timeout_ms: int = 10_000
+    task_timeout_ms: int = 900_000
+    margin_ms: int = 30_000
+    """A prepared transaction with less time left than this is not committed any more."""
+
+
+def run(phases: tuple[Phase[T], ...], state: T) -> Steps[T]:
+    """One phase after the other."""
+    for phase in phases:
+        state = yield from phase(state)
+    return state
+
+
+def write_record(sink: Sink, driver: Owner, record: Record) -> Steps[tuple[Owner, op.Place]]:
+    """One transaction under the driver that writes the record -> (driver afterwards, where its marker will be)."""
+    produced: op.Produced = yield op.Produce(driver, sink.decision, record)
+    if produced.outcome is not op.Outcome.DONE:
+        raise AnotherDriverError(f"{sink.prefix}: another driver has taken over (the decision record was refused)")
+    ended: op.Ended = yield op.EndTxn(driver._replace(sequence=driver.sequence + 1), commit=True)
+    if ended.outcome is not op.Outcome.DONE:
+        raise AnotherDriverError(
+            f"{sink.prefix}: another driver has taken over, or the decision came too late ({ended.outcome})"
+        )
+    return ended.owner, op.Place(sink.decision, driver.pid, produced.offset)
+
+
+def see_commit(sink: Sink, place: op.Place) -> Steps[None]:
+    """Look until the decision partition shows the COMMIT marker; repair nothing."""
+    (marker,) = yield op.FindMarkers((place,))
+    if marker is not op.Marker.COMMIT:
+        raise NotDecidedError(
+            f"{sink.prefix}: the decision at {place.at.topic} offset {place.after} is not committed (marker {marker}); "
+            "Spark replays the batch"
+        )
+
+
+def commit_all(transactions: tuple[Transaction, ...]) -> Steps[None]:
+    """EndTxn(commit) for each. The answers prove nothing either way: only the markers do."""
+    if transactions:
+        yield op.EndAll(tuple(t.owner for t in transactions), commit=True)
+
+
+def verify_all(sink: Sink, transactions: tuple[Transaction, ...]) -> Steps[None]:
+    """Find each one's COMMIT marker behind its rows, or repair it, or fail loudly."""
+    wanted = [(t, span) for t in transactions for span in t.spans]
+    if not wanted:
+        return
+    places = tuple(op.Place(span.at, t.owner.pid, span.last) for t, span in wanted)
+    markers: tuple[op.Marker, ...] = yield op.FindMarkers(places)
+    missing = [pair for pair, marker in zip(wanted, markers, strict=True) if marker is op.Marker.MISSING]
+    aborted = [pair for pair, marker in zip(wanted, markers, strict=True) if marker is op.Marker.ABORT]
+    if missing:
+        opened: tuple[op.OpenProducer, ...] = yield op.DescribeProducers(tuple(sorted({s.at for _, s in missing})))
+        for t, span in missing:
+            if op.OpenProducer(span.at, t.owner.pid, t.owner.epoch, span.first) in opened:
+                yield from _repair(sink, t.owner, span.at)
+        again: tuple[op.Marker, ...] = yield op.FindMarkers(
+            tuple(op.Place(s.at, t.owner.pid, s.last) for t, s in missing)
+        )
+        aborted += [pair for pair, marker in zip(missing, again, strict=True) if marker is op.Marker.ABORT]
+        if op.Marker.MISSING in again and not aborted:
+            raise NotVerifiedError(
+                f"{sink.prefix}: a commit marker is missing in {sorted({str(s.at) for _, s in missing})}"
+            )
+    if aborted:
+        lost = ", ".join(f"{t.owner.id} in {s.at.topic}-{s.at.partition} {s.first}..{s.last}" for t, s in aborted)
+        raise TornBatchError(
+            f"{sink.prefix}: decided transactions were aborted before they could be committed (time-out "
+            f"{sink.task_timeout_ms} ms?): {lost}. Write these rows again, then `oncelog sink abort {sink.prefix}`"
+        )
+
+
+def _repair(sink: Sink, owner: Owner, at: TopicPartition) -> Steps[None]:
+    outcome: op.Outcome = yield op.WriteTxnMarkers(at, owner.pid, owner.epoch, commit=True)
+    if outcome is op.Outcome.DENIED:
+        raise NotVerifiedError(
+            f"{sink.prefix}: the commit marker of {owner.id} was lost in {at.topic}-{at.partition}, and writing it "
+            f"needs ClusterAction; let an operator who has it run `oncelog sink settle {sink.prefix}`"
+        )

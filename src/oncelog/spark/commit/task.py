@@ -1,0 +1,151 @@
+"""Task(b, slot, attempt): what one attempt of a task does. Steps K1 to K4."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.errors import AnotherDriverError, MisuseError
+from oncelog.spark.commit.names import Attempt, task_id
+from oncelog.spark.commit.plan import Carried, read_record
+from oncelog.spark.commit.record import APP, WRITE, Owner, Record, Source, Transaction
+from oncelog.spark.commit.steps import Phase, Sink, Steps
+
+
+class Skipped(NamedTuple):
+    """The batch is committed already: `rows` were counted here, the record says `total` for all slots."""
+
+    slot: int
+    rows: int
+    total: int
+
+
+class Prepared(NamedTuple):
+    """Everything is written and acknowledged, nothing is committed; `transaction` is None without rows."""
+
+    slot: int
+    transaction: Transaction | None
+    rows: int
+    carried: Carried
+    source: Source
+
+
+TaskMessage = Skipped | Prepared
+
+
+class Permission(NamedTuple):
+    """Options `adoptCheckpoint` and `takeOver`."""
+
+    adopt_checkpoint: bool = False
+    take_over: bool = False
+
+
+NO_PERMISSION = Permission()
+
+
+@dataclass(frozen=True, slots=True)
+class Tasking:
+    """The state between two phases of a task."""
+
+    sink: Sink
+    carried: Carried
+    source: Source
+    attempt: Attempt
+    permission: Permission = NO_PERMISSION
+    name: Callable[[str, int, Attempt], str] = task_id
+    skip: bool = False
+    owner: Owner | None = None
+    rows: op.Rows | None = None
+
+    def message(self) -> TaskMessage:
+        """K4."""
+        if self.rows is None:
+            raise ValueError("the task has not run")
+        record = self.carried.record
+        if self.skip:
+            return Skipped(self.attempt.slot, self.rows.rows, record.rows)
+        transaction = None
+        if self.owner is not None and self.rows.spans:
+            transaction = Transaction(self.owner, self.rows.spans)
+        return Prepared(self.attempt.slot, transaction, self.rows.rows, self.carried, self.source)
+
+
+def already_committed(record: Record, source: Source, permission: Permission) -> bool:
+    """Whether this batch is in the record. Raises MisuseError if the two cannot belong together."""
+    last = record.source
+    if last.kind == WRITE:
+        last = last._replace(batch=-1)
+    elif (last.kind, last.query) != (source.kind, source.query):
+        if permission.take_over:
+            return False
+        raise MisuseError(
+            f"transactionalIdPrefix belongs to {last.kind} {last.query!r} (last batch {last.batch}), this is "
+            f"{source.kind} {source.query!r}: use another prefix, or takeOver=true if the former one never runs again"
+        )
+    if source.kind == APP:
+        return source.batch <= last.batch
+    if source.kind == WRITE:
+        return False
+    return _compare_batches(last.batch, source, permission)
+
+
+def _compare_batches(last: int, source: Source, permission: Permission) -> bool:
+    if source.batch == last:
+        return True
+    if source.batch < last:
+        raise MisuseError(
+            f"the checkpoint is older than the sink: it is at batch {source.batch}, the sink has committed {last}. "
+            "If another driver of this query was running a moment ago, start the query again; else restore the "
+            "checkpoint"
+        )
+    if source.batch > last + 1 and not permission.adopt_checkpoint:
+        raise MisuseError(
+            f"the checkpoint is at batch {source.batch}, the sink at {last}: batches between never came here. "
+            "adoptCheckpoint=true accepts that, for a query that moved here from another sink"
+        )
+    return False
+
+
+def k1_compare(state: Tasking) -> Steps[Tasking]:
+    """The record must still be the plan's own; it tells whether the batch is committed already."""
+    window: op.Window = yield op.ReadDecisions(state.sink.decision)
+    now = None
+    if window.stable == window.end:
+        now = yield from read_record(state.sink, window)
+    if now != state.carried.record:
+        raise AnotherDriverError(
+            f"{state.sink.prefix}: another driver is at work, the record is not this plan's any more"
+        )
+    return replace(state, skip=already_committed(now, state.source, state.permission))
+
+
+def k2_begin(state: Tasking) -> Steps[Tasking]:
+    """An id of this attempt's own, fresh: a late EndTxn of the former transaction cannot reach it.
+
+    The shell must not repeat this request when its answer is lost: a copy that lands after the decision would abort
+    what was decided. The attempt fails instead, and the next one has another id.
+    """
+    if state.skip:
+        return state
+    name = state.name(state.sink.prefix, state.carried.record.plan, state.attempt)
+    owner: Owner = yield op.InitProducerId(name, state.sink.task_timeout_ms)
+    return replace(state, owner=owner)
+
+
+def k3_produce(state: Tasking) -> Steps[Tasking]:
+    """All rows, acks=all, every answer awaited. A skipped batch's rows are counted only."""
+    owner = state.owner if state.owner is not None else Owner("", -1, -1)
+    rows: op.Rows = yield op.ProduceRows(owner)
+    if rows.outcome is not op.Outcome.DONE:
+        raise AnotherDriverError(f"{owner.id}: fenced, another attempt or driver is at work")
+    return replace(state, rows=rows)
+
+
+TASK: tuple[Phase[Tasking], ...] = (k1_compare, k2_begin, k3_produce)
+
+
+def abandon(owner: Owner) -> Steps[None]:
+    """A task that fails or is killed: best effort."""
+    yield op.EndTxn(owner, commit=False)

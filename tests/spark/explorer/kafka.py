@@ -1,0 +1,374 @@
+"""A small model of Kafka: one transaction coordinator, two output partitions, the decision partition.
+
+States are immutable; every operation of the sink's protocol is a function from a state to all its outcomes. Both
+transaction protocols are modelled: the old one (transaction.version 0/1) and the new one (2, EndTxn v5). Rules of
+TransactionCoordinator.scala and ProducerAppendInfo.java, Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.commit.record import Owner, Span
+
+DECISION = 2
+PARTITIONS = (TopicPartition("out", 0), TopicPartition("out", 1), TopicPartition("p-commits", 0))
+INDEX = {partition: index for index, partition in enumerate(PARTITIONS)}
+
+EMPTY, ONGOING = "E", "O"
+PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = "PC", "PA", "CC", "CA"
+_STATES = {
+    EMPTY: op.State.EMPTY,
+    ONGOING: op.State.ONGOING,
+    PREPARE_COMMIT: op.State.ENDING,
+    PREPARE_ABORT: op.State.ENDING,
+    COMPLETE_COMMIT: op.State.COMPLETE,
+    COMPLETE_ABORT: op.State.COMPLETE,
+}
+LONG = 10**9
+
+DATA, COMMIT, ABORT = 0, 1, 2
+
+
+class Txn(NamedTuple):
+    """What the coordinator knows of one id. `parts`: in the transaction, later those whose marker is still to be sent."""
+
+    pid: int
+    epoch: int
+    state: str = EMPTY
+    parts: tuple[int, ...] = ()
+    generation: int = 0
+
+
+class Entry(NamedTuple):
+    """One entry of a log: a row or record (payload), or a marker."""
+
+    pid: int
+    epoch: int
+    kind: int
+    payload: Any = None
+
+
+class Kafka(NamedTuple):
+    """The whole cluster."""
+
+    txns: tuple[tuple[str, Txn], ...]
+    logs: tuple[tuple[Entry, ...], ...]
+
+
+class Step(NamedTuple):
+    """One outcome of an operation: progress != None means that the operation is only half done."""
+
+    kafka: Kafka
+    answer: Any = None
+    progress: Any = None
+
+
+NOTHING = Kafka((), ((), (), ()))
+
+
+class Pids:
+    """Producer ids that do not depend on the order of events: one for each (id, generation)."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], int] = {}
+
+    def __call__(self, name: str, generation: int) -> int:
+        return self._known.setdefault((name, generation), 1000 + len(self._known))
+
+
+def _with(kafka: Kafka, name: str, txn: Txn) -> Kafka:
+    txns = dict(kafka.txns)
+    txns[name] = txn
+    return kafka._replace(txns=tuple(sorted(txns.items())))
+
+
+def _find(kafka: Kafka, name: str) -> Txn | None:
+    return dict(kafka.txns).get(name)
+
+
+def _append(kafka: Kafka, part: int, entry: Entry) -> Kafka:
+    logs = list(kafka.logs)
+    logs[part] = (*logs[part], entry)
+    return kafka._replace(logs=tuple(logs))
+
+
+def known_epoch(log: tuple[Entry, ...], pid: int) -> int:
+    """The producer's epoch as the partition knows it, -1 if it does not."""
+    return max((entry.epoch for entry in log if entry.pid == pid), default=-1)
+
+
+def open_since(log: tuple[Entry, ...]) -> dict[int, int]:
+    """pid -> first offset of its open transaction."""
+    opened: dict[int, int] = {}
+    for offset, entry in enumerate(log):
+        if entry.kind == DATA:
+            opened.setdefault(entry.pid, offset)
+        else:
+            opened.pop(entry.pid, None)
+    return opened
+
+
+def committed(log: tuple[Entry, ...]) -> list[Any]:
+    """Payloads that read_committed shows, or will show once everything before them has ended."""
+    rows: list[Any] = []
+    pending: dict[int, list[Any]] = {}
+    for entry in log:
+        if entry.kind == DATA:
+            pending.setdefault(entry.pid, []).append(entry.payload)
+        elif entry.kind == COMMIT:
+            rows += pending.pop(entry.pid, [])
+        else:
+            pending.pop(entry.pid, None)
+    return rows
+
+
+def first_marker(log: tuple[Entry, ...], pid: int, after: int) -> int | None:
+    """Kind of the first marker of this producer behind an offset."""
+    return next((e.kind for e in log[after + 1 :] if e.pid == pid and e.kind != DATA), None)
+
+
+class Cluster:
+    """The operations, for one generation of the transaction protocol."""
+
+    def __init__(self, *, new: bool, max_epoch: int = 1000) -> None:
+        self.new = new
+        self.max_epoch = max_epoch
+        self.pids = Pids()
+        self._table: dict[type, Callable[[Kafka, Any, Any], list[Step]]] = {
+            op.ListTransactions: self._list,
+            op.DescribeTransactions: self._describe,
+            op.DescribeProducers: self._producers,
+            op.InitProducerId: self._init,
+            op.EndTxn: self._end,
+            op.EndAll: self._end_all,
+            op.AwaitEnded: self._await_ended,
+            op.ReadDecisions: self._read,
+            op.Produce: self._produce,
+            op.FindMarkers: self._find_markers,
+            op.WriteTxnMarkers: self._write_markers,
+        }
+
+    def apply(self, kafka: Kafka, operation: op.Operation, progress: Any) -> list[Step]:
+        """All outcomes; none if it has to wait."""
+        return self._table[type(operation)](kafka, operation, progress)
+
+    # Reading
+
+    def _list(self, kafka: Kafka, o: op.ListTransactions, _: Any) -> list[Step]:
+        return [Step(kafka, tuple(op.Listed(n, t.pid, _STATES[t.state]) for n, t in kafka.txns if n != o.prefix))]
+
+    def _describe(self, kafka: Kafka, o: op.DescribeTransactions, _: Any) -> list[Step]:
+        found = ((n, t) for n, t in kafka.txns if n in o.ids)
+        return [Step(kafka, tuple(op.Described(n, t.pid, t.epoch, _STATES[t.state], LONG) for n, t in found))]
+
+    def _producers(self, kafka: Kafka, o: op.DescribeProducers, _: Any) -> list[Step]:
+        answer = []
+        for partition in o.partitions:
+            log = kafka.logs[INDEX[partition]]
+            for pid, start in open_since(log).items():
+                answer.append(op.OpenProducer(partition, pid, known_epoch(log, pid), start))
+        return [Step(kafka, tuple(sorted(answer)))]
+
+    def _read(self, kafka: Kafka, o: op.ReadDecisions, _: Any) -> list[Step]:
+        log = kafka.logs[DECISION]
+        messages = tuple(
+            op.Message(offset, e.pid, e.epoch, e.payload if e.kind == DATA else None, e.kind == COMMIT)
+            for offset, e in enumerate(log)
+        )
+        stable = min(open_since(log).values(), default=len(log))
+        return [Step(kafka, op.Window(0, len(log), stable, True, messages))]
+
+    def _find_markers(self, kafka: Kafka, o: op.FindMarkers, _: Any) -> list[Step]:
+        answer = []
+        for place in o.places:
+            part = INDEX[place.at]
+            kind = first_marker(kafka.logs[part], place.pid, place.after)
+            if kind is None and self._coming(kafka, part, place.pid):
+                return []
+            answer.append({None: op.Marker.MISSING, COMMIT: op.Marker.COMMIT, ABORT: op.Marker.ABORT}[kind])
+        return [Step(kafka, tuple(answer))]
+
+    def _coming(self, kafka: Kafka, part: int, pid: int) -> bool:
+        return any(
+            t.pid == pid and t.state in (PREPARE_COMMIT, PREPARE_ABORT) and part in t.parts for _, t in kafka.txns
+        )
+
+    def _await_ended(self, kafka: Kafka, o: op.AwaitEnded, _: Any) -> list[Step]:
+        for owner in o.owners:
+            txn = _find(kafka, owner.id)
+            if txn is not None and txn.pid == owner.pid and txn.state in (PREPARE_COMMIT, PREPARE_ABORT):
+                return []
+        return [Step(kafka)]
+
+    # The coordinator
+
+    def _init(self, kafka: Kafka, o: op.InitProducerId, _: Any) -> list[Step]:
+        txn = _find(kafka, o.id)
+        if txn is None:
+            txn = Txn(self.pids(o.id, 0), -1)
+        if txn.state in (PREPARE_COMMIT, PREPARE_ABORT):
+            return []
+        if txn.state == ONGOING:
+            return [Step(self.abort(kafka, o.id), None, "fencing")]
+        if txn.epoch >= self.max_epoch:
+            generation = txn.generation + 1
+            txn = Txn(self.pids(o.id, generation), 0, EMPTY, (), generation)
+        else:
+            txn = Txn(txn.pid, txn.epoch + 1, EMPTY, (), txn.generation)
+        return [Step(_with(kafka, o.id, txn), Owner(o.id, txn.pid, txn.epoch))]
+
+    def abort(self, kafka: Kafka, name: str) -> Kafka:
+        """The coordinator's own abort (fence or time-out): both protocols move the epoch."""
+        txn = _find(kafka, name)
+        assert txn is not None
+        return _with(kafka, name, txn._replace(state=PREPARE_ABORT, epoch=txn.epoch + 1))
+
+    def _end(self, kafka: Kafka, o: op.EndTxn, _: Any) -> list[Step]:
+        result = self.end(kafka, o.owner, o.commit)
+        if result is None:
+            return []
+        after, outcome, epoch = result
+        owner = o.owner if epoch == o.owner.epoch else o.owner._replace(epoch=epoch, sequence=0)
+        return [Step(after, op.Ended(outcome, owner))]
+
+    def _end_all(self, kafka: Kafka, o: op.EndAll, progress: Any) -> list[Step]:
+        done = progress or (None,) * len(o.owners)
+        steps = []
+        for index, owner in enumerate(o.owners):
+            result = self.end(kafka, owner, o.commit) if done[index] is None else None
+            if result is not None:
+                after = (*done[:index], result[1], *done[index + 1 :])
+                complete = None not in after
+                steps.append(Step(result[0], after if complete else None, None if complete else after))
+        return steps
+
+    def end(self, kafka: Kafka, owner: Owner, commit: bool) -> tuple[Kafka, op.Outcome, int] | None:
+        """EndTxn -> (state, outcome, epoch afterwards), or None: CONCURRENT_TRANSACTIONS."""
+        txn = _find(kafka, owner.id)
+        if txn is None or txn.pid != owner.pid:
+            return kafka, op.Outcome.FENCED, owner.epoch
+        return (self._end_new if self.new else self._end_old)(kafka, owner, commit, txn)
+
+    def _end_old(self, kafka: Kafka, owner: Owner, commit: bool, txn: Txn) -> tuple[Kafka, op.Outcome, int] | None:
+        if owner.epoch != txn.epoch:
+            return kafka, op.Outcome.FENCED, owner.epoch
+        if txn.state == ONGOING:
+            after = txn._replace(state=PREPARE_COMMIT if commit else PREPARE_ABORT)
+            return _with(kafka, owner.id, after), op.Outcome.DONE, owner.epoch
+        if txn.state == (PREPARE_COMMIT if commit else PREPARE_ABORT):
+            return None
+        done = txn.state == (COMPLETE_COMMIT if commit else COMPLETE_ABORT)
+        return kafka, op.Outcome.DONE if done else op.Outcome.INVALID_STATE, owner.epoch
+
+    def _end_new(self, kafka: Kafka, owner: Owner, commit: bool, txn: Txn) -> tuple[Kafka, op.Outcome, int] | None:
+        retry, current = txn.epoch == owner.epoch + 1, txn.epoch == owner.epoch
+        wanted = (PREPARE_COMMIT, COMPLETE_COMMIT) if commit else (PREPARE_ABORT, COMPLETE_ABORT)
+        if txn.state == ONGOING and current:
+            after = txn._replace(state=wanted[0], epoch=txn.epoch + 1)
+            return _with(kafka, owner.id, after), op.Outcome.DONE, after.epoch
+        if txn.state in (PREPARE_COMMIT, PREPARE_ABORT) and retry:
+            return None if txn.state == wanted[0] else (kafka, op.Outcome.INVALID_STATE, owner.epoch)
+        if txn.state in (COMPLETE_COMMIT, COMPLETE_ABORT) and retry:
+            done = txn.state == wanted[1]
+            return kafka, op.Outcome.DONE if done else op.Outcome.INVALID_STATE, txn.epoch if done else owner.epoch
+        if txn.state in (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT) and current:
+            if commit:
+                return kafka, op.Outcome.INVALID_STATE, owner.epoch
+            after = txn._replace(state=COMPLETE_ABORT, epoch=txn.epoch + 1)
+            return _with(kafka, owner.id, after), op.Outcome.DONE, after.epoch
+        return kafka, op.Outcome.FENCED, owner.epoch
+
+    # Producing: first the coordinator takes the partition in, then the partition appends
+
+    def _produce(self, kafka: Kafka, o: op.Produce, progress: Any) -> list[Step]:
+        return self.produce(kafka, o.owner, DECISION, o.record, progress)
+
+    def produce(self, kafka: Kafka, owner: Owner, part: int, payload: Any, progress: Any) -> list[Step]:
+        """One row or record -> Produced, in two steps."""
+        refused = op.Produced(op.Outcome.FENCED)
+        txn = _find(kafka, owner.id)
+        if progress is None:
+            if txn is None or (txn.pid, txn.epoch) != (owner.pid, owner.epoch):
+                return [Step(kafka, refused)]
+            if txn.state in (PREPARE_COMMIT, PREPARE_ABORT):
+                return []
+            added = txn.parts if txn.state == ONGOING else ()
+            after = txn._replace(state=ONGOING, parts=tuple(sorted({*added, part})))
+            return [Step(_with(kafka, owner.id, after), None, "added")]
+        log = kafka.logs[part]
+        hanging = owner.pid in open_since(log)
+        verified = txn is not None and txn.state == ONGOING and txn.epoch == owner.epoch and part in txn.parts
+        if known_epoch(log, owner.pid) > owner.epoch or not (hanging or verified):
+            return [Step(kafka, refused)]
+        return [
+            Step(
+                _append(kafka, part, Entry(owner.pid, owner.epoch, DATA, payload)),
+                op.Produced(op.Outcome.DONE, len(log)),
+            )
+        ]
+
+    def rows(self, kafka: Kafka, owner: Owner, rows: tuple[tuple[int, Any], ...], progress: Any) -> list[Step]:
+        """ProduceRows: (partition, row) one after the other -> Rows."""
+        done, half = progress or ((), None)
+        if len(done) == len(rows):
+            return [Step(kafka, op.Rows(op.Outcome.DONE, len(rows), _spans(rows, done)))]
+        part, payload = rows[len(done)]
+        steps = []
+        for step in self.produce(kafka, owner, part, payload, half):
+            if step.progress is not None:
+                steps.append(Step(step.kafka, None, (done, step.progress)))
+            elif step.answer.outcome is not op.Outcome.DONE:
+                steps.append(Step(step.kafka, op.Rows(step.answer.outcome, 0, ())))
+            elif len(done) + 1 == len(rows):
+                spans = _spans(rows, (*done, step.answer.offset))
+                steps.append(Step(step.kafka, op.Rows(op.Outcome.DONE, len(rows), spans)))
+            else:
+                steps.append(Step(step.kafka, None, ((*done, step.answer.offset), None)))
+        return steps
+
+    # Markers
+
+    def _write_markers(self, kafka: Kafka, o: op.WriteTxnMarkers, _: Any) -> list[Step]:
+        after = self.marker(kafka, INDEX[o.at], o.pid, o.epoch, commit=o.commit)
+        return [Step(after or kafka, op.Outcome.FENCED if after is None else op.Outcome.DONE)]
+
+    def marker(
+        self, kafka: Kafka, part: int, pid: int, epoch: int, *, commit: bool, strict: bool = False
+    ) -> Kafka | None:
+        """Append a marker; None if its epoch is too old. `strict`: the coordinator's own of the new protocol."""
+        log = kafka.logs[part]
+        known = known_epoch(log, pid)
+        if epoch < known or (strict and epoch == known and pid in open_since(log)):
+            return None
+        return _append(kafka, part, Entry(pid, epoch, COMMIT if commit else ABORT))
+
+    def pending_markers(self, kafka: Kafka) -> Iterator[tuple[str, Txn, int]]:
+        """(id, transaction, partition) of every marker that the coordinator still has to write."""
+        for name, txn in kafka.txns:
+            if txn.state in (PREPARE_COMMIT, PREPARE_ABORT):
+                for part in txn.parts:
+                    yield name, txn, part
+
+    def deliver(self, kafka: Kafka, name: str, txn: Txn, part: int, *, lost: bool = False) -> Kafka:
+        """The coordinator's marker arrives, or its partition is taken for deleted; with the last one it is complete."""
+        after = kafka
+        if not lost:
+            after = (
+                self.marker(kafka, part, txn.pid, txn.epoch, commit=txn.state == PREPARE_COMMIT, strict=self.new)
+                or kafka
+            )
+        left = tuple(p for p in txn.parts if p != part)
+        state = txn.state if left else (COMPLETE_COMMIT if txn.state == PREPARE_COMMIT else COMPLETE_ABORT)
+        return _with(after, name, txn._replace(parts=left, state=state))
+
+
+def _spans(rows: tuple[tuple[int, Any], ...], offsets: tuple[int, ...]) -> tuple[Span, ...]:
+    spans: dict[int, Span] = {}
+    for (part, _), offset in zip(rows, offsets, strict=True):
+        first = spans[part].first if part in spans else offset
+        spans[part] = Span(PARTITIONS[part], first, offset)
+    return tuple(spans[part] for part in sorted(spans))

@@ -1,0 +1,183 @@
+"""The protocol with one rule taken out each. The explorer has to find what goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from oncelog.spark.commit import finish, plan, task
+from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.names import Attempt, task_id
+from oncelog.spark.commit.record import Owner
+from oncelog.spark.commit.steps import commit_all, verify_all, write_record
+from oncelog.spark.commit.task import Prepared
+from spark.explorer.explorer import Rules
+
+
+class Mutant(NamedTuple):
+    """A rule taken out, and the bounds (faults: kind, at most) within which that shows."""
+
+    rules: Rules
+    faults: dict[str, int]
+    batches: int = 1
+    begin: str = ""
+    recover: bool = True
+    targets: bool = True
+    split: int = 0
+    generations: tuple[bool, ...] = (True, False)
+
+
+def _plan(**changed: Any) -> tuple[Any, ...]:
+    return tuple(p for p in (changed.get(phase.__name__, phase) for phase in plan.PLAN) if p is not None)
+
+
+def _task(**changed: Any) -> tuple[Any, ...]:
+    return tuple(p for p in (changed.get(phase.__name__, phase) for phase in task.TASK) if p is not None)
+
+
+def _commit(**changed: Any) -> tuple[Any, ...]:
+    return tuple(p for p in (changed.get(phase.__name__, phase) for phase in finish.COMMIT) if p is not None)
+
+
+def share_driver(state: Any) -> Any:
+    """P1 without the fence: a new driver goes on with the former one's producer id and epoch."""
+    described = yield op.DescribeTransactions((state.sink.prefix,))
+    if described:
+        driver = Owner(described[0].id, described[0].pid, described[0].epoch)
+    else:
+        driver = yield op.InitProducerId(state.sink.prefix, 0)
+    return replace(state, driver=driver)
+
+
+def write_once(state: Any) -> Any:
+    """P3 writes only where something was to be settled: the plan has no number of its own."""
+    record = state.record
+    if record.plan and record.settled:
+        return state
+    return (yield from plan.p3_write(state))
+
+
+def same_number(state: Any) -> Any:
+    """P3 writes the record but does not count."""
+    driver, _ = yield from write_record(state.sink, state.driver, replace(state.record, settled=True, transactions=()))
+    return replace(state, driver=driver, record=replace(state.record, settled=True, transactions=()))
+
+
+def clear_open(state: Any) -> Any:
+    """P4 without what hangs in a partition only."""
+    yield from plan.abort_left(replace(state.sink, targets=()), state.left)
+    return state
+
+
+def older_goes_on(state: Any) -> Any:
+    """K1 without "later than b"."""
+    if state.carried.record.source.batch > state.source.batch:
+        return replace(state, skip=False)
+    return (yield from task.k1_compare(state))
+
+
+def never_skip(state: Any) -> Any:
+    """K1 without "committed already"."""
+    if state.carried.record.source.batch == state.source.batch:
+        return state
+    return (yield from task.k1_compare(state))
+
+
+def take_any(state: Any) -> Any:
+    """C1 without "of one plan": what is prepared is committed."""
+    prepared = [m for m in state.messages if isinstance(m, Prepared)]
+    if not prepared:
+        return state
+    return (yield from finish.c1_collect(replace(state, messages=tuple(prepared))))
+
+
+def check_state_only(state: Any) -> Any:
+    """C1b without the offsets."""
+    described = yield op.DescribeTransactions(tuple(t.owner.id for t in state.record.transactions))
+    if {(d.id, d.pid, d.epoch) for d in described} < {t.owner[:3] for t in state.record.transactions}:
+        raise finish.NotDecidedError("not open")
+    return state
+
+
+def finish_unverified(state: Any) -> Any:
+    """P3 without C4."""
+    if not state.record.settled:
+        yield from commit_all(state.record.transactions)
+    return state
+
+
+def settle_unverified(state: Any) -> Any:
+    """C5 before C4."""
+    state = yield from finish.c5_settle(state)
+    yield from verify_all(state.sink, state.record.transactions)
+    return replace(state, record=replace(state.record, settled=True))
+
+
+def abort_always(messages: Any) -> Any:
+    """Abort(b) although no message is missing."""
+    owners = tuple(m.transaction.owner for m in messages if isinstance(m, Prepared) and m.transaction is not None)
+    if owners:
+        yield op.EndAll(owners, commit=False)
+
+
+def without_attempt(prefix: str, number: int, attempt: Attempt) -> str:
+    """One id for all attempts of a task."""
+    return task_id(prefix, number, Attempt(attempt.slot, 0, 0))
+
+
+def without_task_attempt(prefix: str, number: int, attempt: Attempt) -> str:
+    """One id for attempts of different stage attempts."""
+    return task_id(prefix, number, attempt._replace(task_attempt_id=0))
+
+
+def without_plan(prefix: str, number: int, attempt: Attempt) -> str:
+    """One id for a task in every plan."""
+    return task_id(prefix, 0, attempt)
+
+
+def _swap(phases: tuple[Any, ...], first: Any, second: Any) -> tuple[Any, ...]:
+    places = {first: second, second: first}
+    return tuple(places.get(phase, phase) for phase in phases)
+
+
+def _move(phases: tuple[Any, ...], phase: Any, before: Any) -> tuple[Any, ...]:
+    rest = [other for other in phases if other is not phase]
+    rest.insert(rest.index(before), phase)
+    return tuple(rest)
+
+
+MUTANTS: dict[str, Mutant] = {
+    "P0 after P3": Mutant(Rules(plan=_move(plan.PLAN, plan.p0_look, plan.p4_clear)), {"driver": 1}),
+    "P1 no fence": Mutant(Rules(plan=_plan(p1_fence=share_driver)), {"driver": 1}, recover=False, generations=(False,)),
+    "P2 before P1": Mutant(Rules(plan=_move(plan.PLAN, plan.p2_read, plan.p1_fence)), {"driver": 1}),
+    "P3 nothing finished": Mutant(Rules(plan=_plan(p3_finish=None)), {"driver": 1}),
+    "P3 not verified": Mutant(Rules(plan=_plan(p3_finish=finish_unverified)), {"driver": 1, "lose": 1}),
+    "P3 not written": Mutant(Rules(plan=_plan(p3_write=write_once)), {"driver": 1}, 2),
+    "P3 not counted": Mutant(Rules(plan=_plan(p3_write=same_number)), {"driver": 1}, 2),
+    "P4 nothing cleared": Mutant(Rules(plan=_plan(p4_clear=None)), {"driver": 1}),
+    "P4 no second look": Mutant(Rules(plan=_plan(p4_clear=clear_open)), {"driver": 1, "lose": 1}),
+    "K1 later than b": Mutant(Rules(task=_task(k1_compare=older_goes_on)), {"rewind": 1}, 2),
+    "K1 never skips": Mutant(Rules(task=_task(k1_compare=never_skip)), {"driver": 1}),
+    "attempt not in the id": Mutant(Rules(name=without_attempt), {"twin": 1}),
+    "task attempt not in the id": Mutant(Rules(name=without_task_attempt), {"twin": 1}),
+    "plan not in the id": Mutant(Rules(name=without_plan), {"driver": 1}),
+    "K2 repeated": Mutant(Rules(repeat_init=True), {"dup": 1}),
+    "C1a after C5": Mutant(
+        Rules(commit=_move(finish.COMMIT, finish.c1a_look, finish.c6_clear)), {"driver": 1}, 2, begin="commit"
+    ),
+    "C1b not checked": Mutant(Rules(commit=_commit(c1b_check=None)), {"timeout": 1}),
+    "C1b no offsets": Mutant(
+        Rules(commit=_commit(c1b_check=check_state_only), name=without_task_attempt),
+        {"kill": 1, "twin": 1, "lose": 1},
+        recover=False,
+        targets=False,
+        split=2,
+    ),
+    "C2 after C3": Mutant(Rules(commit=_move(finish.COMMIT, finish.c3_commit, finish.c2_decide)), {"driver": 1}),
+    "C2v not seen": Mutant(Rules(commit=_commit(c2v_see=None)), {"driver": 1, "lose": 1}),
+    "C4 not verified": Mutant(Rules(commit=_commit(c4_verify=None)), {"lose": 1}),
+    "C5 before C4": Mutant(
+        Rules(commit=_commit(c4_verify=settle_unverified, c5_settle=None)), {"lose": 1, "driver": 1}
+    ),
+    "abort although decided": Mutant(Rules(abort=abort_always), {"slow": 1}),
+}
