@@ -75,6 +75,7 @@ class TransactionCoordinator:
         # Soft state, as in Kafka: what is lost with it costs a retry across a failover, never the outcome.
         self._unwritten: dict[str, set[Partition]] = {}
         self._continued: dict[str, _Continued] = {}
+        self._retries: dict[str, int] = {}  # until the record is replayed: empty unless it could not be written
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -258,7 +259,7 @@ class TransactionCoordinator:
         )
 
     def _complete(self, transaction: Transaction, now_ms: int) -> Effects:
-        self._deadlines.at_latest(transaction.transactional_id, now_ms + RETRY_MS)
+        self._retries[transaction.transactional_id] = now_ms + RETRY_MS
         return Effects(records=[self._record(transaction.complete(now_ms))])
 
     # -- records ------------------------------------------------------------------------------------------------------
@@ -270,6 +271,7 @@ class TransactionCoordinator:
         """Makes a record the state; IllegalTransitionError for one that no request can have made."""
         key: Any = record.key
         transactional_id: str = key.transactional_id
+        self._retries.pop(transactional_id, None)
         if record.value is None:
             self.transactions.pop(transactional_id, None)
             self._unwritten.pop(transactional_id, None)
@@ -305,12 +307,14 @@ class TransactionCoordinator:
 
     def deadline(self) -> int | None:
         """When `tick` is to be called at the latest, in ms of the wall clock."""
-        return self._deadlines.next()
+        due_ms = self._deadlines.next()
+        return min([*self._retries.values(), *([] if due_ms is None else [due_ms])], default=None)
 
     def tick(self, now_ms: int) -> Effects:
         """Aborts what has timed out, forgets idle transactional ids, tries again what could not be written."""
         effects = Effects()
-        for transactional_id in self._deadlines.pop_due(now_ms, TICK_LIMIT):
+        again = [name for name, due_ms in self._retries.items() if due_ms <= now_ms][:TICK_LIMIT]
+        for transactional_id in again or self._deadlines.pop_due(now_ms, TICK_LIMIT):
             transaction = self.transactions.get(transactional_id)
             if transaction is None:
                 continue
@@ -321,11 +325,12 @@ class TransactionCoordinator:
         due_ms = self._due(transaction)
         completes = transaction.prepared and not self._unwritten[transaction.transactional_id]
         if not completes and (due_ms is None or due_ms > now_ms):
+            self._retries.pop(transaction.transactional_id, None)
             self._schedule(transaction)
             return Effects()
-        self._deadlines.at_latest(transaction.transactional_id, now_ms + RETRY_MS)
         if completes:
             return self._complete(transaction, now_ms)
+        self._retries[transaction.transactional_id] = now_ms + RETRY_MS
         if transaction.state is not TransactionState.ONGOING:
             return Effects(records=[tombstone(transaction.transactional_id)])
         try:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import heapq
 
+_SLACK = 64
+"""Entries that may be out of date, beside one for each key, before the heap is made anew."""
+
 
 class Deadlines:
     """At most one wake-up a key, never later than the key's real deadline; who is woken looks whether it is time.
 
-    A deadline that moves into the future costs nothing: the wake-up comes early and `again` sets the next.
+    A deadline that moves into the future costs nothing: the wake-up comes early, and who is woken asks for the next.
     """
 
     def __init__(self) -> None:
@@ -21,6 +24,9 @@ class Deadlines:
         if scheduled is None or due_ms < scheduled:
             self._due[key] = due_ms
             heapq.heappush(self._heap, (due_ms, key))
+            if len(self._heap) > 2 * len(self._due) + _SLACK:
+                self._heap = [(due, name) for name, due in self._due.items()]
+                heapq.heapify(self._heap)
 
     def next(self) -> int | None:
         """The first wake-up."""
