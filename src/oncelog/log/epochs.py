@@ -18,11 +18,11 @@ FILE_NAME = "leader-epoch-checkpoint"
 class LeaderEpochs:
     """Epochs with their start offsets, both growing. Changes reach the file at `flush`."""
 
-    __slots__ = ("_dirty", "_disk", "_epochs", "_path", "_starts")
+    __slots__ = ("_dirty", "_disk", "_epochs", "_starts", "path")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
-        self._path = path
+        self.path = path
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self._dirty = False
@@ -30,7 +30,7 @@ class LeaderEpochs:
     def load(self) -> None:
         """Read the file; a missing or damaged one counts as empty, for recovery finds the epochs in the log."""
         try:
-            data = read_if_exists(self._disk, self._path) or b""
+            data = read_if_exists(self._disk, self.path) or b""
             rows = [(int(epoch), int(start)) for epoch, start in decode_checkpoint(data)]
         except (CorruptCheckpointError, ValueError):
             rows = []
@@ -69,7 +69,7 @@ class LeaderEpochs:
         """Bring the file up to date."""
         if self._dirty:
             rows = (f"{epoch} {start}" for epoch, start in zip(self._epochs, self._starts, strict=True))
-            self._disk.atomic_write(self._path, encode_checkpoint(rows))
+            self._disk.atomic_write(self.path, encode_checkpoint(rows))
             self._dirty = False
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:

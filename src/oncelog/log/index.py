@@ -31,10 +31,10 @@ class _IndexFile:
         self._size = -1  # nothing known to be in the file: the first flush replaces it
         self._pending = bytearray()
 
-    def read(self) -> bytes:
+    def read(self) -> bytes | None:
         data = read_if_exists(self._disk, self.path)
         self._size = -1 if data is None else len(data)
-        return data or b""
+        return data
 
     def append(self, entry: bytes) -> None:
         self._pending += entry
@@ -78,9 +78,9 @@ class OffsetIndex:
         return len(self._offsets) >= self._max_entries
 
     def load(self) -> bool:
-        """Read the file; return False, with nothing loaded, where its content is not that of an index."""
+        """Read the file; return False, with nothing loaded, where it is missing or no index."""
         data = self._file.read()
-        if len(data) % _OFFSET_ENTRY.size:
+        if data is None or len(data) % _OFFSET_ENTRY.size:
             return False
         flat = array("I", data)
         _to_native(flat)
@@ -158,9 +158,9 @@ class TimeIndex:
         return len(self._offsets) >= self._max_entries - 1
 
     def load(self) -> bool:
-        """Read the file; return False, with nothing loaded, where its content is not that of an index."""
+        """Read the file; return False, with nothing loaded, where it is missing or no index."""
         data = self._file.read()
-        if len(data) % _TIME_ENTRY.size:
+        if data is None or len(data) % _TIME_ENTRY.size:
             return False
         timestamps, offsets = array("q"), array("I")
         for timestamp, offset in _TIME_ENTRY.iter_unpack(data):

@@ -425,7 +425,11 @@ class Log:
 
     def _sync_paths(self, end: int) -> list[str]:
         segments = [segment for segment in self._segments.holding(self.recovery_point) if segment.base_offset < end]
-        return [*(path for segment in segments for path in segment.sync_paths()), self.directory]
+        paths = [path for segment in segments for path in segment.sync_paths()]
+        paths += self._snapshots.paths_from(self.recovery_point)
+        if self._epochs.latest is not None:
+            paths.append(self._epochs.path)
+        return [*paths, self.directory]
 
     def flush(self) -> None:
         """Bring everything to the device; `recovery_point` is the end of the log then."""

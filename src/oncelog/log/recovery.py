@@ -19,7 +19,6 @@ from oncelog.log.epochs import LeaderEpochs
 from oncelog.log.index import MAX_RELATIVE_OFFSET
 from oncelog.log.producer_state import CompletedTransaction, Origin, ProducerAppend, ProducerState
 from oncelog.log.segment import (
-    INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
@@ -75,6 +74,10 @@ class Snapshots:
                 state.load(entries, offset, now_ms)
                 return
         state.clear(log_start)
+
+    def paths_from(self, offset: int) -> list[str]:
+        """Return the files of the snapshots taken at or after ``offset``."""
+        return [self._path(taken) for taken in self.offsets if taken >= offset]
 
     def remove(self, offset: int) -> None:
         """Remove one snapshot."""
@@ -266,9 +269,6 @@ class Loader:
             bases = [segment.base_offset for segment in segments]
             suspect = max(bisect_right(bases, recovery_point) - 1, 0)
         for slot, segment in enumerate(segments[:suspect]):
-            if file_name(segment.base_offset, INDEX_SUFFIX) not in names:
-                logger.warning("%s has no index, it is rebuilt", segment.path)
-                return slot
             if file_name(segment.base_offset, TXN_INDEX_SUFFIX) in names and not segment.load_txn_index():
                 logger.warning("the transaction index of %s is damaged, it is rebuilt", segment.path)
                 return slot

@@ -6,6 +6,7 @@ producers, epochs or the high watermark.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from oncelog.protocol.records import (
     decode_records,
     parse_header,
 )
+
+logger = logging.getLogger(__name__)
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -120,7 +123,9 @@ class Segment:
         if sound and self._offset_index.last_position <= self.size:
             self.max_timestamp = self._time_index.last
         else:
+            logger.warning("the indexes of %s are missing or damaged, they are rebuilt", self.path)
             self._rebuild_indexes()
+            self.finish()
 
     def _rebuild_indexes(self) -> None:
         size = self.size

@@ -1,0 +1,515 @@
+"""One partition's log: appending, reading, rolling, transactions, failing disks."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+
+import pytest
+from crc32c import crc32c
+
+from oncelog.log.config import LogConfig
+from oncelog.log.disk import OsDisk
+from oncelog.log.log import Log, Origin
+from oncelog.protocol.compression import Codec
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.records import (
+    LOG_APPEND_TIME,
+    Record,
+    build_batch,
+    build_control_batch,
+    decode_records,
+    iter_batches,
+    parse_header,
+)
+from support.logs import FOLDER, NOW, append, batch, end_txn, new_log, of_producer, open_log, values
+
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
+
+
+def code_of(call: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(ProtocolError) as caught:
+        call()
+    return caught.value.code
+
+
+# --- appending and reading ---
+
+
+def test_append_gives_offsets_and_epoch_in_place() -> None:
+    _, log = new_log()
+    records = batch(3)
+    assert append(log, batch(2), leader_epoch=4).first_offset == 0
+    result = append(log, records, leader_epoch=4)
+    assert (result.first_offset, result.last_offset, result.duplicate, result.append_time_ms) == (2, 4, False, -1)
+    header = parse_header(records)
+    assert (header.base_offset, header.partition_leader_epoch) == (2, 4)
+    assert bytes(log.read(2, 1000, upto=5, at_least_one=False)) == bytes(records)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark, log.last_stable_offset) == (0, 5, 5, 5)
+    assert log.size_bytes == 2 * len(batch(1)) + (len(batch(2)) - len(batch(1))) + len(batch(3)) - len(batch(1))
+
+
+def test_read_only_memory_is_copied() -> None:
+    _, log = new_log()
+    records = bytes(batch())
+    append(log, batch())
+    assert log.append_as_leader(records, leader_epoch=0, now_ms=NOW).first_offset == 1
+    assert parse_header(records).base_offset == 0
+
+
+def test_a_log_has_no_files_before_its_first_batch() -> None:
+    disk, log = new_log()
+    log.close()
+    assert disk.files == {}
+    assert log.read(0, 100, upto=0, at_least_one=True) == b""
+    log = open_log(disk, topic_id=uuid.UUID(int=5))
+    append(log, batch())
+    assert sorted(disk.files) == [
+        f"{FOLDER}/00000000000000000000.log",
+        f"{FOLDER}/leader-epoch-checkpoint",
+        f"{FOLDER}/partition.metadata",
+    ]
+
+
+def test_read_whole_batches_within_the_limit() -> None:
+    _, log = new_log(LogConfig(index_interval_bytes=100))
+    size = len(batch())
+    for _ in range(50):
+        append(log, batch())
+    for offset in (0, 1, 7, 31, 49):
+        for limit in (size, 2 * size - 1, 5 * size, 10_000):
+            data = log.read(offset, limit, upto=50, at_least_one=True)
+            offsets = [header.base_offset for header, _ in iter_batches(data)]
+            assert offsets == list(range(offset, min(50, offset + limit // size)))
+    assert log.read(3, size - 1, upto=50, at_least_one=False) == b""
+    assert len(log.read(3, 0, upto=50, at_least_one=True)) == size
+    assert len(log.read(0, 10_000, upto=3, at_least_one=True)) == 3 * size
+    assert log.read(3, 10_000, upto=3, at_least_one=True) == b""
+    assert log.read(50, 10_000, upto=50, at_least_one=True) == b""
+
+
+def test_reading_from_inside_a_batch_returns_the_batch() -> None:
+    _, log = new_log()
+    append(log, batch(10))
+    append(log, batch(10))
+    data = log.read(13, 10_000, upto=20, at_least_one=True)
+    assert [header.base_offset for header, _ in iter_batches(data)] == [10]
+
+
+@pytest.mark.parametrize("offset", [-1, 2, 99])
+def test_offset_out_of_range(offset: int) -> None:
+    _, log = new_log()
+    append(log, batch())
+    assert code_of(lambda: log.read(offset, 100, upto=1, at_least_one=True)) == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_reading_goes_on_in_the_next_segment() -> None:
+    _, log = new_log(SMALL)
+    for number in range(60):
+        append(log, batch(value=b"%d" % number))
+    assert len(log.segments) > 4
+    assert values(log) == [b"%d" % number for number in range(60)]
+    assert values(log, start=33, max_bytes=1) == [b"%d" % number for number in range(33, 60)]
+
+
+# --- validation ---
+
+
+def patched(records: bytearray, fmt: str, offset: int, value: int) -> bytearray:
+    struct.pack_into(fmt, records, offset, value)
+    struct.pack_into(">I", records, 17, crc32c(bytes(records[21:])))
+    return records
+
+
+def flipped(records: bytearray) -> bytearray:
+    records[-1] ^= 1
+    return records
+
+
+MARKER = build_control_batch(True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=NOW)
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        (bytearray(), ErrorCode.INVALID_RECORD),
+        (batch() + batch(), ErrorCode.INVALID_RECORD),
+        (batch()[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (flipped(batch()), ErrorCode.CORRUPT_MESSAGE),
+        (MARKER, ErrorCode.INVALID_RECORD),
+        (batch(base_offset=1), ErrorCode.INVALID_RECORD),
+        (batch(value=bytes(2000)), ErrorCode.MESSAGE_TOO_LARGE),
+        (patched(batch(), ">i", 57, 2), ErrorCode.INVALID_RECORD),
+        (patched(batch(), ">h", 21, 0x10), ErrorCode.INVALID_RECORD),
+        (patched(batch(), ">h", 21, 6), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (batch(timestamp=NOW + 3_600_001), ErrorCode.INVALID_TIMESTAMP),
+        (batch(timestamp_type=LOG_APPEND_TIME), ErrorCode.INVALID_TIMESTAMP),
+    ],
+    ids=[
+        "nothing", "two batches", "cut", "crc", "control", "base offset", "size", "count", "txn without pid", "codec",
+        "future", "append time",
+    ],
+)  # fmt: skip
+def test_what_a_client_may_not_send(records: bytearray, code: ErrorCode) -> None:
+    disk, log = new_log(LogConfig(max_message_bytes=1000))
+    assert code_of(lambda: append(log, records)) == code
+    assert log.log_end_offset == 0
+    assert disk.files == {}
+
+
+def test_a_batch_larger_than_a_segment() -> None:
+    _, log = new_log(LogConfig(segment_bytes=500))
+    assert code_of(lambda: append(log, batch(value=bytes(600)))) == ErrorCode.RECORD_LIST_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_compressed_batches_are_stored_as_they_come(codec: Codec) -> None:
+    _, log = new_log()
+    records = batch(5, codec=codec)
+    append(log, records)
+    assert bytes(log.read(0, 10_000, upto=5, at_least_one=True)) == bytes(records)
+
+
+def test_the_topic_may_want_another_codec() -> None:
+    _, log = new_log(LogConfig(compression=Codec.ZSTD))
+    append(log, of_producer(3, 0, 5, codec=Codec.GZIP))
+    assert append(log, of_producer(3, 0, 5, codec=Codec.GZIP)).duplicate
+    data = log.read(0, 10_000, upto=5, at_least_one=True)
+    header = parse_header(data)
+    assert (header.codec, header.producer_id, header.base_sequence) == (Codec.ZSTD, 3, 0)
+    assert values(log) == [b"v"] * 5
+
+
+def test_log_append_time() -> None:
+    _, log = new_log(LogConfig(timestamp_type=LOG_APPEND_TIME))
+    assert append(log, of_producer(1, 0, timestamp=5), now_ms=NOW + 7).append_time_ms == NOW + 7
+    again = append(log, of_producer(1, 0, timestamp=5), now_ms=NOW + 9)
+    assert (again.duplicate, again.append_time_ms) == (True, NOW + 7)
+    (record,) = decode_records(log.read(0, 1000, upto=1, at_least_one=True))
+    assert record.timestamp == NOW + 7
+
+
+def test_a_compacted_topic_needs_keys() -> None:
+    _, log = new_log(LogConfig(compact=True))
+    append(log, batch())
+    records = build_batch([Record(0, NOW, b"k", b""), Record(0, NOW, None, b"")])
+    assert code_of(lambda: append(log, records)) == ErrorCode.INVALID_RECORD
+
+
+def test_records_are_looked_at_on_request() -> None:
+    records = build_batch([Record(0, NOW, b"k", b""), Record(5, NOW, b"k", b"")], keep_offsets=True)
+    hidden = patched(records, ">i", 23, 1)
+    append(new_log()[1], bytearray(hidden))
+    log = new_log(LogConfig(full_record_validation=True))[1]
+    assert code_of(lambda: append(log, hidden)) == ErrorCode.INVALID_RECORD
+
+
+# --- producers ---
+
+
+def test_a_retry_is_answered_with_its_original_offset_and_timestamp() -> None:
+    disk, log = new_log()
+    append(log, of_producer(1, 0, 3, timestamp=NOW - 5))
+    append(log, batch())
+    append(log, of_producer(1, 3, 2))
+    before = disk.operations
+    result = append(log, of_producer(1, 0, 3, timestamp=NOW - 5))
+    assert (result.first_offset, result.last_offset, result.append_time_ms, result.duplicate) == (0, 2, NOW - 5, True)
+    assert (log.log_end_offset, disk.operations, log.statistics.duplicate_batches) == (6, before, 1)
+
+
+def test_gaps_and_stale_sequences_are_counted_apart() -> None:
+    _, log = new_log()
+    for sequence in range(7):
+        append(log, of_producer(1, sequence))
+    for sequence in (8, 9, 0):
+        assert code_of(lambda: append(log, of_producer(1, sequence))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # noqa: B023
+    assert (log.statistics.sequence_gaps, log.statistics.stale_sequences) == (2, 1)
+    assert log.log_end_offset == 7
+
+
+def test_producers_are_described() -> None:
+    _, log = new_log()
+    append(log, of_producer(1, 0, 3, epoch=2, txn=True))
+    (info,) = log.producers(NOW)
+    assert tuple(info) == (1, 2, 2, NOW, -1, 0)
+    assert log.has_open_transaction(1, 2)
+    assert not log.has_open_transaction(1, 3)
+    assert code_of(lambda: log.has_open_transaction(1, 1)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    end_txn(log, 1, epoch=2, commit=True)
+    assert log.expire_producers(NOW + 24 * 3600 * 1000) == 1
+
+
+# --- transactions ---
+
+
+def test_last_stable_offset_waits_for_the_first_open_transaction() -> None:
+    _, log = new_log()
+    append(log, batch())
+    append(log, of_producer(1, 0, 2, txn=True))
+    append(log, of_producer(2, 0, txn=True))
+    append(log, batch())
+    assert log.last_stable_offset == 1
+    end_txn(log, 2, commit=True)
+    assert log.last_stable_offset == 1
+    end_txn(log, 1, commit=False)
+    assert log.last_stable_offset == log.log_end_offset == 7
+
+
+def test_a_marker_above_the_high_watermark_holds_the_last_stable_offset() -> None:
+    _, log = new_log()
+    append(log, of_producer(1, 0, txn=True))
+    log.append_control(
+        True, producer_id=1, producer_epoch=0, coordinator_epoch=0, leader_epoch=0, now_ms=NOW, transaction_version=0
+    )
+    assert (log.high_watermark, log.last_stable_offset) == (1, 0)
+    log.advance_high_watermark(2)
+    assert log.last_stable_offset == 2
+
+
+def test_aborted_transactions_of_a_range() -> None:
+    _, log = new_log(LogConfig(segment_bytes=400))
+    for producer_id in (1, 2, 3):
+        append(log, of_producer(producer_id, 0, 2, txn=True))
+    end_txn(log, 2, commit=False)
+    for _ in range(10):
+        append(log, batch())
+    end_txn(log, 1, commit=True)
+    end_txn(log, 3, commit=False)
+    assert len(log.segments) > 3
+    assert log.aborted_transactions(0, log.log_end_offset) == [(2, 2), (3, 4)]
+    assert log.aborted_transactions(0, 4) == [(2, 2)]
+    assert log.aborted_transactions(7, log.log_end_offset) == [(3, 4)]
+    assert log.aborted_transactions(0, 2) == []
+
+
+def test_a_transactional_batch_needs_a_transaction_that_the_coordinator_knows() -> None:
+    """KAFKA-14402."""
+    _, log = new_log()
+    late = of_producer(1, 0, txn=True)
+    assert code_of(lambda: append(log, late, verified=False)) == ErrorCode.INVALID_TXN_STATE
+    append(log, of_producer(1, 0, txn=True))
+    append(log, of_producer(1, 1, txn=True), verified=False)
+    end_txn(log, 1, commit=False)
+    assert code_of(lambda: append(log, of_producer(1, 2, txn=True), verified=False)) == ErrorCode.INVALID_TXN_STATE
+    assert log.last_stable_offset == log.log_end_offset
+
+
+def test_a_guard_is_void_once_a_marker_came_in_between() -> None:
+    _, log = new_log()
+    guard = log.start_verification(1, 0, 0, transaction_version=0, now_ms=NOW)
+    end_txn(log, 1, commit=False)
+    assert code_of(lambda: append(log, of_producer(1, 0, txn=True), guard=guard)) == ErrorCode.INVALID_TXN_STATE
+    guard = log.start_verification(1, 0, 0, transaction_version=0, now_ms=NOW)
+    append(log, of_producer(1, 0, txn=True), guard=guard)
+    assert log.start_verification(1, 0, 1, transaction_version=0, now_ms=NOW) is None
+
+
+def test_a_stale_epoch_is_told_before_the_missing_transaction() -> None:
+    """KAFKA-19690."""
+    _, log = new_log()
+    append(log, of_producer(1, 0, txn=True, epoch=3))
+    end_txn(log, 1, commit=False, epoch=4, version=2)
+    late = of_producer(1, 1, txn=True, epoch=3)
+    assert code_of(lambda: append(log, late, verified=False)) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_a_late_marker_is_refused_and_nothing_is_written() -> None:
+    """KIP-1228."""
+    _, log = new_log()
+    append(log, of_producer(1, 0, txn=True, epoch=3))
+    end_txn(log, 1, commit=True, epoch=4, version=2)
+    append(log, of_producer(1, 0, txn=True, epoch=4))
+    end = log.log_end_offset
+    assert code_of(lambda: end_txn(log, 1, commit=False, epoch=4, version=2)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert (log.log_end_offset, log.last_stable_offset) == (end, end - 1)
+
+
+def test_a_coordinators_batches_carry_no_sequence() -> None:
+    _, log = new_log()
+    records = batch(2, producer_id=1, producer_epoch=5, transactional=True)
+    append(log, records, origin=Origin.COORDINATOR)
+    two = batch(1, producer_id=1, producer_epoch=5, transactional=True) + batch(1)
+    assert append(log, two, origin=Origin.COORDINATOR).last_offset == 3
+    assert log.last_stable_offset == 0
+
+
+# --- segments ---
+
+
+def test_segments_roll_by_size_with_a_snapshot_each() -> None:
+    disk, log = new_log(SMALL)
+    for sequence in range(40):
+        append(log, of_producer(1, sequence))
+    bases = [segment.base_offset for segment in log.segments]
+    assert all(segment.size <= SMALL.segment_bytes for segment in log.segments)
+    for base in bases[1:]:
+        assert disk.exists(f"{FOLDER}/{base:020d}.snapshot")
+        assert disk.exists(f"{FOLDER}/{base:020d}.log")
+    for base in bases[:-1]:
+        assert disk.size(f"{FOLDER}/{base:020d}.index")
+        assert disk.size(f"{FOLDER}/{base:020d}.timeindex")
+
+
+def test_segments_roll_by_the_time_of_their_batches() -> None:
+    _, log = new_log(LogConfig(segment_ms=100))
+    append(log, batch(timestamp=NOW))
+    append(log, batch(timestamp=NOW + 100))
+    assert len(log.segments) == 1
+    append(log, batch(timestamp=NOW + 101))
+    assert len(log.segments) == 2
+
+
+def test_segments_roll_by_the_clock_where_batches_have_no_time() -> None:
+    _, log = new_log(LogConfig(segment_ms=100))
+    append(log, batch(timestamp=-1))
+    append(log, batch(timestamp=-1), now_ms=NOW + 100)
+    assert len(log.segments) == 1
+    append(log, batch(timestamp=-1), now_ms=NOW + 101)
+    assert len(log.segments) == 2
+
+
+def test_segments_roll_when_an_index_is_full() -> None:
+    _, log = new_log(LogConfig(index_interval_bytes=0, segment_index_bytes=36))
+    for _ in range(20):
+        append(log, batch())
+    assert len(log.segments) > 3
+    assert values(log) == [b"v"] * 20
+
+
+def test_segments_roll_before_offsets_outgrow_32_bits() -> None:
+    _, log = new_log()
+    for base in (0, 2**31 - 1, 2**31):
+        append(log, batch(base_offset=base, leader_epoch=0), origin=Origin.REPLICATION)
+    assert [segment.base_offset for segment in log.segments] == [0, 2**31]
+    assert values(log) == [b"v"] * 3
+
+
+def test_an_empty_segment_is_not_rolled() -> None:
+    _, log = new_log()
+    append(log, batch())
+    log.roll(NOW)
+    log.roll(NOW)
+    assert [segment.base_offset for segment in log.segments] == [0, 1]
+
+
+def test_replicated_batches_keep_their_offsets_and_may_leave_gaps() -> None:
+    _, log = new_log()
+    append(log, batch(base_offset=5, leader_epoch=2) + batch(base_offset=9, leader_epoch=3), origin=Origin.REPLICATION)
+    assert log.log_end_offset == 10
+    assert [log.epoch_at(offset) for offset in (4, 5, 8, 9)] == [-1, 2, 2, 3]
+    assert log.end_offset_for_epoch(2) == (2, 9)
+    again = batch(base_offset=9, leader_epoch=3)
+    assert code_of(lambda: append(log, again, origin=Origin.REPLICATION)) == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert code_of(lambda: append(log, flipped(batch(base_offset=20)), origin=Origin.REPLICATION))
+
+
+def test_offset_for_timestamp() -> None:
+    _, log = new_log(SMALL)
+    for number in range(40):
+        rows = [Record(0, NOW + 10 * number, None, b"x" * 20), Record(0, NOW + 10 * number + 5, None, b"y")]
+        append(log, build_batch(rows), leader_epoch=3)
+    assert len(log.segments) > 3
+    assert log.offset_for_timestamp(0) == (NOW, 0, 3)
+    assert log.offset_for_timestamp(NOW + 125) == (NOW + 125, 25, 3)
+    assert log.offset_for_timestamp(NOW + 126) == (NOW + 130, 26, 3)
+    assert log.offset_for_timestamp(NOW + 396) is None
+    log.advance_log_start(31)
+    assert log.offset_for_timestamp(0) == (NOW + 155, 31, 3)
+
+
+def test_max_timestamp_is_that_of_the_first_record_that_has_it() -> None:
+    _, log = new_log(SMALL)
+    assert log.max_timestamp() is None
+    for number in [*range(30), *range(30)]:
+        append(log, batch(2, timestamp=NOW + number))
+    assert log.max_timestamp() == (NOW + 29, 58, 0)
+
+
+def test_old_segments_go_and_producers_stay() -> None:
+    disk, log = new_log(SMALL)
+    for sequence in range(40):
+        append(log, of_producer(1, sequence))
+    bases = [segment.base_offset for segment in log.segments]
+    log.advance_log_start(bases[2] + 1)
+    assert log.delete_old_segments() == 2
+    assert [segment.base_offset for segment in log.segments] == bases[2:]
+    assert not any(disk.exists(f"{FOLDER}/{bases[0]:020d}{suffix}") for suffix in (".log", ".index", ".timeindex"))
+    assert code_of(lambda: log.read(0, 10, upto=40, at_least_one=True)) == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert len(values(log)) == 40 - bases[2] - 1
+    assert code_of(lambda: append(log, of_producer(1, 50))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert code_of(lambda: log.advance_log_start(41)) == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7, 13, 39])
+def test_truncation_takes_back_what_producers_did(offset: int) -> None:
+    _, log = new_log(SMALL)
+    for sequence in range(40):
+        append(log, of_producer(1, sequence, timestamp=NOW + sequence))
+    assert log.truncate_to(offset, NOW)
+    assert (log.log_end_offset, log.high_watermark) == (offset, offset)
+    assert values(log) == [b"v"] * offset
+    append(log, of_producer(1, offset))
+    assert not log.truncate_to(offset + 1, NOW)
+    assert len(values(log)) == offset + 1
+
+
+# --- failing disks ---
+
+
+def test_a_failing_write_leaves_all_as_it_was() -> None:
+    disk, log = new_log()
+    append(log, of_producer(1, 0))
+    for torn in (0, 1, 60, 75, 1000):
+        disk.fail_at, disk.torn_bytes = disk.operations + 1, torn
+        assert code_of(lambda: append(log, of_producer(1, 1, 20, txn=True))) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (log.log_end_offset, log.last_stable_offset, len(log.producers(NOW))) == (1, 1, 1)
+        assert disk.size(f"{FOLDER}/{0:020d}.log") == log.size_bytes
+    append(log, of_producer(1, 1))
+    assert values(log) == [b"v"] * 2
+
+
+def test_a_log_that_may_end_in_half_a_batch_goes_offline() -> None:
+    disk, log = new_log()
+    append(log, of_producer(1, 0))
+    disk.broken, disk.torn_bytes = True, 30
+    assert code_of(lambda: append(log, of_producer(1, 1))) == ErrorCode.KAFKA_STORAGE_ERROR
+    disk.kill()
+    with pytest.raises(ProtocolError, match="offline"):
+        append(log, of_producer(1, 1))
+    log = open_log(disk)
+    append(log, of_producer(1, 1))
+    assert values(log) == [b"v"] * 2
+
+
+def test_every_step_of_the_first_append_and_of_a_roll_may_fail() -> None:
+    for step in range(1, 40):
+        disk, log = new_log(SMALL)
+        disk.fail_at = step
+        failures = []
+        for sequence in range(40):
+            try:
+                append(log, of_producer(1, sequence))
+            except ProtocolError as error:
+                failures.append(error.code)
+                append(log, of_producer(1, sequence))
+        assert failures == [ErrorCode.KAFKA_STORAGE_ERROR]
+        assert values(log) == [b"v"] * 40
+        assert len(values(open_log(disk, SMALL), upto=40)) == 40
+
+
+def test_on_the_real_disk(tmp_path: object) -> None:
+    disk = OsDisk(max_open=2)
+    log = Log.open(disk, f"{tmp_path}/t-0", "t", 0, SMALL, NOW)
+    for sequence in range(40):
+        append(log, of_producer(1, sequence, value=b"%d" % sequence))
+    assert disk.open_files <= 2
+    assert values(log) == [b"%d" % number for number in range(40)]
+    log.close()
+    assert disk.open_files == 0
+    log = Log.open(disk, f"{tmp_path}/t-0", "t", 0, SMALL, NOW, clean=True)
+    log.advance_high_watermark(log.log_end_offset)
+    assert append(log, of_producer(1, 39, value=b"39")).duplicate
+    assert len(values(log)) == 40
+    log.close()

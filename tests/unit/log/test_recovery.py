@@ -1,0 +1,335 @@
+"""Opening a log again: after a clean stop, after a killed process, after a dead machine, and with damaged files."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from oncelog.log.config import LogConfig
+from oncelog.log.log import Log
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from support.crashdisk import CrashDisk
+from support.logs import FOLDER, NOW, append, batch, end_txn, new_log, of_producer, open_log, values
+
+SMALL = LogConfig(segment_bytes=600, index_interval_bytes=100)
+
+
+def reopen(disk: CrashDisk, config: LogConfig = SMALL, *, now_ms: int = NOW, **options: object) -> Log:
+    disk.kill()
+    log = open_log(disk, config, now_ms, **options)
+    log.advance_high_watermark(log.log_end_offset)
+    return log
+
+
+def name(offset: int, suffix: str = ".log") -> str:
+    return f"{FOLDER}/{offset:020d}{suffix}"
+
+
+def filled(count: int = 40) -> tuple[CrashDisk, Log]:
+    disk, log = new_log(SMALL)
+    for sequence in range(count):
+        append(log, of_producer(1, sequence, value=b"%d" % sequence), leader_epoch=sequence // 10)
+    return disk, log
+
+
+def fingerprint(log: Log) -> tuple[object, ...]:
+    """All that a log says about itself."""
+    return (
+        log.log_start_offset,
+        log.log_end_offset,
+        log.last_stable_offset,
+        log.producers(NOW),
+        log.aborted_transactions(0, log.log_end_offset),
+        [log.epoch_at(offset) for offset in range(log.log_end_offset)],
+        [log.offset_for_timestamp(NOW + step) for step in range(0, 50, 7)],
+        log.max_timestamp(),
+        [(segment.base_offset, segment.size) for segment in log.segments],
+        values(log, upto=log.high_watermark),
+    )
+
+
+def busy() -> tuple[CrashDisk, Log]:
+    """A log with plain, idempotent and transactional batches, open, committed and aborted transactions."""
+    disk, log = new_log(SMALL)
+    for step in range(12):
+        append(log, batch(value=b"p%d" % step, timestamp=NOW + step), leader_epoch=step // 5)
+        append(log, of_producer(1, 2 * step, 2, value=b"i%d" % step), leader_epoch=step // 5)
+        append(log, of_producer(2, step, txn=True, value=b"t%d" % step), leader_epoch=step // 5)
+        append(log, of_producer(3, step, txn=True, value=b"u%d" % step), leader_epoch=step // 5)
+        if step % 3 == 0:
+            end_txn(log, 2, commit=step % 2 == 0, leader_epoch=step // 5)
+        if step % 4 == 1:
+            end_txn(log, 3, commit=False, leader_epoch=step // 5)
+    return disk, log
+
+
+def test_clean_stop_and_start() -> None:
+    disk, log = busy()
+    before = fingerprint(log)
+    log.close()
+    assert log.recovery_point == log.log_end_offset
+    again = reopen(disk, clean=True)
+    assert fingerprint(again) == before
+    assert again.recovery_point == again.log_end_offset
+
+
+def test_a_clean_start_reads_few_files_and_writes_none() -> None:
+    disk, log = filled(200)
+    log.close()
+    opened: list[str] = []
+    read_file, open_file = disk.read_file, disk.open
+    disk.read_file = lambda path: opened.append(path) or read_file(path)  # type: ignore[method-assign,func-returns-value]
+    disk.open = lambda path, **options: opened.append(path) or open_file(path, **options)  # type: ignore[method-assign,func-returns-value]
+    before = disk.operations
+    assert reopen(disk, clean=True).log_end_offset == 200
+    assert disk.operations == before
+    active = list(log.segments)[-1].base_offset
+    assert sorted(set(opened)) == sorted(
+        [
+            f"{FOLDER}/leader-epoch-checkpoint",
+            name(active),
+            name(active, ".index"),
+            name(active, ".timeindex"),
+            name(200, ".snapshot"),
+        ]
+    )
+
+
+def test_a_killed_process_loses_nothing() -> None:
+    disk, log = busy()
+    before = fingerprint(log)
+    assert fingerprint(reopen(disk)) == before
+    assert fingerprint(reopen(disk)) == before
+
+
+def test_after_a_restart_the_last_batch_of_a_producer_is_recognised() -> None:
+    disk, log = filled(3)
+    log.close()
+    log = reopen(disk, clean=True)
+    assert append(log, of_producer(1, 2, value=b"2")).last_offset == 2
+    with pytest.raises(ProtocolError, match="stale") as caught:
+        append(log, of_producer(1, 1, value=b"1"))
+    assert caught.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_after_a_crash_all_that_follows_the_snapshot_is_recognised() -> None:
+    disk, log = filled(3)
+    log = reopen(disk)
+    for sequence in range(3):
+        assert append(log, of_producer(1, sequence, value=b"%d" % sequence)).first_offset == sequence
+
+
+def test_sequences_are_known_from_the_log_alone() -> None:
+    disk, _ = filled()
+    for path in [path for path in disk.files if path.endswith(".snapshot")]:
+        disk.remove(path)
+    log = reopen(disk)
+    with pytest.raises(ProtocolError, match="gap"):
+        append(log, of_producer(1, 41))
+    append(log, of_producer(1, 40))
+
+
+@pytest.mark.parametrize("cut", [1, 5, 30, 61, 70])
+def test_a_torn_tail_is_cut_off(cut: int) -> None:
+    disk, log = filled()
+    active = list(log.segments)[-1]
+    disk.files[name(active.base_offset)].data = disk.files[name(active.base_offset)].data[:-cut]
+    log = reopen(disk)
+    assert (log.log_end_offset, len(values(log))) == (39, 39)
+    append(log, of_producer(1, 39, value=b"39"))
+    assert values(log) == [b"%d" % number for number in range(40)]
+
+
+def test_garbage_behind_the_last_batch_is_cut_off() -> None:
+    disk, log = filled()
+    active = list(log.segments)[-1]
+    disk.files[name(active.base_offset)].data += b"\x00" * 500
+    assert fingerprint(reopen(disk)) == fingerprint(log)
+
+
+def test_a_flipped_bit_ends_the_log_there() -> None:
+    disk, log = filled()
+    bases = [segment.base_offset for segment in log.segments]
+    disk.files[name(bases[2])].data[100] ^= 1
+    log = reopen(disk)
+    assert log.log_end_offset == bases[2] + 1
+    assert not disk.exists(name(bases[3]))
+    assert [path for path in disk.files if path.endswith(".snapshot")] == [
+        name(bases[1], ".snapshot"),
+        name(bases[2], ".snapshot"),
+        name(bases[2] + 1, ".snapshot"),
+    ]
+    append(log, of_producer(1, bases[2] + 1))
+
+
+def test_what_lies_before_the_recovery_point_is_not_read_again() -> None:
+    disk, log = filled()
+    bases = [segment.base_offset for segment in log.segments]
+    offset, paths = log.pending_sync()
+    assert offset == bases[-1]
+    assert name(bases[0]) in paths
+    assert name(bases[-1]) not in paths
+    log.mark_synced(offset)
+    assert log.pending_sync() == (offset, [])
+    disk.files[name(bases[2])].data[100] ^= 1
+    assert reopen(disk, recovery_point=offset).log_end_offset == 40
+    assert reopen(disk, recovery_point=bases[2]).log_end_offset == bases[2] + 1
+
+
+def test_a_batch_out_of_place_ends_the_log() -> None:
+    disk, log = filled()
+    active = list(log.segments)[-1]
+    disk.files[name(active.base_offset)].data += bytes(log.read(0, 100, upto=1, at_least_one=True))
+    assert reopen(disk).log_end_offset == 40
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
+@pytest.mark.parametrize("damage", [None, b"123"])
+def test_indexes_are_rebuilt(suffix: str, damage: bytes | None, clean: bool) -> None:
+    disk, log = busy()
+    before = fingerprint(log)
+    log.close()
+    for path in [path for path in disk.files if path.endswith(suffix)]:
+        if damage is not None:
+            disk.atomic_write(path, damage)
+        elif suffix != ".txnindex":  # that one exists only where it has something to say
+            disk.remove(path)
+    assert fingerprint(reopen(disk, clean=clean)) == before
+
+
+def test_index_files_are_the_same_after_recovery() -> None:
+    disk, log = busy()
+    log.close()
+    kinds = (".index", ".timeindex", ".txnindex")
+    before = {path: bytes(content.data) for path, content in disk.files.items() if path.endswith(kinds)}
+    assert len(before) > 8
+    reopen(disk).close()
+    after = {path: bytes(content.data) for path, content in disk.files.items() if path.endswith(kinds)}
+    assert after == before
+
+
+def test_a_damaged_snapshot_gives_way_to_an_older_one() -> None:
+    disk, log = busy()
+    before = fingerprint(log)
+    log.close()
+    newest = max(path for path in disk.files if path.endswith(".snapshot"))
+    disk.files[newest].data[8] ^= 1
+    assert fingerprint(reopen(disk, clean=True)) == before
+    disk.files[newest].data[8] ^= 1
+    assert fingerprint(reopen(disk, clean=True)) == before
+
+
+def test_a_snapshot_newer_than_the_log_is_not_believed() -> None:
+    disk, log = filled()
+    log.close()
+    active = list(log.segments)[-1]
+    disk.files[name(active.base_offset)].data = disk.files[name(active.base_offset)].data[:-1]
+    log = reopen(disk)
+    assert not disk.exists(name(40, ".snapshot"))
+    assert not append(log, of_producer(1, 39)).duplicate
+
+
+def test_stray_snapshots_and_leftovers_are_removed() -> None:
+    disk, log = filled()
+    log.close()
+    for stray in (name(3, ".snapshot"), name(3, ".index"), name(0, ".log.deleted"), name(0, ".log.cleaned")):
+        disk.atomic_write(stray, b"")
+    reopen(disk, clean=True)
+    bases = [segment.base_offset for segment in log.segments]
+    left = {path for path in disk.files if path.startswith(f"{FOLDER}/0")}
+    kept = {name(base, suffix) for base in bases for suffix in (".log", ".index", ".timeindex")}
+    assert left == kept | {name(offset, ".snapshot") for offset in [*bases[1:], 40]}
+
+
+def test_expired_producers_are_not_loaded() -> None:
+    disk, log = filled()
+    log.close()
+    log = reopen(disk, clean=True, now_ms=NOW + 24 * 3600 * 1000)
+    assert log.producers(NOW + 24 * 3600 * 1000) == []
+
+
+def test_producers_outlive_their_records_over_a_clean_restart() -> None:
+    """KIP-360: everything is deleted, the sequences are still known."""
+    disk, log = filled()
+    log.roll(NOW)
+    log.advance_log_start(40)
+    log.delete_old_segments()
+    log.close()
+    log = reopen(disk, clean=True, log_start_offset=40)
+    with pytest.raises(ProtocolError, match="gap"):
+        append(log, of_producer(1, 41))
+    append(log, of_producer(1, 40))
+
+
+def test_the_checkpointed_start_is_kept() -> None:
+    disk, log = filled()
+    log.advance_log_start(13)
+    log.close()
+    for clean in (True, False):
+        log = reopen(disk, clean=clean, log_start_offset=13)
+        assert (log.log_start_offset, len(values(log))) == (13, 27)
+        assert log.epoch_at(13) == 1
+
+
+def test_a_log_that_ends_before_its_start_is_emptied() -> None:
+    disk, log = filled()
+    log.close()
+    log = reopen(disk, clean=True, log_start_offset=100)
+    assert (log.log_start_offset, log.log_end_offset, log.producers(NOW)) == (100, 100, [])
+    assert append(log, batch()).first_offset == 100
+    assert reopen(disk).log_end_offset == 101
+
+
+def test_leader_epochs_are_found_in_the_log() -> None:
+    disk, _ = filled()
+    disk.remove(f"{FOLDER}/leader-epoch-checkpoint")
+    again = reopen(disk)
+    assert [again.end_offset_for_epoch(epoch) for epoch in range(4)] == [(0, 10), (1, 20), (2, 30), (3, 40)]
+
+
+def test_a_clean_mark_that_lies_is_seen() -> None:
+    disk, log = filled()
+    log.close()
+    active = list(log.segments)[-1]
+    disk.files[name(active.base_offset)].data += b"\x00\x01"
+    assert reopen(disk, clean=True).log_end_offset == 40
+
+
+def test_an_unreadable_folder_is_a_storage_error() -> None:
+    disk = CrashDisk()
+
+    def refuse(path: str) -> list[str]:
+        raise PermissionError(path)
+
+    disk.listdir = refuse  # type: ignore[method-assign]
+    with pytest.raises(ProtocolError, match="cannot open t-0") as caught:
+        open_log(disk, SMALL)
+    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_flush_makes_everything_survive_a_dead_machine() -> None:
+    disk, log = busy()
+    before = fingerprint(log)
+    log.flush()
+    assert log.recovery_point == log.log_end_offset
+    disk.crash(lambda low, high: low)
+    assert fingerprint(reopen(disk, recovery_point=log.recovery_point)) == before
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_dead_machine_leaves_a_prefix(seed: int) -> None:
+    choose: Callable[[int, int], int] = random.Random(seed).randint
+    disk, log = new_log(SMALL)
+    for sequence in range(40):
+        append(log, of_producer(1, sequence, value=b"%d" % sequence))
+        if sequence == 20:
+            log.flush()
+    disk.crash(choose)
+    again = reopen(disk, recovery_point=log.recovery_point)
+    end = again.log_end_offset
+    assert 21 <= end <= 40
+    assert values(again) == [b"%d" % number for number in range(end)]
+    append(again, of_producer(1, end))
