@@ -1,1 +1,27 @@
-"""Exactly-once streaming for Python and Spark people."""
+"""Exactly-once streaming for Python and Spark: a broker that speaks Kafka's protocol, a client, a Spark sink."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+__all__ = ["Admin", "Consumer", "Producer", "__version__"]
+
+if TYPE_CHECKING:
+    from oncelog.client.admin import Admin
+    from oncelog.client.consumer import Consumer
+    from oncelog.client.producer import Producer
+
+_HOMES = {"Admin": "admin", "Consumer": "consumer", "Producer": "producer"}
+
+
+def __getattr__(name: str) -> object:
+    """The clients, imported when they are first asked for: a broker never needs them."""
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(f"oncelog.client.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found

@@ -1,0 +1,427 @@
+"""A cluster as a client sees it: bootstrap, metadata, and requests to the broker that they are for.
+
+`ClusterClient` is what producer, consumer, admin, the Spark shell and the command line stand on. Its `call_*` methods
+take a request message and return the response message; errors that pass by themselves (a leader or coordinator that
+moves, a lost connection, a transaction that is still being ended) are tried again, with back-off, until time is up.
+Other error codes stay in the response: `oncelog.client.outcomes.raise_for_error` turns them into exceptions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from oncelog import errors
+from oncelog.client.backoff import Backoff
+from oncelog.client.outcomes import first_error
+from oncelog.client.topology import Partition, Topic, Topology
+from oncelog.net.connection import Connection, ConnectionLostError, NoCommonVersionError, connect
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
+from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from oncelog.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+T = TypeVar("T")
+
+GROUP = 0
+"""Kind of coordinator: of consumer groups."""
+TRANSACTION = 1
+"""Kind of coordinator: of transactional ids."""
+KINDS = {"group": GROUP, "transaction": TRANSACTION}
+
+MISSING_TOPIC_MS = 5_000
+"""How long a topic that nobody knows is asked for again: one just created is not known everywhere yet."""
+
+COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+LEADER_MOVED = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""Errors that mean that our metadata may be old."""
+
+
+def parse_bootstrap(servers: str | Iterable[str]) -> list[tuple[str, int]]:
+    """`"a:9092,[::1]:9093"` or a list of such: (host, port) pairs; ConfigError."""
+    parts = servers.split(",") if isinstance(servers, str) else list(servers)
+    found = []
+    for part in parts:
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise errors.ConfigError(f"bootstrap_servers: {part!r} is not HOST:PORT")
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+class ClusterClient:
+    """Connections to the brokers of one cluster, made when needed, and what is known of its topics.
+
+    Use as `async with ClusterClient("localhost:9092") as cluster`. Not for use by several event loops.
+    `api_timeout_ms` bounds each `call_*` with all its attempts; a call's own `timeout_ms` takes its place.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str],
+        *,
+        client_id: str = "oncelog",
+        request_timeout_ms: int = 30_000,
+        api_timeout_ms: int = 60_000,
+        connect_timeout_ms: int = 10_000,
+        retry_backoff_ms: int = 50,
+        retry_backoff_max_ms: int = 1_000,
+        metadata_max_age_ms: int = 300_000,
+    ) -> None:
+        self.bootstrap = parse_bootstrap(bootstrap_servers)
+        self.client_id = client_id
+        self.request_timeout_ms = request_timeout_ms
+        self.api_timeout_ms = api_timeout_ms
+        self.connect_timeout_ms = connect_timeout_ms
+        self._backoff = (retry_backoff_ms, retry_backoff_max_ms)
+        self._max_age = metadata_max_age_ms / 1000
+        self.topology = Topology()
+        self._connections: dict[tuple[int, str], Connection] = {}
+        self._connecting: dict[tuple[int, str], asyncio.Task[Connection]] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
+        self._refreshing: dict[tuple[frozenset[str] | None, bool], asyncio.Task[None]] = {}
+        self._refreshed_at = float("-inf")
+        self._closed = False
+
+    async def __aenter__(self) -> ClusterClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Hang up everywhere."""
+        self._closed = True
+        tasks = [*self._connecting.values(), *self._refreshing.values()]
+        for task in tasks:
+            task.cancel()
+        for connection in self._connections.values():
+            connection.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._connections.clear()
+
+    # -- connections ----------------------------------------------------------------------------------------------
+
+    async def connection(self, node_id: int, purpose: str = "") -> Connection:
+        """A live connection to a broker; those of different `purpose` (a consumer's waiting fetches, its group) differ.
+
+        ConnectionFailedError when the broker cannot be reached or is not known.
+        """
+        key = (node_id, purpose)
+        found = self._connections.get(key)
+        if found is not None and not found.closed:
+            return found
+        if self._closed:
+            raise errors.UsageError("the client is closed")
+        address = self.topology.brokers.get(node_id)
+        if address is None:
+            raise errors.ConnectionFailedError(f"broker {node_id} is not in the cluster's metadata")
+        task = self._connecting.get(key)
+        if task is None:
+            task = asyncio.ensure_future(self._connect(*address))
+            self._connecting[key] = task
+            task.add_done_callback(lambda done: self._connected(key, done))
+        try:
+            return await asyncio.shield(task)
+        except ConnectionLostError as error:
+            raise errors.ConnectionFailedError(f"broker {node_id}: {error}") from error
+
+    def _connected(self, key: tuple[int, str], task: asyncio.Task[Connection]) -> None:
+        self._connecting.pop(key, None)
+        if not task.cancelled() and task.exception() is None:
+            self._connections[key] = task.result()
+
+    def open_connection(self, node_id: int, purpose: str = "") -> Connection | None:
+        """The connection to a broker if there is one already."""
+        found = self._connections.get((node_id, purpose))
+        return None if found is None or found.closed else found
+
+    async def _connect(self, host: str, port: int) -> Connection:
+        return await connect(
+            host,
+            port,
+            client_id=self.client_id,
+            request_timeout_ms=self.request_timeout_ms,
+            connect_timeout_ms=self.connect_timeout_ms,
+        )
+
+    async def _any_connection(self) -> Connection:
+        """A connection to whichever broker answers: known ones first, then the bootstrap addresses."""
+        for connection in self._connections.values():
+            if not connection.closed:
+                return connection
+        if self._closed:
+            raise errors.UsageError("the client is closed")
+        last: Exception | None = None
+        addresses = dict.fromkeys([*self.topology.brokers.values(), *self.bootstrap])
+        for host, port in random.sample(list(addresses), len(addresses)):
+            try:
+                connection = await self._connect(host, port)
+            except ConnectionLostError as error:
+                last = error
+                continue
+            old = self._connections.get((-1, ""))
+            if old is not None:
+                old.close()
+            self._connections[-1, ""] = connection
+            return connection
+        raise errors.ConnectionFailedError(f"no broker can be reached: {last}") from last
+
+    async def features(self) -> dict[str, int]:
+        """The cluster's finalized features, as `{"transaction.version": 2, ...}`."""
+        return (await self._retry(self._any_connection, None)).features
+
+    # -- metadata -------------------------------------------------------------------------------------------------
+
+    async def refresh(self, topics: Iterable[str] | None = None, *, create: bool = False) -> None:
+        """Ask for brokers and some topics (None: all); equal calls at a time are one; topics' errors are kept."""
+        key = (None if topics is None else frozenset(topics), create)
+        task = self._refreshing.get(key)
+        if task is None:
+            task = asyncio.ensure_future(self._refresh(key[0], create))
+            self._refreshing[key] = task
+            task.add_done_callback(lambda _: self._refreshing.pop(key, None))
+        await asyncio.shield(task)
+
+    async def _refresh(self, topics: frozenset[str] | None, create: bool) -> None:
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in sorted(topics)]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+        connection = await self._any_connection()
+        try:
+            response: MetadataResponse = await connection.call(request)
+        except ConnectionLostError as error:
+            raise errors.ConnectionFailedError(str(error)) from error
+        self.topology.update(response, everything=topics is None)
+        self._refreshed_at = asyncio.get_running_loop().time()
+
+    async def topic(self, name: str, *, create: bool = False, timeout_ms: float | None = None) -> Topic:
+        """What is known of a topic, asked for if it is not known (or too long ago); UnknownTopicError and the like."""
+        now = asyncio.get_running_loop().time
+        found = self.topology.topics.get(name)
+        if found is not None and now() - self._refreshed_at < self._max_age:
+            return found
+        limit = now() + min(self.api_timeout_ms if timeout_ms is None else timeout_ms, MISSING_TOPIC_MS) / 1000
+        backoff = self._new_backoff()
+        while True:
+            await self._retry(lambda: self.refresh([name], create=create), timeout_ms)
+            found = self.topology.topics.get(name)
+            if found is not None:
+                return found
+            code = self.topology.failures.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            delay = backoff.next_ms(random.random()) / 1000
+            if not code.retriable or now() + delay > limit:
+                raise errors.error_for(code, f"topic {name!r}: {code.text}")
+            await asyncio.sleep(delay)
+
+    async def partition(self, topic: str, partition: int) -> Partition:
+        """Leader and epoch of a partition; UnknownTopicError if the topic has no such partition."""
+        known = await self.topic(topic)
+        found = known.partitions.get(partition)
+        if found is None:
+            count = len(known.partitions)
+            raise errors.UnknownTopicError(f"topic {topic!r} has partitions 0 to {count - 1}, not {partition}")
+        return found
+
+    async def topics(self, *, internal: bool = False) -> dict[str, Topic]:
+        """All topics by name."""
+        await self._retry(self.refresh, None)
+        return {name: topic for name, topic in self.topology.topics.items() if internal or not topic.internal}
+
+    async def brokers(self) -> dict[int, tuple[str, int]]:
+        """Address by node id of all brokers."""
+        await self._retry(lambda: self.refresh([]), None)
+        return dict(self.topology.brokers)
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    async def call_any(
+        self, request: Message, version: int | None = None, *, timeout_ms: float | None = None
+    ) -> Any:
+        """The response of whichever broker answers."""
+        return await self._answered(request, self._any_connection, version, timeout_ms)
+
+    async def call_broker(
+        self, node_id: int, request: Message, version: int | None = None, *, timeout_ms: float | None = None
+    ) -> Any:
+        """One broker's response."""
+
+        async def where() -> Connection:
+            if node_id not in self.topology.brokers:
+                await self.refresh([])
+            return await self.connection(node_id)
+
+        return await self._answered(request, where, version, timeout_ms)
+
+    async def call_controller(
+        self, request: Message, version: int | None = None, *, timeout_ms: float | None = None
+    ) -> Any:
+        """The response of the controller (in KRaft, of a broker that passes the request on)."""
+
+        async def where() -> Connection:
+            if self.topology.controller_id not in self.topology.brokers:
+                await self.refresh([])
+            return await self.connection(self.topology.controller_id)
+
+        def moved(code: ErrorCode) -> None:
+            if code is ErrorCode.NOT_CONTROLLER:
+                self.topology.controller_id = -1
+
+        return await self._answered(request, where, version, timeout_ms, moved)
+
+    async def call_leader(
+        self,
+        topic: str,
+        partition: int,
+        request: Message,
+        version: int | None = None,
+        *,
+        timeout_ms: float | None = None,
+    ) -> Any:
+        """The response of a partition's leader to a request about that partition."""
+
+        async def where() -> Connection:
+            leader = (await self.partition(topic, partition)).leader
+            if leader < 0:
+                self.topology.forget(topic)
+                raise errors.error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
+            return await self.connection(leader)
+
+        def moved(code: ErrorCode) -> None:
+            if code in LEADER_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
+                self.topology.forget(topic)
+
+        return await self._answered(request, where, version, timeout_ms, moved)
+
+    async def call_coordinator(
+        self,
+        kind: str,
+        key: str,
+        request: Message,
+        version: int | None = None,
+        *,
+        timeout_ms: float | None = None,
+    ) -> Any:
+        """The response of the coordinator (`kind` "group" or "transaction") of a group or transactional id."""
+        slot = (KINDS[kind], key)
+
+        async def where() -> Connection:
+            return await self.connection(await self.coordinator(kind, key))
+
+        def moved(code: ErrorCode) -> None:
+            if code in COORDINATOR_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
+                self._coordinators.pop(slot, None)
+
+        return await self._answered(request, where, version, timeout_ms, moved)
+
+    async def coordinator(self, kind: str, key: str) -> int:
+        """Node id of the coordinator of a group or transactional id, one attempt; KafkaError."""
+        slot = (KINDS[kind], key)
+        found = self._coordinators.get(slot)
+        if found is not None and found in self.topology.brokers:
+            return found
+        connection = await self._any_connection()
+        request = FindCoordinatorRequest(key_type=KINDS[kind])
+        version = connection.version_for(FindCoordinatorRequest)
+        if version < 4:
+            request.key = key
+        else:
+            request.coordinator_keys = [key]
+        try:
+            response = await connection.call(request, version)
+        except ConnectionLostError as error:
+            raise errors.ConnectionFailedError(str(error)) from error
+        answer = response if version < 4 else response.coordinators[0]
+        if answer.error_code:
+            raise errors.error_for(answer.error_code, f"coordinator of {kind} {key!r}: {answer.error_message or ''}")
+        self.topology.brokers[answer.node_id] = (answer.host, answer.port)
+        self._coordinators[slot] = answer.node_id
+        return int(answer.node_id)
+
+    def forget_coordinator(self, kind: str, key: str) -> None:
+        """Look the coordinator up again before its next request."""
+        self._coordinators.pop((KINDS[kind], key), None)
+
+    # -- retries --------------------------------------------------------------------------------------------------
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(*self._backoff)
+
+    async def _answered(
+        self,
+        request: Message,
+        where: Callable[[], Awaitable[Connection]],
+        version: int | None,
+        timeout_ms: float | None,
+        moved: Callable[[ErrorCode], None] | None = None,
+    ) -> Any:
+        """The response, once it is there without an error that passes by itself, or when time is up with it."""
+        now = asyncio.get_running_loop().time
+        limit = now() + (self.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        backoff = self._new_backoff()
+        failure: errors.KafkaError
+        while True:
+            response: Any = None
+            try:
+                connection = await where()
+                response = await connection.call(
+                    request, version, timeout_ms=max(1.0, min((limit - now()) * 1000, self.request_timeout_ms))
+                )
+                code = first_error(response)
+                if not code.retriable:
+                    return response
+                failure = errors.error_for(code, f"{type(request).__name__}: {code.text}")
+            except ConnectionLostError as error:
+                failure = errors.ConnectionFailedError(str(error))
+            except NoCommonVersionError as error:
+                raise errors.UnsupportedError(str(error)) from error
+            except errors.RetriableError as error:
+                failure = error
+            if moved is not None:
+                moved(failure.code)
+            delay = backoff.next_ms(random.random()) / 1000
+            if now() + delay >= limit:
+                if response is not None:
+                    return response
+                raise failure
+            await asyncio.sleep(delay)
+
+    async def _retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: float | None) -> T:
+        now = asyncio.get_running_loop().time
+        limit = now() + (self.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        backoff = self._new_backoff()
+        while True:
+            try:
+                return await attempt()
+            except errors.ConnectionFailedError:
+                delay = backoff.next_ms(random.random()) / 1000
+                if now() + delay >= limit:
+                    raise
+                await asyncio.sleep(delay)
+
+
+async def gather_brokers(
+    cluster: ClusterClient, make: Callable[[], Message], nodes: Sequence[int] | None = None
+) -> dict[int, Any]:
+    """One request to every broker (or to `nodes`), at the same time: response by node id."""
+    wanted = list(await cluster.brokers()) if nodes is None else list(nodes)
+    answers = await asyncio.gather(*(cluster.call_broker(node, make()) for node in wanted))
+    return dict(zip(wanted, answers, strict=True))

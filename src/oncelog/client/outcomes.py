@@ -1,0 +1,52 @@
+"""The error codes inside responses, found by their declared fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from oncelog import errors
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.schema import Message
+
+
+@cache
+def _plan(kind: type[Message]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(fields with an error code, fields with structs that may have one) of a message class."""
+    codes = tuple(name for name in kind.FIELDS if name.endswith("error_code") and "config" not in name)
+    nested = tuple(
+        name
+        for name, field in kind.FIELDS.items()
+        if isinstance(field.element, type) and field.kind in ("array", "struct") and any(_plan(field.element))
+    )
+    return codes, nested
+
+
+def error_codes(message: Message) -> Iterator[tuple[ErrorCode, str | None]]:
+    """(code, message or None) of every error in a response, outermost first."""
+    codes, nested = _plan(type(message))
+    for name in codes:
+        if code := getattr(message, name):
+            yield ErrorCode.of(code), getattr(message, "error_message", None)
+    for name in nested:
+        value: Any = getattr(message, name)
+        for item in value if isinstance(value, list) else (value,) if value is not None else ():
+            yield from error_codes(item)
+
+
+def first_error(message: Message) -> ErrorCode:
+    """The error that decides what becomes of a response: the first retriable one, else the first, else NONE."""
+    first = ErrorCode.NONE
+    for code, _ in error_codes(message):
+        if code.retriable:
+            return code
+        first = first or code
+    return first
+
+
+def raise_for_error(message: Message, what: str = "") -> None:
+    """Raise the first error of a response as an exception; `what` begins its text."""
+    for code, text in error_codes(message):
+        about = ": ".join(part for part in (what, text or code.text) if part)
+        raise errors.error_for(code, about)

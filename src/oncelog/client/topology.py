@@ -1,0 +1,86 @@
+"""What a client knows of brokers, topics and leaders: the contents of Metadata responses, without any I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+from oncelog.protocol.schema import NO_UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition; `leader` -1 while there is none."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic; `topic_id` is zero where the broker does not tell it."""
+
+    name: str
+    topic_id: UUID
+    internal: bool
+    partitions: dict[int, Partition]
+
+
+class Topology:
+    """The newest that is known. `failures`: why a topic that was asked for is not in `topics`."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[int, tuple[str, int]] = {}
+        self.controller_id = -1
+        self.cluster_id = ""
+        self.topics: dict[str, Topic] = {}
+        self.failures: dict[str, ErrorCode] = {}
+        self.names: dict[UUID, str] = {}
+        self.version = 0
+        """Grows with every change: whoever caches what follows from this compares it."""
+
+    def update(self, response: MetadataResponse, *, everything: bool = False) -> None:
+        """Take in a response; `everything` means that it lists all topics, so others are gone."""
+        self.version += 1
+        if response.brokers:
+            self.brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        self.controller_id = response.controller_id
+        self.cluster_id = response.cluster_id or ""
+        if everything:
+            self.topics.clear()
+        for topic in response.topics:
+            if topic.name is not None:
+                self._update_topic(topic.name, topic)
+        self.names = {topic.topic_id: topic.name for topic in self.topics.values() if topic.topic_id != NO_UUID}
+
+    def _update_topic(self, name: str, answer: MetadataResponseTopic) -> None:
+        if answer.error_code:
+            self.failures[name] = ErrorCode.of(answer.error_code)
+            self.topics.pop(name, None)
+            return
+        self.failures.pop(name, None)
+        known = self.topics.get(name)
+        same = known is not None and known.topic_id == answer.topic_id
+        partitions = {}
+        for item in sorted(answer.partitions, key=lambda item: item.partition_index):
+            new = Partition(item.leader_id, item.leader_epoch, tuple(item.replica_nodes), tuple(item.isr_nodes))
+            old = known.partitions.get(item.partition_index) if same and known is not None else None
+            if old is not None and 0 <= new.leader_epoch < old.leader_epoch:
+                new = old  # a broker that lags behind: leader epochs of one topic never go back
+            partitions[item.partition_index] = new
+        self.topics[name] = Topic(name, answer.topic_id, answer.is_internal, partitions)
+
+    def forget(self, topic: str) -> None:
+        """A leader turned out to be wrong: ask again before the topic is used next."""
+        if self.topics.pop(topic, None) is not None:
+            self.version += 1
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Node id of a partition's leader, -1 if unknown or none."""
+        known = self.topics.get(topic)
+        found = known.partitions.get(partition) if known is not None else None
+        return -1 if found is None else found.leader

@@ -1,0 +1,281 @@
+"""Everything that the client raises.
+
+    OncelogError
+    ├── ConfigError                  an option is unknown, malformed, or contradicts another one
+    ├── UsageError                   a call that the object's state does not allow
+    └── KafkaError                   something went wrong with a broker; `.code` is Kafka's, `.advice` says what to do
+        ├── RetriableError           may succeed when tried again; the client has done so until its time was up
+        │   ├── ConnectionFailedError    no broker could be reached, or it hung up before it answered
+        │   ├── TimedOutError            time was up (request, delivery, buffer memory, metadata)
+        │   │   └── DeliveryTimeoutError     a batch expired: its records may or may not be in the log
+        │   └── UnknownTopicError        no such topic or partition, as far as the brokers know by now
+        ├── RequestError             the request or its data is wrong and stays wrong
+        │   ├── RecordTooLargeError
+        │   └── OffsetOutOfRangeError    the position is not in the log and there is no reset policy
+        ├── GroupError               the consumer's membership is gone: poll again to join anew
+        │   └── FencedMemberError        another member with the same static id has taken over: close
+        ├── AbortableError           the transaction cannot be committed: abort it, then begin another
+        │   └── OutOfOrderError          sequence numbers do not follow each other
+        │       ├── SequenceGapError         records before these are missing from the log
+        │       └── StaleSequenceError       these were sent before; newer ones are in the log
+        └── FatalError               close this producer
+            ├── FencedError              a newer producer with the same transactional id is at work
+            ├── AuthorizationError
+            └── UnsupportedError         the broker lacks something that was asked for
+
+Which class a code has: `CLASSES`. What to do: `ADVICE`. Codes are those of Kafka's `Errors`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from oncelog.protocol.errors import ErrorCode
+
+__all__ = [
+    "ADVICE",
+    "CLASSES",
+    "AbortableError",
+    "AuthorizationError",
+    "ConfigError",
+    "ConnectionFailedError",
+    "DeliveryTimeoutError",
+    "FatalError",
+    "FencedError",
+    "FencedMemberError",
+    "GroupError",
+    "KafkaError",
+    "OffsetOutOfRangeError",
+    "OncelogError",
+    "OutOfOrderError",
+    "RecordTooLargeError",
+    "RequestError",
+    "RetriableError",
+    "SequenceGapError",
+    "StaleSequenceError",
+    "TimedOutError",
+    "UnknownTopicError",
+    "UnsupportedError",
+    "UsageError",
+    "error_for",
+]
+
+
+class OncelogError(Exception):
+    """The root of everything that oncelog's client raises."""
+
+
+class ConfigError(OncelogError, ValueError):
+    """An option is unknown, malformed, or contradicts another one; the message names it."""
+
+
+class UsageError(OncelogError, RuntimeError):
+    """A call that the object's present state does not allow, as `commit` without a transaction."""
+
+
+class KafkaError(OncelogError):
+    """Something went wrong with a broker. `code` is Kafka's error code, `advice` one sentence on what to do."""
+
+    default_code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
+    default_advice: ClassVar[str] = "Look into the broker's log."
+
+    def __init__(self, message: str = "", code: ErrorCode | None = None) -> None:
+        self.code = self.default_code if code is None else code
+        self.message = message or self.code.text
+        self.advice = ADVICE.get(self.code, self.default_advice)
+        super().__init__(f"{self.message} ({self.code.name}). {self.advice}")
+
+    def __reduce__(self) -> tuple[type[KafkaError], tuple[str, ErrorCode]]:
+        return type(self), (self.message, self.code)
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same call may succeed later."""
+        return isinstance(self, RetriableError)
+
+
+class RetriableError(KafkaError):
+    """May succeed when tried again; the client has tried until its time was up."""
+
+    default_code = ErrorCode.REQUEST_TIMED_OUT
+    default_advice = "Try again."
+
+
+class ConnectionFailedError(RetriableError):
+    """No broker could be reached, or it hung up before it answered."""
+
+    default_code = ErrorCode.NETWORK_EXCEPTION
+    default_advice = "Check bootstrap_servers and that the broker runs, then try again."
+
+
+class TimedOutError(RetriableError):
+    """Time was up. What was asked for may still have happened."""
+
+    default_advice = "Check that the broker is up and keeps pace, then try again or allow more time."
+
+
+class DeliveryTimeoutError(TimedOutError):
+    """A batch expired (delivery.timeout.ms): its records may or may not be in the log."""
+
+    default_advice = "Read the partition to learn whether the records are there; sending them again may double them."
+
+
+class UnknownTopicError(RetriableError):
+    """The brokers know of no such topic or partition."""
+
+    default_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    default_advice = "Create the topic, or check its name and the partition's number."
+
+
+class RequestError(KafkaError):
+    """The request or its data is wrong, and stays so."""
+
+    default_code = ErrorCode.INVALID_REQUEST
+    default_advice = "Correct what the message names; trying again changes nothing."
+
+
+class RecordTooLargeError(RequestError):
+    """A record or batch is larger than the client or the broker allows."""
+
+    default_code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class OffsetOutOfRangeError(RequestError):
+    """The position is not in the log, and auto_offset_reset is `none`."""
+
+    default_code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class GroupError(KafkaError):
+    """The consumer's membership of its group has ended or changed."""
+
+    default_code = ErrorCode.UNKNOWN_MEMBER_ID
+    default_advice = "Poll again: the consumer joins anew, and what was not committed is delivered again."
+
+
+class FencedMemberError(GroupError):
+    """Another consumer with the same group_instance_id has taken over."""
+
+    default_code = ErrorCode.FENCED_INSTANCE_ID
+    default_advice = "Close this consumer; give every consumer its own group_instance_id."
+
+
+class AbortableError(KafkaError):
+    """The transaction in progress cannot be committed."""
+
+    default_code = ErrorCode.TRANSACTION_ABORTABLE
+    default_advice = "Abort the transaction, then begin another."
+
+
+class OutOfOrderError(AbortableError):
+    """A batch's sequence does not follow the last one that the partition has of this producer."""
+
+    default_code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class SequenceGapError(OutOfOrderError):
+    """Records before these are missing from the log."""
+
+    default_advice = "Earlier records were lost: abort the transaction, or send them again."
+
+
+class StaleSequenceError(OutOfOrderError):
+    """These records were sent before and newer ones of the same producer are in the log."""
+
+    default_advice = "They are in the log already unless the log was cut: do not send them again unseen."
+
+
+class FatalError(KafkaError):
+    """This producer cannot go on."""
+
+    default_advice = "Close this producer and make a new one."
+
+
+class FencedError(FatalError):
+    """A newer producer with the same transactional id is at work."""
+
+    default_code = ErrorCode.PRODUCER_FENCED
+    default_advice = "Close this producer; another one with its transactional_id has taken over."
+
+
+class AuthorizationError(FatalError):
+    """Not permitted."""
+
+    default_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    default_advice = "Grant the permission, then make a new client."
+
+
+class UnsupportedError(FatalError):
+    """The broker lacks something that was asked for."""
+
+    default_code = ErrorCode.UNSUPPORTED_VERSION
+    default_advice = "Use a newer broker, or leave the feature out."
+
+
+_C = ErrorCode
+
+CLASSES: dict[ErrorCode, type[KafkaError]] = {
+    _C.NETWORK_EXCEPTION: ConnectionFailedError,
+    _C.REQUEST_TIMED_OUT: TimedOutError,
+    _C.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopicError,
+    _C.UNKNOWN_TOPIC_ID: UnknownTopicError,
+    _C.MESSAGE_TOO_LARGE: RecordTooLargeError,
+    _C.RECORD_LIST_TOO_LARGE: RecordTooLargeError,
+    _C.OFFSET_OUT_OF_RANGE: OffsetOutOfRangeError,
+    _C.UNKNOWN_MEMBER_ID: GroupError,
+    _C.ILLEGAL_GENERATION: GroupError,
+    _C.REBALANCE_IN_PROGRESS: GroupError,
+    _C.MEMBER_ID_REQUIRED: GroupError,
+    _C.FENCED_INSTANCE_ID: FencedMemberError,
+    _C.OUT_OF_ORDER_SEQUENCE_NUMBER: OutOfOrderError,
+    _C.UNKNOWN_PRODUCER_ID: AbortableError,
+    _C.INVALID_PRODUCER_EPOCH: AbortableError,
+    _C.INVALID_TXN_STATE: AbortableError,
+    _C.INVALID_PRODUCER_ID_MAPPING: AbortableError,
+    _C.TRANSACTION_ABORTABLE: AbortableError,
+    _C.PRODUCER_FENCED: FencedError,
+    _C.TRANSACTION_COORDINATOR_FENCED: FencedError,
+    _C.CLUSTER_AUTHORIZATION_FAILED: AuthorizationError,
+    _C.TOPIC_AUTHORIZATION_FAILED: AuthorizationError,
+    _C.GROUP_AUTHORIZATION_FAILED: AuthorizationError,
+    _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: AuthorizationError,
+    _C.SASL_AUTHENTICATION_FAILED: AuthorizationError,
+    _C.UNSUPPORTED_VERSION: UnsupportedError,
+    _C.UNSUPPORTED_FOR_MESSAGE_FORMAT: UnsupportedError,
+    _C.UNSUPPORTED_COMPRESSION_TYPE: UnsupportedError,
+}
+"""The class of each code that has one of its own; the others are RetriableError or RequestError."""
+
+ADVICE: dict[ErrorCode, str] = {
+    _C.TOPIC_ALREADY_EXISTS: "Take another name, or use the topic that is there.",
+    _C.INVALID_TRANSACTION_TIMEOUT: (
+        "Lower transaction_timeout_ms, or raise transaction.max.timeout.ms on the broker."
+    ),
+    _C.INVALID_PRODUCER_EPOCH: (
+        "The transaction timed out or another producer took over: abort, then begin another; "
+        "if that is refused as fenced, close."
+    ),
+    _C.INVALID_TXN_STATE: "The transaction has ended already, mostly by its time-out: abort, then begin another.",
+    _C.INVALID_PRODUCER_ID_MAPPING: (
+        "The broker has forgotten the transactional id (transactional.id.expiration.ms): abort, then begin another."
+    ),
+    _C.INVALID_REPLICATION_FACTOR: "Ask for at most as many replicas as there are brokers.",
+    _C.NON_EMPTY_GROUP: "Stop the group's members first.",
+    _C.OFFSET_OUT_OF_RANGE: "Seek to an offset that the log still has, or set auto_offset_reset.",
+    _C.NOT_ENOUGH_REPLICAS: "Bring replicas back or lower min.insync.replicas, then try again.",
+    _C.UNSTABLE_OFFSET_COMMIT: "A transaction with offsets of this group is open: wait until it has ended.",
+}
+"""What to do, where the class alone does not say it."""
+
+
+def error_for(code: int, message: str | None = None) -> KafkaError:
+    """The exception for an error code of a response; `message` says what it is about."""
+    known = ErrorCode.of(code)
+    kind = CLASSES.get(known)
+    if known is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and message:
+        kind = StaleSequenceError if "stale" in message else SequenceGapError if "gap" in message else kind
+    if kind is None:
+        kind = RetriableError if known.retriable else RequestError
+    if known is ErrorCode.UNKNOWN_SERVER_ERROR and code != known:
+        message = f"unknown error code {code}" + (f": {message}" if message else "")
+    return kind(message or "", known)

@@ -1,0 +1,334 @@
+"""One connection of a client: requests out, answers back in their order, any number under way.
+
+A broker answers the requests of a connection in their order (correlation ids are checked, not used to look up), so
+the requests under way are a queue. `Connection.send` writes at once and returns a future: no task, no lock. A request
+that is cancelled keeps its place, and its answer is dropped when it comes. One that is not answered in time ends the
+connection, for then nothing can be said about those behind it (as Kafka's NetworkClient does).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+from oncelog import __version__
+from oncelog.protocol.apis import ApiKey, messages
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
+from oncelog.protocol.schema import Message
+
+if TYPE_CHECKING:
+    import ssl
+
+SCRATCH_BYTES = 64 * 1024
+"""Answers up to about this size are copied out of a shared buffer; longer ones are read into memory of their own."""
+MAX_RESPONSE_BYTES = 512 * 1024 * 1024
+GROWTH = 16
+"""A long answer's memory is at most this many times what has come of it."""
+SOFTWARE_NAME = "oncelog"
+
+_LENGTH = struct.Struct(">i")
+
+
+class ConnectionLostError(ConnectionError):
+    """The connection ended, or could not be made, before the answer came: the request may or may not have worked."""
+
+
+class RequestTimeoutError(ConnectionLostError):
+    """No answer in time; the connection has been closed over it."""
+
+
+class NoCommonVersionError(Exception):
+    """Client and broker have no version of an API in common."""
+
+
+class _Pending:
+    """A request under way."""
+
+    __slots__ = ("api_key", "correlation_id", "future", "response", "timer", "version")
+
+    def __init__(
+        self,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        response: type[Message],
+        future: asyncio.Future[Any],
+        timer: asyncio.TimerHandle,
+    ) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.response = response
+        self.future = future
+        self.timer = timer
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection to one broker; made by `connect`, which also asks what the broker can do.
+
+    `versions`: api key -> (lowest, highest) that the broker serves. `features`: finalized feature -> level (KIP-584).
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, client_id: str, request_timeout_ms: int) -> None:
+        self._loop = loop
+        self._client_id = client_id
+        self._timeout = request_timeout_ms / 1000
+        self._transport: asyncio.Transport | None = None
+        self._pending: deque[_Pending] = deque()
+        self._correlation_id = 0
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._end = 0
+        self._frame: memoryview | None = None
+        self._frame_size = self._got = 0
+        self._error: ConnectionLostError | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self.address = ""
+        self.versions: dict[int, tuple[int, int]] = {}
+        self.features: dict[str, int] = {}
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._error is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests that are not answered yet."""
+        return len(self._pending)
+
+    def version_for(self, request: type[Message]) -> int:
+        """The highest version of an API that both sides know; NoCommonVersionError."""
+        low, high = self.versions.get(request.API_KEY, (0, -1))
+        chosen = min(high, request.MAX_VERSION)
+        if chosen < max(low, request.MIN_VERSION):
+            raise NoCommonVersionError(
+                f"{request.__name__}: we know versions {request.MIN_VERSION} to {request.MAX_VERSION}, "
+                + (f"{self.address} serves {low} to {high}" if high >= 0 else f"{self.address} has no such API")
+            )
+        return chosen
+
+    def send(
+        self, request: Message, version: int | None = None, *, timeout_ms: float | None = None
+    ) -> asyncio.Future[Any]:
+        """Write a request now; the future brings its response.
+
+        `timeout_ms` (default: the connection's) is the time without an answer after which the connection is given up.
+        Raises ConnectionLostError when it has ended already; else the future fails with one.
+        """
+        if self._error is not None or self._transport is None:
+            raise self._error or ConnectionLostError("not connected")
+        if version is None:
+            version = self.version_for(type(request))
+        self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        header = RequestHeader(request.API_KEY, version, correlation_id, self._client_id)
+        chunks: list[bytes | memoryview] = [b"", encode_request_header(header), *request.chunks(version)]
+        chunks[0] = _LENGTH.pack(sum(map(len, chunks)))
+        future: asyncio.Future[Any] = self._loop.create_future()
+        delay = self._timeout if timeout_ms is None else timeout_ms / 1000
+        response = messages(ApiKey(request.API_KEY))[1]
+        timer = self._loop.call_later(delay, self._timed_out, request)
+        self._pending.append(_Pending(request.API_KEY, version, correlation_id, response, future, timer))
+        self._write(chunks)
+        return future
+
+    def send_unanswered(self, request: Message, version: int | None = None) -> None:
+        """Write a request that the broker does not answer (Produce with acks=0)."""
+        if self._error is not None or self._transport is None:
+            raise self._error or ConnectionLostError("not connected")
+        if version is None:
+            version = self.version_for(type(request))
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        header = RequestHeader(request.API_KEY, version, self._correlation_id, self._client_id)
+        chunks: list[bytes | memoryview] = [b"", encode_request_header(header), *request.chunks(version)]
+        chunks[0] = _LENGTH.pack(sum(map(len, chunks)))
+        self._write(chunks)
+
+    async def call(
+        self, request: Message, version: int | None = None, *, timeout_ms: float | None = None
+    ) -> Any:
+        """Send a request and return its response. Safe to cancel: those behind it still get their own answers."""
+        future = self.send(request, version, timeout_ms=timeout_ms)
+        if self._writable is not None:
+            await asyncio.shield(self._writable)
+        return await future
+
+    def close(self, reason: str = "closed by the client") -> None:
+        """Hang up; what is under way fails with ConnectionLostError."""
+        self._lose(ConnectionLostError(f"{self.address}: {reason}"))
+
+    def _write(self, chunks: list[bytes | memoryview]) -> None:
+        assert self._transport is not None
+        self._transport.writelines(chunks)
+
+    def _timed_out(self, request: Message) -> None:
+        self._lose(RequestTimeoutError(f"{self.address} did not answer {type(request).__name__} in time"))
+
+    def _lose(self, error: ConnectionLostError) -> None:
+        if self._error is not None:
+            return
+        self._error = error
+        if self._transport is not None:
+            self._transport.abort()
+        pending, self._pending = self._pending, deque()
+        for item in pending:
+            item.timer.cancel()
+            if not item.future.done():
+                item.future.set_exception(error)
+        self.resume_writing()
+
+    # -- what the transport calls ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected."""
+        self._transport = cast(asyncio.Transport, transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The other side hung up, or we did."""
+        self._lose(ConnectionLostError(f"{self.address}: {error or 'the broker hung up'}"))
+
+    def pause_writing(self) -> None:
+        """The broker does not keep up: `call` waits."""
+        if self._writable is None:
+            self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        """The broker has caught up."""
+        waiter, self._writable = self._writable, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    @property
+    def congested(self) -> bool:
+        """Whether more is waiting to be written than the transport likes to hold."""
+        return self._writable is not None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next read goes: into a long answer, or the scratch buffer."""
+        if self._frame is not None:
+            if self._got == len(self._frame):
+                grown = memoryview(bytearray(min(self._frame_size, GROWTH * self._got)))
+                grown[: self._got] = self._frame
+                self._frame = grown
+            return self._frame[self._got :]
+        return self._scratch[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """A read has brought so many bytes."""
+        if self._frame is not None:
+            self._got += nbytes
+            if self._got == self._frame_size:
+                frame, self._frame = self._frame, None
+                self._answer(frame)
+            return
+        self._end += nbytes
+        start, end, scratch = 0, self._end, self._scratch
+        while end - start >= 4 and self._error is None:
+            size: int = _LENGTH.unpack_from(scratch, start)[0]
+            if not 4 <= size <= MAX_RESPONSE_BYTES:
+                self._lose(ConnectionLostError(f"{self.address}: answer of {size} bytes; is this a Kafka broker?"))
+                return
+            got = end - start - 4
+            if got >= size:
+                self._answer(memoryview(bytes(scratch[start + 4 : start + 4 + size])))
+                start += 4 + size
+                continue
+            if 4 + size > SCRATCH_BYTES // 2:
+                self._frame = memoryview(bytearray(min(size, max(GROWTH * got, SCRATCH_BYTES))))
+                self._frame[:got] = scratch[start + 4 : end]
+                self._frame_size, self._got = size, got
+                start = end
+            break
+        if start:
+            scratch[: end - start] = scratch[start:end]
+        self._end = end - start
+
+    def _answer(self, frame: memoryview) -> None:
+        if not self._pending:
+            self._lose(ConnectionLostError(f"{self.address}: an answer to nothing"))
+            return
+        item = self._pending.popleft()
+        item.timer.cancel()
+        try:
+            correlation_id, pos = decode_response_header(frame, item.api_key, item.version)
+            if correlation_id != item.correlation_id:
+                raise ValueError(f"answer {correlation_id} where {item.correlation_id} is due")
+            if item.future.done():
+                return
+            response = _decode(item, frame, pos)
+        except ValueError as error:
+            failure = ConnectionLostError(f"{self.address}: {item.response.__name__}: {error}")
+            if not item.future.done():
+                item.future.set_exception(failure)
+            self._lose(failure)
+            return
+        item.future.set_result(response)
+
+
+def _decode(item: _Pending, frame: memoryview, pos: int) -> Message:
+    version = item.version
+    if item.api_key == ApiKey.API_VERSIONS and frame[pos : pos + 2] == _UNSUPPORTED_VERSION:
+        version = 0  # a broker that does not know the version answers in the oldest (KIP-511)
+    response, end = item.response.decode_from(frame, pos, version)
+    if end != len(frame):
+        raise ValueError(f"{len(frame) - end} bytes too many")
+    return response
+
+
+_UNSUPPORTED_VERSION = int(ErrorCode.UNSUPPORTED_VERSION).to_bytes(2, "big")
+
+
+async def connect(
+    host: str,
+    port: int,
+    *,
+    client_id: str = "oncelog",
+    request_timeout_ms: int = 30_000,
+    connect_timeout_ms: int = 10_000,
+    ssl_context: ssl.SSLContext | None = None,
+) -> Connection:
+    """Connect to a broker and learn its versions and features; ConnectionLostError."""
+    loop = asyncio.get_running_loop()
+    connection = Connection(loop, client_id, request_timeout_ms)
+    connection.address = f"{host}:{port}"
+    try:
+        async with asyncio.timeout(connect_timeout_ms / 1000):
+            await loop.create_connection(lambda: connection, host, port, ssl=ssl_context)
+            await _learn_versions(connection)
+    except TimeoutError:
+        connection.close("no answer")
+        raise RequestTimeoutError(f"{connection.address}: no connection in {connect_timeout_ms} ms") from None
+    except ConnectionLostError:
+        raise
+    except OSError as error:
+        raise ConnectionLostError(f"{connection.address}: {error.strerror or error}") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+async def _learn_versions(connection: Connection) -> None:
+    from oncelog.protocol.messages.api_versions import ApiVersionsRequest
+
+    request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
+    response = await connection.call(request, ApiVersionsRequest.MAX_VERSION)
+    if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        ranges = {item.api_key: item for item in response.api_keys}
+        ours = ranges.get(ApiVersionsRequest.API_KEY)
+        highest = min(ours.max_version, ApiVersionsRequest.MAX_VERSION) if ours is not None else 0
+        response = await connection.call(request, highest)
+    if response.error_code:
+        raise ConnectionLostError(f"{connection.address}: ApiVersions: {ErrorCode.of(response.error_code).name}")
+    connection.versions = {item.api_key: (item.min_version, item.max_version) for item in response.api_keys}
+    connection.features = {item.name: item.max_version_level for item in response.finalized_features}
