@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oncelog.log.checkpoint import read_offsets, write_offsets
-from oncelog.log.disk import Disk
+from oncelog.log.checkpoint import read_offset_checkpoint, write_offset_checkpoint
+from oncelog.log.disk import Disk, read_if_exists
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 META_PROPERTIES = "meta.properties"
@@ -39,9 +39,9 @@ class DataDirectory:
     def _check_identity(self, cluster_id: str) -> None:
         path = self._file(META_PROPERTIES)
         wanted = {"version": "1", "cluster.id": cluster_id, "node.id": str(self._node_id)}
-        data = self._disk.read(path)
+        data = read_if_exists(self._disk, path)
         if data is None:
-            self._disk.write(path, "".join(f"{k}={v}\n" for k, v in wanted.items()).encode(), sync=True)
+            self._disk.atomic_write(path, "".join(f"{k}={v}\n" for k, v in wanted.items()).encode(), sync=True)
             return
         lines = data.decode().splitlines()
         found = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
@@ -52,17 +52,17 @@ class DataDirectory:
 
     def recovery_points(self) -> Offsets:
         """(topic, partition) -> offset up to which the log was flushed."""
-        return read_offsets(self._disk, self._file(RECOVERY_POINTS))
+        return read_offset_checkpoint(self._disk, self._file(RECOVERY_POINTS))
 
     def checkpoint(self, *, recovery_points: Offsets, start_offsets: Offsets, high_watermarks: Offsets) -> None:
         """Writes the three offset checkpoints."""
-        write_offsets(self._disk, self._file(RECOVERY_POINTS), recovery_points)
-        write_offsets(self._disk, self._file(START_OFFSETS), start_offsets)
-        write_offsets(self._disk, self._file(HIGH_WATERMARKS), high_watermarks)
+        write_offset_checkpoint(self._disk, self._file(RECOVERY_POINTS), recovery_points)
+        write_offset_checkpoint(self._disk, self._file(START_OFFSETS), start_offsets)
+        write_offset_checkpoint(self._disk, self._file(HIGH_WATERMARKS), high_watermarks)
 
     def mark_clean(self) -> None:
         """Says that every log was closed in order, so that the next start need not recover."""
-        self._disk.write(self._file(CLEAN_SHUTDOWN), b'{"version":0,"brokerEpoch":-1}', sync=True)
+        self._disk.atomic_write(self._file(CLEAN_SHUTDOWN), b'{"version":0,"brokerEpoch":-1}', sync=True)
 
     def _file(self, name: str) -> str:
         return f"{self.path}/{name}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncelog.broker.apis import SERVED
 from oncelog.broker.context import RequestContext
+from oncelog.net.server import BadFrameError
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import decode_request_header, encode_response_header
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 Chunks = list[bytes | memoryview]
 
 
-class BadRequestError(Exception):
+class BadRequestError(BadFrameError):
     """A frame that cannot be answered; the connection is closed, as Kafka does."""
 
 
@@ -65,11 +66,10 @@ class Dispatcher:
                 raise BadRequestError(f"{ApiKey(api_key).name} version {version} is not served")
             route = self._routes[api_key, version] = _Route(api_key, version)
         try:
-            request, end = route.decode(frame, position, version)
+            # What follows the request is left alone, as Kafka does: librdkafka pads some of its own.
+            request, _ = route.decode(frame, position, version)
         except DecodeError as error:
             raise BadRequestError(f"{ApiKey(api_key).name} v{version}: {error}") from error
-        if end != len(frame):
-            raise BadRequestError(f"{ApiKey(api_key).name} v{version}: {len(frame) - end} bytes after the request")
         context = RequestContext(
             api_key, version, header.correlation_id, header.client_id or "", peer.host, peer.connection_id
         )

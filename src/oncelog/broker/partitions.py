@@ -132,9 +132,8 @@ class Partitions:
             if replica is not None:
                 replica.log.close()
             directory = f"{self._directory}/{topic.name}-{partition}"
-            for name in self._disk.listdir(directory):
-                self._disk.remove(f"{directory}/{name}")
-            self._disk.rmdir(directory)
+            if self._disk.exists(directory):
+                self._disk.remove_tree(directory)
             self._recovery_points.pop((topic.name, partition), None)
 
     def close(self) -> bool:

@@ -92,8 +92,9 @@ class TransactionService:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.partition_count = broker.config.transaction_state_log_num_partitions
+        self.transaction_version = TRANSACTION_VERSION
         self._config = TransactionConfig(
-            transaction_version=TRANSACTION_VERSION,
+            transaction_version=self.transaction_version,
             max_timeout_ms=broker.config.transaction_max_timeout_ms,
             id_expiration_ms=broker.config.transactional_id_expiration_ms,
             two_phase_commit=broker.config.transaction_two_phase_commit_enable,

@@ -39,10 +39,12 @@ class Replica:
         origin: Origin = Origin.CLIENT,
         transaction_version: int = 0,
         verified: bool = True,
+        guard: int | None = None,
     ) -> AppendResult:
         """Appends one or more batches as leader; offsets are patched into `records` in place.
 
-        Raises ProtocolError with Kafka's code; nothing is appended then.
+        `verified` and `guard`: see `Log.start_verification`. Raises ProtocolError with Kafka's code; nothing is
+        appended then.
         """
         result = self.log.append_as_leader(
             records,
@@ -51,6 +53,7 @@ class Replica:
             origin=origin,
             transaction_version=transaction_version,
             verified=verified,
+            guard=guard,
         )
         if not result.duplicate:
             self.bytes_appended += len(records)

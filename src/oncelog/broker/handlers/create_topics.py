@@ -84,7 +84,7 @@ def _assignment(broker: Broker, topic: CreatableTopic) -> list[tuple[int, ...]]:
         return _manual_assignment(broker, topic.assignments)
     partitions = broker.config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
     factor = broker.config.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
-    if not 1 <= partitions:
+    if partitions < 1:
         raise ProtocolError(ErrorCode.INVALID_PARTITIONS, f"a topic has at least 1 partition, not {partitions}")
     if partitions > MAX_PARTITIONS:
         message = f"{partitions} partitions are more than the {MAX_PARTITIONS} that one request may ask for"

@@ -50,13 +50,15 @@ _AS_NOT_ENOUGH_REPLICAS = frozenset(
 class _Target:
     """One partition of the request."""
 
-    __slots__ = ("data", "error", "replica", "topic")
+    __slots__ = ("data", "error", "guard", "replica", "topic", "verified")
 
     def __init__(self, topic: str, data: PartitionProduceData) -> None:
         self.topic = topic
         self.data = data
         self.replica: Replica | None = None
         self.error: ProtocolError | None = None
+        self.verified = False
+        self.guard: int | None = None
 
 
 Resolved = list[tuple[TopicProduceData, list[_Target]]]
@@ -71,7 +73,7 @@ def handle(
         return _refuse(broker, request, ctx, error)
     resolved = _resolve(broker, request, ctx)
     if request.transactional_id is not None:
-        unverified = _unverified(resolved)
+        unverified = _unverified(broker, resolved, ctx.api_version)
         if unverified:
             return _verify_then_append(broker, request, ctx, resolved, unverified)
     return _append(broker, request, ctx, resolved)
@@ -103,10 +105,11 @@ def _resolve(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Re
     return resolved
 
 
-def _unverified(resolved: Resolved) -> tuple[int, int, list[_Target]] | None:
+def _unverified(broker: Broker, resolved: Resolved, version: int) -> tuple[int, int, list[_Target]] | None:
     """(producer id, epoch, partitions) whose open transaction the log does not know yet."""
     producer: tuple[int, int] | None = None
     found: list[_Target] = []
+    transaction_version = _transaction_version(version)
     for _, targets in resolved:
         for target in targets:
             header = _first_transactional(target)
@@ -119,11 +122,24 @@ def _unverified(resolved: Resolved) -> tuple[int, int, list[_Target]] | None:
                 target.error = ProtocolError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, message)
                 continue
             try:
-                if not target.replica.log.has_open_transaction(*producer):
+                target.guard = target.replica.log.start_verification(
+                    *producer,
+                    header.base_sequence,
+                    transaction_version=transaction_version,
+                    now_ms=broker.now_ms(),
+                )
+                if target.guard is None:
+                    target.verified = True
+                else:
                     found.append(target)
             except ProtocolError as error:  # a fenced epoch is told before any verification (KAFKA-19690)
                 target.error = error
     return (*producer, found) if producer is not None and found else None
+
+
+def _transaction_version(version: int) -> int:
+    """The `transaction.version` that a producer follows which sends Produce in this version."""
+    return 2 if version >= _WITH_IMPLICIT_ADD else 1
 
 
 def _first_transactional(target: _Target) -> BatchHeader | None:
@@ -149,6 +165,8 @@ async def _verify_then_append(
     assert request.transactional_id is not None
     implicit = ctx.api_version >= _WITH_IMPLICIT_ADD
     if not implicit and not broker.config.transaction_partition_verification_enable:
+        for target in targets:
+            target.verified = True
         return _append(broker, request, ctx, resolved)
     names = [(target.topic, target.data.index) for target in targets]
     waited_ms = 0
@@ -163,7 +181,8 @@ async def _verify_then_append(
         waited_ms += _ADD_RETRY_MS
     for target in targets:
         code = results[target.topic, target.data.index]
-        if code != ErrorCode.NONE:
+        target.verified = code == ErrorCode.NONE
+        if not target.verified:
             target.error = _translate(code, ctx.api_version)
     return _append(broker, request, ctx, resolved)
 
@@ -186,7 +205,7 @@ def _append(
     broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
 ) -> ProduceResponse | None:
     now_ms = broker.now_ms()
-    transaction_version = 2 if ctx.api_version >= _WITH_IMPLICIT_ADD else 0
+    transaction_version = _transaction_version(ctx.api_version)
     responses = []
     failed: ProtocolError | None = None
     for topic_data, targets in resolved:
@@ -216,7 +235,11 @@ def _append_one(broker: Broker, target: _Target, now_ms: int, transaction_versio
             raise ProtocolError(ErrorCode.INVALID_RECORD, "the partition's records are missing")
         assert target.replica is not None
         result = target.replica.append(
-            memoryview(data.records), now_ms=now_ms, transaction_version=transaction_version
+            memoryview(data.records),
+            now_ms=now_ms,
+            transaction_version=transaction_version,
+            verified=target.verified,
+            guard=target.guard,
         )
     except ProtocolError as error:
         target.error = error
