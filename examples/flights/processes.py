@@ -1,0 +1,117 @@
+"""The demo's processes: started, killed and never left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+def descendants(pid: int) -> list[int]:
+    """The process's children and theirs (Spark's JVM and Python workers); empty where there is no /proc."""
+    parents: dict[int, list[int]] = {}
+    for entry in PROC.glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = entry.read_text().rpartition(")")[2].split()
+            parents.setdefault(int(fields[1]), []).append(int(entry.parent.name))
+    found = parents.get(pid, [])
+    for child in found:
+        found.extend(parents.get(child, []))
+    return found
+
+
+class Child:
+    """A child process in a session of its own; its stdout comes as lines, its stderr goes to a log file."""
+
+    def __init__(self, command: Sequence[str | Path], log: Path, name: str) -> None:
+        self.name = name
+        self.log = log
+        self.lines: list[str] = []
+        with log.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        threading.Thread(target=self._read, name=f"{name} output", daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as stdout:
+            self.lines.extend(iter(lambda: stdout.readline().rstrip("\n"), ""))
+
+    @property
+    def status(self) -> int | None:
+        """Exit status, or None while it runs."""
+        return self._process.poll()
+
+    def last(self) -> dict[str, int]:
+        """The last line of JSON it printed, {} before the first."""
+        return json.loads(self.lines[-1]) if self.lines else {}
+
+    def kill(self) -> None:
+        """SIGKILL to the process and everything below it, and wait until it is gone."""
+        below = descendants(self.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self, patience: float = 30) -> int:
+        """SIGTERM, then SIGKILL to whatever is left; the exit status."""
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience)
+        self.kill()
+        assert self._process.returncode is not None
+        return self._process.returncode
+
+    def tail(self, lines: int = 15) -> str:
+        """The end of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class Broker:
+    """`oncelog up`, with one broker that is killed now and then."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "broker"
+        program = Path(sys.executable).with_name("oncelog")
+        self.child = Child(
+            [program, "up", "--port", "0", "--data", self._folder], folder / "broker.log", "broker"
+        )
+
+    def wait(self, patience: float = 30) -> str:
+        """The bootstrap address, when it serves."""
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline and self.child.status is None:
+            for line in self.child.lines:
+                if line.startswith("BROKERS="):
+                    return line.removeprefix("BROKERS=")
+            time.sleep(0.02)
+        raise RuntimeError(f"the broker did not start:\n{self.child.tail()}")
+
+    def pid(self) -> int:
+        """Process id of the broker itself (not of the supervisor that starts it again)."""
+        return int((self._folder / "broker-1" / "broker.pid").read_text())
+
+    def kill(self) -> int:
+        """SIGKILL the broker; the process id it had."""
+        pid = self.pid()
+        os.kill(pid, signal.SIGKILL)
+        return pid
