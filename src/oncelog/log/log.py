@@ -223,7 +223,7 @@ class Log:
         headers = batches.headers
         last = headers[-1]
         with self._storage("append to"):
-            segment = self._segment_for(last, len(batches.view), now_ms)
+            segment = self._segment_for(headers[0], last, len(batches.view), now_ms)
             self._assign_epochs(headers)
             segment.write(batches.view)
         for header in headers:
@@ -258,7 +258,7 @@ class Log:
             self._epochs.restore(before)
             raise
 
-    def _segment_for(self, last: BatchHeader, size: int, now_ms: int) -> Segment:
+    def _segment_for(self, first: BatchHeader, last: BatchHeader, size: int, now_ms: int) -> Segment:
         """Return the segment to write ``size`` bytes to, rolling if they do not fit the active one."""
         if size > self.config.segment_bytes:
             raise ProtocolError(
@@ -273,7 +273,7 @@ class Log:
             or segment.waited_ms(now_ms, last.max_timestamp) > self.config.segment_ms
             or not segment.can_take(last.last_offset)
         ):
-            self._roll(now_ms)
+            self._roll(first.base_offset, now_ms)
         return self._segments.active
 
     def _create(self, segment: Segment) -> None:
@@ -396,15 +396,16 @@ class Log:
     def roll(self, now_ms: int) -> None:
         """Begin a new segment, unless the active one is empty."""
         with self._storage("roll"):
-            self._roll(now_ms)
+            self._roll(self.log_end_offset, now_ms)
 
-    def _roll(self, now_ms: int) -> None:
+    def _roll(self, base_offset: int, now_ms: int) -> None:
         old = self._segments.active
         if not old.size:
             return
         old.finish()
+        self._state.end_offset = base_offset
         self._snapshots.take(self._state)
-        segment = self._loader.new_segment(self.log_end_offset)
+        segment = self._loader.new_segment(base_offset)
         segment.created_ms = now_ms
         segment.create()
         self._segments.add(segment)

@@ -282,14 +282,13 @@ class Loader:
             segment = segments[slot]
             self._state.end_offset = segment.base_offset
             whole = self._recover_segment(segment)
+            segment.finish()
+            self._snapshots.take(self._state)
             if not whole:
                 for rest in segments[slot + 1 :]:
                     logger.warning("removing %s, which follows damaged data", rest.path)
                     rest.delete()
                 return segments[: slot + 1]
-            if slot + 1 < len(segments):
-                segment.finish()
-                self._snapshots.take(self._state)
         return segments
 
     def _recover_segment(self, segment: Segment) -> bool:

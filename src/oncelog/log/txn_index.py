@@ -37,7 +37,7 @@ class TransactionIndex:
         self._disk = disk
         self.path = path
         self.entries: list[AbortedTransaction] = []
-        self._on_disk = 0
+        self._on_disk = 0  # entries in the file; -1 if what is there has to be replaced
 
     def load(self, base_offset: int) -> bool:
         """Read the file; return False, with nothing loaded, where its content is not that of an index."""
@@ -70,12 +70,17 @@ class TransactionIndex:
 
     def flush(self) -> None:
         """Bring the file up to date."""
-        if self._on_disk == len(self.entries):
-            return
-        if self.entries:
-            self._disk.atomic_write(self.path, b"".join(_ENTRY.pack(_VERSION, *entry) for entry in self.entries))
-        else:
+        data = b"".join(_ENTRY.pack(_VERSION, *entry) for entry in self.entries[max(self._on_disk, 0) :])
+        if self._on_disk < 0 and not data:
             self._disk.remove(self.path)
+        elif self._on_disk < 0:
+            self._disk.atomic_write(self.path, data)
+        elif data:
+            file = self._disk.open(self.path, create=True)
+            try:
+                file.pwrite(data, self._on_disk * _ENTRY.size)
+            finally:
+                file.close()
         self._on_disk = len(self.entries)
 
     def collect(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:

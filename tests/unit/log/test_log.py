@@ -513,3 +513,80 @@ def test_on_the_real_disk(tmp_path: object) -> None:
     assert append(log, of_producer(1, 39, value=b"39")).duplicate
     assert len(values(log)) == 40
     log.close()
+
+
+def test_markers_in_one_replicated_append_are_indexed_in_their_order() -> None:
+    _, log = new_log()
+    append(log, of_producer(1, 0, txn=True))
+    append(log, of_producer(2, 0, txn=True))
+    markers = [
+        build_control_batch(
+            False,
+            producer_id=pid,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            timestamp=NOW,
+            base_offset=offset,
+            leader_epoch=0,
+        )
+        for pid, offset in ((2, 3), (1, 4))
+    ]
+    records = of_producer(1, 1, txn=True, base_offset=2, leader_epoch=0) + markers[0] + markers[1]
+    append(log, records, origin=Origin.REPLICATION)
+    entries = log.segments.active.txn_index.entries
+    assert [(entry.producer_id, entry.last_offset, entry.last_stable_offset) for entry in entries] == [
+        (2, 3, 0),
+        (1, 4, 5),
+    ]
+    assert log.last_stable_offset == 5
+
+
+def test_last_stable_offset_is_not_before_the_start() -> None:
+    _, log = new_log()
+    append(log, of_producer(1, 0, txn=True))
+    append(log, batch(3))
+    log.advance_log_start(2)
+    assert log.last_stable_offset == 2
+
+
+def test_the_file_of_aborted_transactions_grows_with_each_flush() -> None:
+    disk, log = new_log()
+    for sequence in range(3):
+        append(log, of_producer(1, sequence, txn=True))
+        end_txn(log, 1, commit=False)
+        log.flush()
+        assert disk.size(f"{FOLDER}/{0:020d}.txnindex") == 34 * (sequence + 1)
+    before = log.aborted_transactions(0, 6)
+    log = open_log(disk)
+    assert log.aborted_transactions(0, 6) == before == [(1, 0), (1, 2), (1, 4)]
+
+
+def test_an_epoch_that_could_not_be_written_is_written_by_the_next_append() -> None:
+    disk, log = new_log()
+    append(log, batch())
+    disk.fail_at = disk.operations + 1
+    assert code_of(lambda: append(log, batch(), leader_epoch=1)) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.leader_epoch == 0
+    append(log, batch(), leader_epoch=1)
+    assert disk.read_file(f"{FOLDER}/leader-epoch-checkpoint") == b"0\n2\n0 0\n1 1\n"
+
+
+def test_positions_of_former_reads_are_forgotten_by_truncation() -> None:
+    _, log = new_log()
+    for _ in range(4):
+        append(log, batch(value=b"x" * 50))
+    assert len(values(log, max_bytes=1)) == 4
+    log.truncate_to(1, NOW)
+    for number in range(20):
+        append(log, batch(value=b"%d" % number))
+    assert values(log, start=3) == [b"%d" % number for number in range(2, 20)]
+
+
+def test_reading_from_a_gap_between_segments() -> None:
+    _, log = new_log(LogConfig(segment_bytes=150))
+    for base in (0, 9, 20, 2**32):
+        append(log, batch(base_offset=base, value=b"%d" % base, leader_epoch=0), origin=Origin.REPLICATION)
+    assert [segment.base_offset for segment in log.segments] == [0, 20, 2**32]
+    assert values(log, start=5) == [b"9", b"20", b"%d" % 2**32]
+    assert values(log, start=10) == [b"20", b"%d" % 2**32]
+    assert values(log, start=21) == [b"%d" % 2**32]

@@ -16,7 +16,7 @@ from oncelog.log.producer_state import (
     is_before,
 )
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.records import MAX_SEQUENCE, BatchHeader, parse_header
+from oncelog.protocol.records import MAX_SEQUENCE, BatchHeader, build_control_batch, parse_header
 from support.logs import NOW, of_producer
 
 PID = 7
@@ -420,4 +420,18 @@ def test_verifications_expire() -> None:
     guard = verify(book)
     assert guard is not None
     book.state.expire(NOW + DAY)
+    assert not book.state.is_verified(PID, guard)
+
+
+def test_the_marker_of_the_former_transaction_leaves_the_next_ones_verification_alone() -> None:
+    """Under version 2 the marker carries the epoch that the next transaction runs under."""
+    book = Book()
+    book.write(0, txn=True)
+    guard = verify(book, epoch=1, strict=True)
+    assert guard is not None
+    book.mark(epoch=1, version=2)
+    marker = build_control_batch(True, producer_id=PID, producer_epoch=1, coordinator_epoch=0, timestamp=NOW)
+    book.state.end_verification(parse_header(marker))
+    assert book.state.is_verified(PID, guard)
+    book.write(0, epoch=1, txn=True)
     assert not book.state.is_verified(PID, guard)

@@ -333,3 +333,56 @@ def test_a_dead_machine_leaves_a_prefix(seed: int) -> None:
     assert 21 <= end <= 40
     assert values(again) == [b"%d" % number for number in range(end)]
     append(again, of_producer(1, end))
+
+
+def test_without_any_snapshot_the_state_comes_from_the_log() -> None:
+    disk, log = busy()
+    before = fingerprint(log)
+    log.close()
+    for path in [path for path in disk.files if path.endswith(".snapshot")]:
+        disk.remove(path)
+    assert fingerprint(reopen(disk, clean=True)) == before
+
+
+def test_epochs_of_lost_batches_are_forgotten() -> None:
+    disk, log = filled()
+    bases = [segment.base_offset for segment in log.segments]
+    kept = next(base for base in bases if base > 10)
+    for base in bases:
+        if base >= kept:
+            disk.remove(name(base))
+    log = reopen(disk)
+    assert log.log_end_offset == kept
+    assert log.leader_epoch == (kept - 1) // 10
+    assert log.end_offset_for_epoch(3) == (-1, -1)
+
+
+def test_open_transactions_are_loaded_in_the_order_of_their_beginning() -> None:
+    disk, log = new_log(SMALL)
+    append(log, of_producer(1, 0, txn=True))
+    append(log, of_producer(2, 0, txn=True))
+    end_txn(log, 1, commit=True)
+    append(log, of_producer(1, 1, txn=True))
+    log.close()
+    log = reopen(disk, clean=True)
+    assert log.last_stable_offset == 1
+    end_txn(log, 2, commit=True)
+    assert log.last_stable_offset == 3
+
+
+def test_the_largest_timestamp_survives_a_clean_stop() -> None:
+    disk, log = new_log(SMALL)
+    for step in (1, 9):
+        append(log, batch(timestamp=NOW + step))
+    log.close()
+    assert reopen(disk, clean=True).max_timestamp() == (NOW + 9, 1, 0)
+
+
+def test_an_index_that_points_behind_the_log_is_rebuilt() -> None:
+    disk, log = filled()
+    log.close()
+    active = log.segments.active
+    disk.files[active.path].data = disk.files[active.path].data[: active.position_of(active.base_offset + 1)]
+    log = reopen(disk, clean=True)
+    assert log.log_end_offset == active.base_offset + 1
+    assert len(values(log)) == log.log_end_offset
