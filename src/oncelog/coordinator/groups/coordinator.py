@@ -1,0 +1,204 @@
+"""The group coordinator of one partition of `__consumer_offsets`, as a state machine without I/O.
+
+Every method that takes a token answers it through `Effects`, at once or from a later call; the shell around it appends
+the records, replays them here and delivers the replies (`coordinator.effects`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
+from oncelog.coordinator.groups import commits, expiry, membership, queries, rebalance
+from oncelog.coordinator.groups.config import GroupConfig
+from oncelog.coordinator.groups.group import Group
+from oncelog.coordinator.groups.offsets import OffsetStore
+from oncelog.coordinator.groups.records import group_of
+from oncelog.coordinator.groups.registry import Registry
+from oncelog.coordinator.groups.states import GroupState
+from oncelog.protocol.messages.describe_groups import DescribedGroup
+from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey, GroupMetadataValue
+from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from oncelog.protocol.messages.join_group import JoinGroupRequest
+from oncelog.protocol.messages.leave_group import LeaveGroupRequest
+from oncelog.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
+from oncelog.protocol.messages.offset_commit import OffsetCommitRequest
+from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
+from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from oncelog.protocol.messages.sync_group import SyncGroupRequest
+from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+
+WAKE_LIMIT = 200
+"""Groups looked at in one tick."""
+CLEANUP_LIMIT = 2000
+"""Tombstones written in one tick; they are one batch."""
+CLEANUP_PAUSE_MS = 100
+"""Until the rest is cleaned up."""
+
+
+class GroupCoordinator:
+    """Groups and their offsets; see the modules it calls."""
+
+    def __init__(self, config: GroupConfig, new_uuid: Callable[[], str]) -> None:
+        """`new_uuid` makes the random part of a member id."""
+        self.offsets = OffsetStore()
+        self._registry = Registry(config, new_uuid)
+        self._cleanup_due_ms: int | None = None
+        self._now_ms = 0
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """Every group by its id; not to be changed."""
+        return self._registry.groups
+
+    # -- membership ---------------------------------------------------------------------------------------------
+
+    def join_group(
+        self, request: JoinGroupRequest, version: int, client_id: str, client_host: str, token: Any, now_ms: int
+    ) -> Effects:
+        """JoinGroup; the reply often waits for other members or for the initial delay."""
+        effects = self._begin(now_ms)
+        joining = membership.Joining(request, version, client_id, client_host, token)
+        membership.join(self._registry, joining, effects, now_ms)
+        return effects
+
+    def sync_group(self, request: SyncGroupRequest, token: Any, now_ms: int) -> Effects:
+        """SyncGroup; a follower's reply waits for the leader."""
+        effects = self._begin(now_ms)
+        membership.sync(self._registry, request, token, effects, now_ms)
+        return effects
+
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatResponse:
+        """Heartbeat: never writes, so the answer needs no Effects."""
+        return HeartbeatResponse(error_code=membership.heartbeat(self._registry, request, now_ms))
+
+    def leave_group(self, request: LeaveGroupRequest, version: int, token: Any, now_ms: int) -> Effects:
+        """LeaveGroup, in batches or of one member."""
+        effects = self._begin(now_ms)
+        response = membership.leave(self._registry, request, version, effects, now_ms)
+        effects.replies.append(Reply(token, response))
+        return effects
+
+    # -- offsets ------------------------------------------------------------------------------------------------
+
+    def commit_offsets(self, request: OffsetCommitRequest, version: int, token: Any, now_ms: int) -> Effects:
+        """OffsetCommit of topics that exist; ProtocolError when the whole commit is refused."""
+        effects = self._begin(now_ms)
+        response = commits.commit(self._registry, request, version, effects, now_ms)
+        effects.replies.append(Reply(token, response))
+        return effects
+
+    def commit_transactional_offsets(self, request: TxnOffsetCommitRequest, token: Any, now_ms: int) -> Effects:
+        """TxnOffsetCommit; its records must be appended under the producer's id and epoch. ProtocolError as above."""
+        effects = self._begin(now_ms)
+        response = commits.commit_transactional(self._registry, request, effects, now_ms)
+        effects.replies.append(Reply(token, response))
+        return effects
+
+    def fetch_offsets(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+        """OffsetFetch of one group."""
+        return commits.fetch(self.offsets, request, require_stable)
+
+    def delete_topic_offsets(self, topic: str, topic_id: UUID) -> Effects:
+        """Forgets the offsets of a topic that was deleted."""
+        return Effects(list(expiry.of_deleted_topic(self.offsets, topic, topic_id)))
+
+    # -- looking in ---------------------------------------------------------------------------------------------
+
+    def list_groups(self, request: ListGroupsRequest) -> list[ListedGroup]:
+        """Those that pass the request's filters."""
+        return queries.listed(self.groups.values(), request)
+
+    def describe_group(self, group_id: str, version: int) -> DescribedGroup:
+        """All there is to say of one group."""
+        group = self.groups.get(group_id)
+        return queries.unknown(group_id, version) if group is None else queries.described(group)
+
+    # -- the log ------------------------------------------------------------------------------------------------
+
+    def replay(
+        self, record: CoordinatorRecord, *, producer_id: int | None = None, producer_epoch: int = -1
+    ) -> None:
+        """Takes over a record that is in the log; with a producer id it is part of that producer's transaction."""
+        key, value = record.key, record.value
+        if isinstance(key, GroupMetadataKey):
+            assert value is None or isinstance(value, GroupMetadataValue)
+            self._replay_group(key.group, value)
+        elif isinstance(key, OffsetCommitKey):
+            assert value is None or isinstance(value, OffsetCommitValue)
+            if value is not None:
+                self._registry.get_or_make(key.group, self._now_ms)
+            self.offsets.replay(key, value, producer_id)
+
+    def _replay_group(self, group_id: str, value: GroupMetadataValue | None) -> None:
+        if value is None:
+            self._registry.drop(group_id, self._now_ms)
+            return
+        staged = self._registry.take_staged(group_id, value)
+        if staged is not None:
+            staged()
+        else:
+            self.groups[group_id] = group_of(group_id, value, self._now_ms)
+
+    def replay_end_transaction(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
+        """Takes over a marker: makes the producer's pending offsets visible, or drops them."""
+        self.offsets.end_transaction(producer_id, commit)
+
+    def loaded(self, now_ms: int) -> Effects:
+        """Gives every member a new session, and a group that is over the (changed) size limit a rebalance."""
+        effects = self._begin(now_ms)
+        self._cleanup_due_ms = now_ms + self._registry.config.retention_check_interval_ms
+        for group in self.groups.values():
+            for member in group.members.values():
+                self._registry.heard(group, member, now_ms)
+            if len(group.members) > self._registry.config.max_size and group.state is GroupState.STABLE:
+                rebalance.prepare(self._registry, group, effects, now_ms)
+        return effects
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> int | None:
+        """When `tick` is due, ms since the epoch."""
+        dues = [self._registry.deadlines.next()]
+        if self.groups:
+            dues.append(self._cleanup_due_ms)
+        return min((due for due in dues if due is not None), default=None)
+
+    def tick(self, now_ms: int) -> Effects:
+        """Join and sync phases that are over, members that are gone, offsets that nobody needs."""
+        effects = self._begin(now_ms)
+        for group_id in self._registry.deadlines.pop_due(now_ms, WAKE_LIMIT):
+            group = self.groups.get(group_id)
+            if group is not None:
+                self._tick_group(group, effects, now_ms)
+        if not effects.records and self._cleanup_due_ms is not None and self._cleanup_due_ms <= now_ms:
+            self._clean_up(effects, now_ms)
+        return effects
+
+    def _tick_group(self, group: Group, effects: Effects, now_ms: int) -> None:
+        rebalance.expire_members(self._registry, group, effects, now_ms)
+        if group.join_due_ms is not None and group.join_due_ms <= now_ms:
+            rebalance.join_phase_over(self._registry, group, effects, now_ms)
+        if group.sync_due_ms is not None and group.sync_due_ms <= now_ms:
+            rebalance.sync_phase_over(self._registry, group, effects, now_ms)
+        next_due_ms = group.next_due_ms()
+        if next_due_ms is not None:
+            self._registry.wake(group, next_due_ms)
+
+    def _clean_up(self, effects: Effects, now_ms: int) -> None:
+        config = self._registry.config
+        tombstones = (
+            record
+            for group in tuple(self.groups.values())
+            for record in expiry.expired(group, self.offsets, config.offsets_retention_ms, now_ms)
+        )
+        effects.records += islice(tombstones, CLEANUP_LIMIT)
+        more = len(effects.records) == CLEANUP_LIMIT
+        self._cleanup_due_ms = now_ms + (CLEANUP_PAUSE_MS if more else config.retention_check_interval_ms)
+
+    def _begin(self, now_ms: int) -> Effects:
+        self._now_ms = now_ms
+        return Effects()
