@@ -9,7 +9,7 @@ is no clock, no lock and no waiting here: one event loop owns a log, and the tim
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from oncelog.log.config import LogConfig
 from oncelog.log.disk import Disk
 from oncelog.log.epochs import UNDEFINED_EPOCH
 from oncelog.log.producer_state import CompletedTransaction, Origin, ProducerAppend, ProducerInfo
-from oncelog.log.recovery import Loader, finish_transactions, rebuild_state
+from oncelog.log.recovery import Loaded, Loader, finish_transactions, rebuild_state
 from oncelog.log.segment import Segment, TornWriteError
 from oncelog.log.segments import Segments
 from oncelog.log.validate import ValidBatches, validate
@@ -54,11 +54,8 @@ class Log:
         partition: int,
         config: LogConfig,
         topic_id: uuid.UUID | None,
-        loader: Loader,
-        *,
-        recovery_point: int,
-        clean: bool,
-        log_start_offset: int,
+        new_segment: Callable[[int], Segment],
+        loaded: Loaded,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -66,8 +63,7 @@ class Log:
         self.config = config
         self._disk = disk
         self._topic_id = topic_id
-        self._loader = loader
-        loaded = loader.load(recovery_point=recovery_point, clean=clean, log_start=log_start_offset)
+        self._new_segment = new_segment
         self._segments = Segments(loaded.segments)
         self._snapshots = loaded.snapshots
         self._epochs = loaded.epochs
@@ -102,20 +98,10 @@ class Log:
         """
         loader = Loader(disk, directory, config, now_ms)
         try:
-            return cls(
-                disk,
-                directory,
-                topic,
-                partition,
-                config,
-                topic_id,
-                loader,
-                recovery_point=recovery_point,
-                clean=clean,
-                log_start_offset=log_start_offset,
-            )
+            loaded = loader.load(recovery_point=recovery_point, clean=clean, log_start=log_start_offset)
         except OSError as error:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot open {topic}-{partition}: {error}") from error
+        return cls(disk, directory, topic, partition, config, topic_id, loader.new_segment, loaded)
 
     def __repr__(self) -> str:
         return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
@@ -405,7 +391,7 @@ class Log:
         old.finish()
         self._state.end_offset = base_offset
         self._snapshots.take(self._state)
-        segment = self._loader.new_segment(base_offset)
+        segment = self._new_segment(base_offset)
         segment.created_ms = now_ms
         segment.create()
         self._segments.add(segment)
@@ -463,7 +449,7 @@ class Log:
                 return False
             if offset < self._segments.first_offset:
                 self._delete_segments(list(self._segments))
-                segment = self._loader.new_segment(offset)
+                segment = self._new_segment(offset)
                 segment.create()
                 self._segments.add(segment)
             else:

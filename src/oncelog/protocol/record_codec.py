@@ -1,0 +1,171 @@
+"""Single records, as they stand in a record batch (format v2): deltas and lengths are zigzag varints.
+
+Source: Kafka's ``DefaultRecord``, KIP-98 and KIP-82.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from oncelog.protocol.compression import Buffer
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+
+class Record(NamedTuple):
+    """One record; ``timestamp`` in ms since the epoch, headers as (name, value) pairs in their order."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+def _invalid(message: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.INVALID_RECORD, message)
+
+
+def _encode_varint(value: int) -> bytes:
+    zigzag = (value << 1) ^ (value >> 63)
+    if zigzag < 0x80:
+        return bytes((zigzag,))
+    out = bytearray()
+    while zigzag >= 0x80:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+    return bytes(out)
+
+
+_SMALL_VARINTS = tuple(_encode_varint(value) for value in range(256))
+_NULL = _encode_varint(-1)
+_NO_HEADERS = _encode_varint(0)
+
+
+def _varint(value: int) -> bytes:
+    return _SMALL_VARINTS[value] if 0 <= value < 256 else _encode_varint(value)
+
+
+def _sized(data: Buffer | None) -> bytes:
+    return _NULL if data is None else _varint(len(data)) + data
+
+
+def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    parts = [_varint(len(headers))]
+    for name, value in headers:
+        parts.append(_sized(name.encode()))
+        parts.append(_sized(value))
+    return b"".join(parts)
+
+
+def encode_record(
+    offset_delta: int,
+    timestamp_delta: int,
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Sequence[tuple[str, bytes | None]] = (),
+) -> bytes:
+    """Return one record as it stands in a batch, with its length in front."""
+    body = b"".join(
+        (
+            b"\x00",
+            _varint(timestamp_delta),
+            _varint(offset_delta),
+            _sized(key),
+            _sized(value),
+            _encode_headers(headers) if headers else _NO_HEADERS,
+        )
+    )
+    return _varint(len(body)) + body
+
+
+def decode_payload(
+    data: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> list[Record]:
+    """Return the ``count`` records that ``data`` holds, all with ``append_time`` if there is one.
+
+    Raises INVALID_RECORD, and ``IndexError`` where the data ends inside a record's head.
+    """
+    records = []
+    pos = 0
+    for _ in range(count):
+        size, pos = _read_varint(data, pos)
+        end = pos + size
+        if size < 0 or end > len(data):
+            raise _invalid(f"record of {size} bytes where {len(data) - pos} are left")
+        timestamp, pos = _read_varlong(data, pos + 1)  # the attributes in between are not used
+        offset, pos = _read_varint(data, pos)
+        key, pos = _read_sized(data, pos, end)
+        value, pos = _read_sized(data, pos, end)
+        headers: tuple[tuple[str, bytes | None], ...] = ()
+        if pos < end and data[pos] == 0:
+            pos += 1
+        else:
+            headers, pos = _read_headers(data, pos, end)
+        if pos != end:
+            raise _invalid(f"record of {size} bytes ends {pos - end} bytes off")
+        records.append(
+            Record(
+                base_offset + offset,
+                base_timestamp + timestamp if append_time is None else append_time,
+                key,
+                value,
+                headers,
+            )
+        )
+    if pos != len(data):
+        raise _invalid(f"{len(data) - pos} bytes behind the last of {count} records")
+    return records
+
+
+def _read_varint(data: bytes, pos: int) -> tuple[int, int]:
+    byte = data[pos]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos + 1
+    return _read_long_varint(data, pos, 28)
+
+
+def _read_varlong(data: bytes, pos: int) -> tuple[int, int]:
+    byte = data[pos]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos + 1
+    return _read_long_varint(data, pos, 63)
+
+
+def _read_long_varint(data: bytes, pos: int, max_shift: int) -> tuple[int, int]:
+    zigzag = 0
+    for shift in range(0, max_shift + 1, 7):
+        byte = data[pos]
+        pos += 1
+        zigzag |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (zigzag >> 1) ^ -(zigzag & 1), pos
+    raise _invalid(f"variable-length integer of more than {max_shift // 7 + 1} bytes in a record")
+
+
+def _read_sized(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
+    size, pos = _read_varint(data, pos)
+    if size < 0:
+        return None, pos
+    stop = pos + size
+    if stop > end:
+        raise _invalid(f"field of {size} bytes in a record that has {end - pos} left")
+    return data[pos:stop], stop
+
+
+def _read_headers(data: bytes, pos: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, pos = _read_varint(data, pos)
+    if count < 0 or count > end - pos:
+        raise _invalid(f"record with {count} headers in {end - pos} bytes")
+    headers = []
+    for _ in range(count):
+        name, pos = _read_sized(data, pos, end)
+        if name is None:
+            raise _invalid("record header without a name")
+        value, pos = _read_sized(data, pos, end)
+        try:
+            headers.append((name.decode(), value))
+        except UnicodeDecodeError as error:
+            raise _invalid("record header whose name is not UTF-8") from error
+    return tuple(headers), pos
