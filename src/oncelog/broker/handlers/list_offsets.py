@@ -28,6 +28,7 @@ EARLIEST_PENDING_UPLOAD = -6
 
 # The first version that knows each special timestamp; without tiered storage the last two give nothing.
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_LEADER_EPOCH_SINCE = 4
 _READ_COMMITTED = 1
 
 Found = tuple[int, int, int]
@@ -58,7 +59,7 @@ def handle(broker: Broker, request: ListOffsetsRequest, ctx: RequestContext) -> 
                     error_code=code,
                     timestamp=timestamp,
                     offset=offset,
-                    leader_epoch=epoch,
+                    leader_epoch=epoch if ctx.api_version >= _LEADER_EPOCH_SINCE else -1,
                 )
             )
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
