@@ -1,0 +1,202 @@
+"""Record batches to Arrow: what a fetch returned becomes one table, without a Python loop over records.
+
+The columns are those of Spark's Kafka source. What a reader at its isolation level must not see is left out batch by
+batch, as Kafka's consumer does (`CompletedFetch`): control batches always, and those of aborted transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from oncelog.columns import kernels
+from oncelog.protocol.compression import decompress
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.records import (
+    DEFAULT_DECOMPRESSED_LIMIT,
+    HEADER_SIZE,
+    BatchHeader,
+    check_crc,
+    decode_control,
+    iter_batches,
+)
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", TIMESTAMP),
+        ("timestampType", pa.int32()),
+    ]
+)
+SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", HEADERS))
+
+Buffer = bytes | bytearray | memoryview
+MAX_CHUNK_BYTES = 1 << 30
+"""Payload of one record batch of the table: its offsets are 32 bits wide."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    header: BatchHeader
+    payload: Any
+
+
+def decode_batches(
+    chunks: Iterable[Buffer],
+    *,
+    topic: str,
+    partition: int,
+    start_offset: int,
+    aborted: Sequence[tuple[int, int]] | None = None,
+    include_headers: bool = False,
+    check_crcs: bool = True,
+    end_offset: int | None = None,
+) -> tuple[pa.Table, int]:
+    """The records from `start_offset` on (before `end_offset`), and the offset behind the last batch.
+
+    `chunks` are the records of Fetch responses of one partition, in order; a batch cut off at the end of a chunk is
+    left out. `aborted` is (producer id, first offset) of the aborted transactions, or None to read uncommitted. Raises
+    ProtocolError (CORRUPT_MESSAGE, INVALID_RECORD) for damaged batches.
+    """
+    next_offset = start_offset
+    visible: list[_Batch] = []
+    for header, view in _visible(chunks, aborted):
+        if end_offset is not None and header.base_offset >= end_offset:
+            break
+        next_offset = max(next_offset, header.next_offset)
+        if header.is_control or header.count == 0 or header.next_offset <= start_offset:
+            continue
+        if check_crcs:
+            check_crc(header, view)
+        payload: Buffer = view[HEADER_SIZE:]
+        if header.codec:
+            payload = decompress(header.codec, payload, DEFAULT_DECOMPRESSED_LIMIT)
+        visible.append(_Batch(header, np.frombuffer(payload, np.uint8)))
+    schema = SCHEMA_WITH_HEADERS if include_headers else SCHEMA
+    tables = [
+        _columns(group, topic, partition, start_offset, include_headers) for group in _groups(visible)
+    ]
+    table = pa.Table.from_batches(tables, schema)
+    if end_offset is not None and next_offset > end_offset:
+        keep = int(np.searchsorted(table.column("offset").to_numpy(), end_offset))
+        return table.slice(0, keep), end_offset
+    return table, next_offset
+
+
+def _visible(
+    chunks: Iterable[Buffer], aborted: Sequence[tuple[int, int]] | None
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Every batch but those of aborted transactions; control batches too, for their offsets count."""
+    waiting = sorted(aborted or (), key=lambda entry: entry[1])
+    aborting: set[int] = set()
+    position = 0
+    for chunk in chunks:
+        for header, view in iter_batches(chunk, partial_ok=True):
+            if waiting and header.has_producer:
+                while position < len(waiting) and waiting[position][1] <= header.last_offset:
+                    aborting.add(waiting[position][0])
+                    position += 1
+                if header.is_control:
+                    if header.producer_id in aborting and not decode_control(view)[0]:
+                        aborting.discard(header.producer_id)
+                elif header.is_transactional and header.producer_id in aborting:
+                    yield header._replace(count=0), view
+                    continue
+            yield header, view
+
+
+def _groups(batches: list[_Batch]) -> Iterator[list[_Batch]]:
+    group: list[_Batch] = []
+    size = 0
+    for batch in batches:
+        if group and size + len(batch.payload) > MAX_CHUNK_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(batch)
+        size += len(batch.payload)
+    if group:
+        yield group
+
+
+class _Binary:
+    """A binary column that kernels fill: Arrow's offsets, validity and data."""
+
+    def __init__(self, rows: int, size: int) -> None:
+        self.ends = np.zeros(rows + 1, np.int64)
+        self.valid = np.empty(rows, np.uint8)
+        self.data = np.empty(size, np.uint8)
+
+    def array(self, rows: int, type_: pa.DataType) -> pa.Array:
+        ends = self.ends[: rows + 1].astype(np.int32)
+        valid = self.valid[:rows]
+        mask = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+        data = self.data[: ends[-1]] if len(ends) else self.data[:0]
+        return pa.Array.from_buffers(type_, rows, [mask, pa.py_buffer(ends), pa.py_buffer(data)])
+
+
+def _columns(
+    batches: list[_Batch], topic: str, partition: int, start_offset: int, include_headers: bool
+) -> pa.RecordBatch:
+    rows = sum(batch.header.count for batch in batches)
+    size = sum(len(batch.payload) for batch in batches)
+    offsets, timestamps = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    kinds = np.empty(rows, np.int32)
+    keys, values = _Binary(rows, size), _Binary(rows, size)
+    items = _header_count(batches) if include_headers else 0
+    header_rows = np.zeros(rows + 1 if include_headers else 1, np.int64)
+    names, contents = (_Binary(items, size if items else 0) for _ in range(2))
+    row = 0
+    for batch in batches:
+        header = batch.header
+        first = row
+        row = _checked(
+            kernels.decode_records(
+                batch.payload, header.count, header.base_offset, header.base_timestamp,
+                header.max_timestamp if header.timestamp_type else -1, start_offset, row,
+                offsets, timestamps, keys.ends, keys.valid, keys.data, values.ends, values.valid, values.data,
+                include_headers, header_rows, names.ends, names.data, contents.ends, contents.valid, contents.data,
+            ),
+            header,
+        )  # fmt: skip
+        kinds[first:row] = header.timestamp_type
+    columns = [
+        keys.array(row, pa.binary()),
+        values.array(row, pa.binary()),
+        pa.repeat(pa.scalar(topic, pa.string()), row),
+        pa.array(np.full(row, partition, np.int32)),
+        pa.array(offsets[:row]),
+        pa.array(timestamps[:row] * 1000).cast(pa.timestamp("us")).cast(TIMESTAMP),
+        pa.array(kinds[:row]),
+    ]
+    if not include_headers:
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    used = int(header_rows[row])
+    names.valid[:] = 1
+    pairs = pa.StructArray.from_arrays(
+        [names.array(used, pa.string()), contents.array(used, pa.binary())], fields=list(HEADERS.value_type)
+    )
+    lists = pa.ListArray.from_arrays(pa.array(header_rows[: row + 1].astype(np.int32)), pairs)
+    return pa.RecordBatch.from_arrays([*columns, lists.cast(HEADERS)], schema=SCHEMA_WITH_HEADERS)
+
+
+def _header_count(batches: list[_Batch]) -> int:
+    return sum(
+        _checked(kernels.count_headers(batch.payload, batch.header.count), batch.header) for batch in batches
+    )
+
+
+def _checked(result: int, header: BatchHeader) -> int:
+    if result < 0:
+        message = f"the batch at offset {header.base_offset} holds malformed records"
+        raise ProtocolError(ErrorCode.INVALID_RECORD, message)
+    return result

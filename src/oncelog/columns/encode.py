@@ -1,0 +1,203 @@
+"""Arrow to record batches: rows of a table become batches for one partition, without a Python loop over records.
+
+Producer id, epoch and sequence are not known when the rows are encoded: they are stamped when a batch is drained
+(`stamp`), and only then is the checksum computed.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from oncelog.columns import kernels
+from oncelog.protocol.compression import Codec, compress
+from oncelog.protocol.records import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC
+
+DEFAULT_BATCH_BYTES = 1 << 20
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_OFFSET = 43
+_CRC = struct.Struct(">I")
+_CRC_OFFSET = 17
+_ATTRIBUTES = struct.Struct(">h")
+_ATTRIBUTES_OFFSET = 21
+_TRANSACTIONAL = 0x10
+_NO_BYTES = np.zeros(0, np.uint8)
+_NO_ENDS = np.zeros(1, np.int64)
+
+
+@dataclass(slots=True)
+class EncodedBatch:
+    """One batch that has yet to be stamped; times in ms."""
+
+    buffer: bytearray
+    count: int
+    max_timestamp: int
+
+
+def stamp(
+    buffer: bytearray, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
+) -> None:
+    """Writes who sends a batch, and its checksum; -1 in all three for a producer without idempotence."""
+    _PRODUCER.pack_into(buffer, _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
+    (attributes,) = _ATTRIBUTES.unpack_from(buffer, _ATTRIBUTES_OFFSET)
+    attributes = attributes & ~_TRANSACTIONAL | (_TRANSACTIONAL if transactional else 0)
+    _ATTRIBUTES.pack_into(buffer, _ATTRIBUTES_OFFSET, attributes)
+    with memoryview(buffer) as view:
+        _CRC.pack_into(buffer, _CRC_OFFSET, crc32c(view[CRC_START:]))
+
+
+def partition_of(keys: pa.Array | pa.ChunkedArray, partitions: int) -> Any:
+    """Where Java's producer puts each key: int32 numpy array, -1 for rows without a key."""
+    column = _Column(keys)
+    out = np.empty(column.rows, np.int32)
+    kernels.murmur2_partitions(column.ends, column.valid, column.data, partitions, out)
+    return out
+
+
+def encode_partition(
+    key: pa.Array | pa.ChunkedArray | None,
+    value: pa.Array | pa.ChunkedArray | None,
+    headers: pa.Array | pa.ChunkedArray | None = None,
+    timestamps: Any = 0,
+    *,
+    rows: Any = None,
+    max_batch_bytes: int = DEFAULT_BATCH_BYTES,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+) -> list[EncodedBatch]:
+    """Batches of at most `max_batch_bytes` before compression (one record at least), in the order of the rows.
+
+    `key` and `value`: binary or string columns of any Arrow kind, or None for nulls throughout. `headers`: a list of
+    structs (key, value). `timestamps`: ms, one number or one a row, as an Arrow or numpy array. `rows`: numpy array of
+    the row numbers to take (all by default). Raises TypeError for other column types.
+    """
+    columns = [column for column in (key, value, headers) if column is not None]
+    total = len(columns[0]) if columns else 0
+    if any(len(column) != total for column in columns):
+        raise ValueError("key, value and headers must have the same number of rows")
+    chosen = np.arange(total, dtype=np.int64) if rows is None else np.ascontiguousarray(rows, np.int64)
+    times = _timestamps(timestamps, total)[chosen]
+    keys, values = _Column(key), _Column(value)
+    lists = _Headers(headers)
+    limit = max(max_batch_bytes - HEADER_SIZE, 1)
+    scratch = np.empty(limit, np.uint8)
+    encoded = []
+    first = 0
+    while first < len(chosen):
+        base_timestamp = int(times[first])
+        count, size = kernels.encode_records(
+            chosen, first, limit, base_timestamp, times,
+            key is not None, keys.ends, keys.valid, keys.data,
+            value is not None, values.ends, values.valid, values.data,
+            headers is not None, lists.rows, lists.names.ends, lists.names.data,
+            lists.values.ends, lists.values.valid, lists.values.data, scratch,
+        )  # fmt: skip
+        if count == kernels.TOO_SMALL:
+            scratch = np.empty(size, np.uint8)
+            continue
+        max_timestamp = int(times[first : first + count].max())
+        encoded.append(_batch(scratch[:size], count, base_timestamp, max_timestamp, codec, level))
+        first += count
+    return encoded
+
+
+def _batch(
+    payload: Any, count: int, base_timestamp: int, max_timestamp: int, codec: Codec, level: int | None
+) -> EncodedBatch:
+    data = memoryview(payload) if codec == Codec.NONE else compress(codec, payload.tobytes(), level)
+    size = HEADER_SIZE + len(data)
+    buffer = bytearray(size)
+    buffer[HEADER_SIZE:] = data
+    HEADER.pack_into(
+        buffer, 0,
+        0, size - LOG_OVERHEAD, -1, MAGIC, 0, int(codec), count - 1, base_timestamp, max_timestamp, -1, -1, -1, count,
+    )  # fmt: skip
+    return EncodedBatch(buffer, count, max_timestamp)
+
+
+class _Column:
+    """A binary or string column as the kernels take it; no data is copied unless it is in several chunks."""
+
+    def __init__(self, column: pa.Array | pa.ChunkedArray | None) -> None:
+        if column is None:
+            self.rows, self.ends, self.valid, self.data = 0, _NO_ENDS, _NO_BYTES, _NO_BYTES
+            return
+        array = _one(column)
+        kind = array.type
+        if pa.types.is_null(kind):
+            array = array.cast(pa.binary())
+        elif pa.types.is_dictionary(kind) or pa.types.is_binary_view(kind) or pa.types.is_string_view(kind):
+            array = array.cast(pa.large_binary())
+        elif pa.types.is_fixed_size_binary(kind):
+            array = array.cast(pa.binary())
+        elif not (
+            pa.types.is_binary(kind)
+            or pa.types.is_large_binary(kind)
+            or pa.types.is_string(kind)
+            or pa.types.is_large_string(kind)
+        ):
+            raise TypeError(f"a key or value column must be binary or string, not {kind}")
+        wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+        _, ends, data = array.buffers()
+        self.rows = len(array)
+        self.valid = _valid(array)
+        if ends is None or self.rows == 0:
+            self.ends, self.data = np.zeros(self.rows + 1, np.int64), _NO_BYTES
+            return
+        all_ends = np.frombuffer(ends, np.int64 if wide else np.int32)
+        self.ends = all_ends[array.offset : array.offset + self.rows + 1].astype(np.int64)
+        self.data = _NO_BYTES if data is None else np.frombuffer(data, np.uint8)
+
+
+class _Headers:
+    """A column of lists of (key, value)."""
+
+    def __init__(self, column: pa.Array | pa.ChunkedArray | None) -> None:
+        if column is None:
+            self.rows, self.names, self.values = _NO_ENDS, _Column(None), _Column(None)
+            return
+        array = _one(column)
+        if not pa.types.is_list(array.type) or not pa.types.is_struct(array.type.value_type):
+            raise TypeError(f"headers must be a list of structs (key, value), not {array.type}")
+        lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        self.rows = np.zeros(len(array) + 1, np.int64)
+        np.cumsum(lengths, out=self.rows[1:])
+        items = array.flatten()
+        self.names, self.values = _Column(items.field(0)), _Column(items.field(1))
+        if not self.names.valid.all():
+            raise ValueError("a header must have a key")
+
+
+def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if pa.types.is_binary(column.type):
+        column = column.cast(pa.large_binary())
+    elif pa.types.is_string(column.type):
+        column = column.cast(pa.large_string())
+    combined = column.combine_chunks()
+    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
+
+
+def _valid(array: pa.Array) -> Any:
+    if array.null_count == 0:
+        return np.ones(len(array), np.uint8)
+    return array.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
+
+
+def _timestamps(timestamps: Any, rows: int) -> Any:
+    if isinstance(timestamps, int):
+        return np.full(rows, timestamps, np.int64)
+    if isinstance(timestamps, pa.Array | pa.ChunkedArray):
+        array = _one(timestamps)
+        if pa.types.is_timestamp(array.type):
+            array = array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
+        timestamps = array.to_numpy(zero_copy_only=False)
+    return np.ascontiguousarray(timestamps, np.int64)

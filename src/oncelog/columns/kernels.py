@@ -1,0 +1,300 @@
+"""The inner loops between record batches and Arrow buffers, compiled by numba.
+
+Few kernels with explicit signatures, cached on disk where numba finds a writable folder, so that the first use in a new
+process costs a load and not a compilation. No `parallel`: Spark's daemon forks. A negative result is an error; the
+callers say which.
+"""
+
+# numba has no types of its own to check against:
+# mypy: disable-error-code="untyped-decorator, no-untyped-call"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+_U8R = types.Array(types.uint8, 1, "C", readonly=True)
+_U8 = types.uint8[::1]
+_I32 = types.int32[::1]
+_I64 = types.int64[::1]
+_I64R = types.Array(types.int64, 1, "C", readonly=True)
+
+MALFORMED = -1
+TOO_SMALL = -2
+
+jit: Any = numba.njit
+
+
+@jit(types.UniTuple(types.int64, 2)(_U8R, types.int64), cache=True)
+def read_varlong(data: Any, pos: int) -> tuple[int, int]:
+    """A zigzag varint and the position behind it; position -1 when it is cut off or too long."""
+    value = np.uint64(0)
+    shift = 0
+    size = data.shape[0]
+    while pos < size and shift < 70:
+        byte = data[pos]
+        pos += 1
+        value |= np.uint64(byte & 0x7F) << np.uint64(shift)
+        if byte < 0x80:
+            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), pos
+        shift += 7
+    return 0, -1
+
+
+@jit(types.int64(_U8R, types.int64), cache=True)
+def count_headers(data: Any, count: int) -> int:
+    """Number of headers in a batch's records."""
+    total = 0
+    pos = 0
+    for _ in range(count):
+        length, pos = read_varlong(data, pos)
+        end = pos + length
+        if pos < 0 or length < 0 or end > data.shape[0]:
+            return MALFORMED
+        pos += 1
+        for _field in range(2):  # timestamp and offset
+            _, pos = read_varlong(data, pos)
+            if pos < 0:
+                return MALFORMED
+        for _field in range(2):  # key and value
+            length, pos = read_varlong(data, pos)
+            if pos < 0:
+                return MALFORMED
+            pos += max(length, 0)
+        if pos > end:
+            return MALFORMED
+        headers, pos = read_varlong(data, pos)
+        if pos < 0 or headers < 0:
+            return MALFORMED
+        total += headers
+        pos = end
+    return total
+
+
+@jit(types.void(_U8R, types.int64, types.int64, types.int64, _I64, _U8, types.int64), cache=True)
+def _copy(data: Any, pos: int, length: int, row: int, ends: Any, out: Any, start: int) -> None:
+    for index in range(length):
+        out[start + index] = data[pos + index]
+    ends[row + 1] = start + length
+
+
+@jit(
+    types.int64(
+        _U8R, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64,
+        _I64, _I64, _I64, _U8, _U8, _I64, _U8, _U8,
+        types.boolean, _I64, _I64, _U8, _I64, _U8, _U8,
+    ),
+    cache=True,
+)  # fmt: skip
+def decode_records(
+    data: Any, count: int, base_offset: int, base_timestamp: int, append_time: int, start_offset: int, row: int,
+    offsets: Any, timestamps: Any, key_ends: Any, key_valid: Any, keys: Any, value_ends: Any, value_valid: Any,
+    values: Any, with_headers: bool, header_rows: Any, name_ends: Any, names: Any, item_ends: Any, item_valid: Any,
+    items: Any,
+) -> int:  # fmt: skip
+    """Takes the records of one batch apart, from `start_offset` on; gives the next free row.
+
+    `*_ends` are Arrow offsets: entry row + 1 is written when entry row is there. `append_time` -1 means that each
+    record has its own time.
+    """
+    pos = 0
+    size = data.shape[0]
+    for _ in range(count):
+        length, pos = read_varlong(data, pos)
+        end = pos + length
+        if pos < 0 or length < 0 or end > size:
+            return MALFORMED
+        timestamp, pos = read_varlong(data, pos + 1)
+        if pos < 0:
+            return MALFORMED
+        delta, pos = read_varlong(data, pos)
+        if pos < 0:
+            return MALFORMED
+        if base_offset + delta < start_offset:
+            pos = end
+            continue
+        offsets[row] = base_offset + delta
+        timestamps[row] = base_timestamp + timestamp if append_time < 0 else append_time
+        length, pos = read_varlong(data, pos)
+        if pos < 0 or length < -1 or pos + length > end:
+            return MALFORMED
+        key_valid[row] = length >= 0
+        length = max(length, 0)
+        _copy(data, pos, length, row, key_ends, keys, key_ends[row])
+        pos += length
+        length, pos = read_varlong(data, pos)
+        if pos < 0 or length < -1 or pos + length > end:
+            return MALFORMED
+        value_valid[row] = length >= 0
+        length = max(length, 0)
+        _copy(data, pos, length, row, value_ends, values, value_ends[row])
+        pos += length
+        headers, pos = read_varlong(data, pos)
+        if pos < 0 or headers < 0:
+            return MALFORMED
+        if with_headers:
+            item = header_rows[row]
+            header_rows[row + 1] = item + headers
+            for _header in range(headers):
+                length, pos = read_varlong(data, pos)
+                if pos < 0 or length < 0 or pos + length > end:
+                    return MALFORMED
+                _copy(data, pos, length, item, name_ends, names, name_ends[item])
+                pos += length
+                length, pos = read_varlong(data, pos)
+                if pos < 0 or length < -1 or pos + length > end:
+                    return MALFORMED
+                item_valid[item] = length >= 0
+                length = max(length, 0)
+                _copy(data, pos, length, item, item_ends, items, item_ends[item])
+                pos += length
+                item += 1
+            if pos != end:
+                return MALFORMED
+        pos = end
+        row += 1
+    return row if pos == size else MALFORMED
+
+
+@jit(types.int64(types.int64), cache=True)
+def _varlong_size(value: int) -> int:
+    zigzag = np.uint64((value << 1) ^ (value >> 63))
+    size = 1
+    while zigzag >= np.uint64(0x80):
+        zigzag >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@jit(types.int64(_U8, types.int64, types.int64), cache=True)
+def _write_varlong(out: Any, pos: int, value: int) -> int:
+    zigzag = np.uint64((value << 1) ^ (value >> 63))
+    while zigzag >= np.uint64(0x80):
+        out[pos] = np.uint8(zigzag & np.uint64(0x7F)) | 0x80
+        zigzag >>= np.uint64(7)
+        pos += 1
+    out[pos] = np.uint8(zigzag)
+    return pos + 1
+
+
+@jit(types.int64(_U8, types.int64, _U8R, types.int64, types.int64), cache=True)
+def _write_sized(out: Any, pos: int, data: Any, start: int, end: int) -> int:
+    pos = _write_varlong(out, pos, end - start)
+    for index in range(start, end):
+        out[pos] = data[index]
+        pos += 1
+    return pos
+
+
+@jit(
+    types.UniTuple(types.int64, 2)(
+        _I64R, types.int64, types.int64, types.int64, _I64R,
+        types.boolean, _I64R, _U8R, _U8R, types.boolean, _I64R, _U8R, _U8R,
+        types.boolean, _I64R, _I64R, _U8R, _I64R, _U8R, _U8R, _U8,
+    ),
+    cache=True,
+)  # fmt: skip
+def encode_records(
+    rows: Any, first: int, limit: int, base_timestamp: int, timestamps: Any,
+    has_key: bool, key_ends: Any, key_valid: Any, keys: Any, has_value: bool, value_ends: Any, value_valid: Any,
+    values: Any, has_headers: bool, header_rows: Any, name_ends: Any, names: Any, item_ends: Any, item_valid: Any,
+    items: Any, out: Any,
+) -> tuple[int, int]:  # fmt: skip
+    """Writes the records of `rows[first:]` to `out` while they fit into `limit` bytes, one at least.
+
+    Gives (rows written, bytes written); (TOO_SMALL, bytes needed) when `out` cannot take even the first.
+    """
+    pos = 0
+    for index in range(first, rows.shape[0]):
+        row = rows[index]
+        timestamp = timestamps[index] - base_timestamp
+        delta = index - first
+        has_this_key = has_key and key_valid[row] != 0
+        has_this_value = has_value and value_valid[row] != 0
+        size = 1 + _varlong_size(timestamp) + _varlong_size(delta)
+        size += 1 if not has_this_key else (
+            _varlong_size(key_ends[row + 1] - key_ends[row]) + key_ends[row + 1] - key_ends[row]
+        )
+        size += 1 if not has_this_value else (
+            _varlong_size(value_ends[row + 1] - value_ends[row]) + value_ends[row + 1] - value_ends[row]
+        )
+        first_item, last_item = 0, 0
+        if has_headers:
+            first_item, last_item = header_rows[row], header_rows[row + 1]
+        size += _varlong_size(last_item - first_item)
+        for item in range(first_item, last_item):
+            length = name_ends[item + 1] - name_ends[item]
+            size += _varlong_size(length) + length
+            if item_valid[item] != 0:
+                length = item_ends[item + 1] - item_ends[item]
+                size += _varlong_size(length) + length
+            else:
+                size += 1
+        needed = _varlong_size(size) + size
+        if index > first and pos + needed > limit:
+            return index - first, pos
+        if pos + needed > out.shape[0]:
+            return TOO_SMALL, needed
+        pos = _write_varlong(out, pos, size)
+        out[pos] = 0
+        pos = _write_varlong(out, pos + 1, timestamp)
+        pos = _write_varlong(out, pos, delta)
+        if has_this_key:
+            pos = _write_sized(out, pos, keys, key_ends[row], key_ends[row + 1])
+        else:
+            pos = _write_varlong(out, pos, -1)
+        if has_this_value:
+            pos = _write_sized(out, pos, values, value_ends[row], value_ends[row + 1])
+        else:
+            pos = _write_varlong(out, pos, -1)
+        pos = _write_varlong(out, pos, last_item - first_item)
+        for item in range(first_item, last_item):
+            pos = _write_sized(out, pos, names, name_ends[item], name_ends[item + 1])
+            if item_valid[item] != 0:
+                pos = _write_sized(out, pos, items, item_ends[item], item_ends[item + 1])
+            else:
+                pos = _write_varlong(out, pos, -1)
+    return rows.shape[0] - first, pos
+
+
+@jit(types.void(_I64R, _U8R, _U8R, types.int64, _I32), cache=True)
+def murmur2_partitions(ends: Any, valid: Any, data: Any, partitions: int, out: Any) -> None:
+    """Kafka's default partition of each key (`Utils.murmur2`, made positive, modulo); -1 without a key."""
+    for row in range(out.shape[0]):
+        if valid[row] == 0:
+            out[row] = -1
+            continue
+        start = ends[row]
+        length = ends[row + 1] - start
+        m = np.uint32(0x5BD1E995)
+        h = np.uint32(0x9747B28C) ^ np.uint32(length)
+        blocks = length // 4
+        for block in range(blocks):
+            at = start + block * 4
+            k = (
+                np.uint32(data[at])
+                | np.uint32(data[at + 1]) << np.uint32(8)
+                | np.uint32(data[at + 2]) << np.uint32(16)
+                | np.uint32(data[at + 3]) << np.uint32(24)
+            )
+            k = np.uint32(k * m)
+            k ^= k >> np.uint32(24)
+            k = np.uint32(k * m)
+            h = np.uint32(h * m)
+            h ^= k
+        tail = start + blocks * 4
+        rest = length - blocks * 4
+        if rest >= 3:
+            h ^= np.uint32(data[tail + 2]) << np.uint32(16)
+        if rest >= 2:
+            h ^= np.uint32(data[tail + 1]) << np.uint32(8)
+        if rest >= 1:
+            h ^= np.uint32(data[tail])
+            h = np.uint32(h * m)
+        h ^= h >> np.uint32(13)
+        h = np.uint32(h * m)
+        h ^= h >> np.uint32(15)
+        out[row] = np.int64(h & np.uint32(0x7FFFFFFF)) % partitions

@@ -1,0 +1,54 @@
+"""Columns and the record codec are two ways to write and read the same bytes."""
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog.columns.decode import decode_batches
+from oncelog.columns.encode import encode_partition, stamp
+from oncelog.protocol.compression import Codec
+from oncelog.protocol.records import Record, assign_offsets, build_batch, decode_records
+
+DATA = st.none() | st.binary(max_size=40)
+NAMES = st.text(max_size=5)
+ROWS = st.lists(
+    st.tuples(st.integers(0, 2**41), DATA, DATA, st.lists(st.tuples(NAMES, DATA), max_size=3)), min_size=1, max_size=30
+)
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+Row = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+
+def headers_of(row: Row) -> list[dict[str, object]]:
+    return [{"key": name, "value": value} for name, value in row[3]]
+
+
+@given(ROWS, st.sampled_from(Codec), st.integers(100, 2000))
+def test_what_columns_write_the_record_codec_reads(rows: list[Row], codec: Codec, size: int) -> None:
+    encoded = encode_partition(
+        pa.array([row[1] for row in rows], pa.binary()),
+        pa.array([row[2] for row in rows], pa.binary()),
+        pa.array([headers_of(row) for row in rows], HEADERS),
+        pa.array([row[0] for row in rows]),
+        codec=codec,
+        max_batch_bytes=size,
+    )
+    offset = 0
+    found = []
+    for batch in encoded:
+        stamp(batch.buffer, 1, 0, offset, transactional=False)
+        assign_offsets(batch.buffer, 0, offset, 0)
+        found += decode_records(batch.buffer)
+        offset += batch.count
+    assert found == [Record(i, row[0], row[1], row[2], tuple(row[3])) for i, row in enumerate(rows)]
+
+
+@given(ROWS, st.sampled_from(Codec), st.integers(0, 31))
+def test_what_the_record_codec_writes_columns_read(rows: list[Row], codec: Codec, start: int) -> None:
+    data = build_batch([Record(i, *row[:3], tuple(row[3])) for i, row in enumerate(rows)], codec=codec)
+    table, next_offset = decode_batches([data], topic="t", partition=1, start_offset=start, include_headers=True)
+    assert next_offset == max(start, len(rows))
+    kept = rows[start:]
+    assert table.column("key").to_pylist() == [row[1] for row in kept]
+    assert table.column("value").to_pylist() == [row[2] for row in kept]
+    assert table.column("headers").to_pylist() == [headers_of(row) for row in kept]
+    assert table.column("timestamp").cast(pa.int64()).to_pylist() == [row[0] * 1000 for row in kept]
