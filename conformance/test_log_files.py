@@ -1,0 +1,155 @@
+"""The files of a partition, both ways, without a broker of ours: Kafka reads what the log writes, and the other way."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from oncelog.log.config import LogConfig
+from oncelog.log.disk import OsDisk
+from oncelog.log.log import Log
+from oncelog.log.segment import Segment
+from oncelog.protocol.records import decode_records, iter_batches
+from support.apache_kafka import SHORT_LIVED, ApacheKafka, java, run_tool
+from support.clients.base import Outgoing
+from support.clients.confluent import ConfluentClient
+from support.logs import NOW, append, end_txn, of_producer
+
+DUMP = "org.apache.kafka.tools.DumpLogSegments"
+INDEXES = (".index", ".timeindex", ".txnindex")
+
+
+def dump(files: list[Path], *options: str) -> str:
+    """What Kafka's tool says of the files, after checking that it finds nothing wrong."""
+    command = java(DUMP, "--files", ",".join(map(str, files)), *options, options=SHORT_LIVED)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    wrong = [line for line in done.stderr.splitlines() if not line.startswith("SLF4J:")]
+    # The tool expects offset 0 at the start of every segment.
+    starts = [f"  -1 is followed by {int(path.stem)}" for path in files]
+    wrong = [line for line in wrong if line not in starts and not line.startswith("Non-consecutive offsets in ")]
+    assert (done.returncode, wrong) == (0, [])
+    return done.stdout
+
+
+def test_kafka_reads_what_the_log_writes(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    log = Log.open(OsDisk(), str(folder), "t", 0, LogConfig(segment_bytes=3000, index_interval_bytes=200), NOW)
+    for step in range(30):
+        append(log, of_producer(1, 2 * step, 2, codec=step % 5, txn=True, timestamp=NOW + step))
+        append(log, of_producer(2, step, txn=True, timestamp=NOW + step))
+        if step % 4 == 3:
+            end_txn(log, 1, commit=step % 8 == 3, now_ms=NOW + step)
+        if step % 5 == 3:
+            end_txn(log, 2, commit=False, now_ms=NOW + step)
+    aborted = log.aborted_transactions(0, log.log_end_offset)
+    log.close()
+    assert len(log.segments) >= 2
+    every = {suffix: sorted(folder.glob(f"*{suffix}")) for suffix in (".log", ".snapshot", *INDEXES)}
+    text = dump(every[".log"], "--deep-iteration", "--print-data-log")
+    assert len(re.findall(r"payload: v$", text, re.MULTILINE)) == 90
+    assert text.count("isvalid: true") == 60 + 7 + 6
+    assert text.count("endTxnMarker: ABORT") == len(aborted) == 9
+    assert {codec: text.count(f"compresscodec: {codec}") for codec in ("gzip", "snappy", "lz4", "zstd")} == {
+        "gzip": 6, "snappy": 6, "lz4": 6, "zstd": 6,
+    }  # fmt: skip
+    sane = dump(every[".index"] + every[".timeindex"], "--index-sanity-check")
+    assert sane.count("passed sanity check") == 2 * len(log.segments)
+    # Checked against the logs beside them, entry by entry.
+    assert dump(every[".index"] + every[".timeindex"]).count("offset: ") >= 20
+    entries = re.findall(r"producerId: (\d+) firstOffset: (\d+)", dump(every[".txnindex"]))
+    assert [(int(pid), int(first)) for pid, first in entries] == aborted
+    assert "producerId: 1 producerEpoch: 0 coordinatorEpoch: 0" in dump(every[".snapshot"])
+
+
+@pytest.fixture(scope="module")
+def kafkas_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A partition that Apache Kafka wrote and left cleanly: all codecs of the Java client, transactions, segments."""
+    kafka = ApacheKafka(tmp_path_factory.mktemp("kafka"))
+    try:
+        client = ConfluentClient(kafka.bootstrap)
+        client.create_topic("data", segment_bytes=str(1 << 20), index_interval_bytes="1024")
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+            lines = "".join(f"{codec} {number}\n" for number in range(200))
+            run_tool(
+                "org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", kafka.bootstrap,
+                "--topic", "data", "--compression-codec", codec, stdin=lines,
+            )  # fmt: skip
+        rng = random.Random(5)
+        producer = client.transactions("writer")
+        for turn in range(12):
+            producer.begin()
+            producer.send("data", [Outgoing(rng.randbytes(30_000)) for _ in range(8)])
+            (producer.abort if turn % 3 == 2 else producer.commit)()
+        producer.begin()
+        producer.send("data", [Outgoing(b"left open")])
+        folder = kafka.partition_dir("data")
+    finally:
+        kafka.stop()
+    return folder
+
+
+def opened(source: Path, target: Path, *, clean: bool) -> Log:
+    """A copy of the folder, opened by our log."""
+    shutil.copytree(source, target)
+    log = Log.open(OsDisk(), str(target), "data", 0, LogConfig(index_interval_bytes=1024), NOW, clean=clean)
+    log.advance_high_watermark(log.log_end_offset)
+    return log
+
+
+def spelt_out(log: Log) -> dict[str, object]:
+    """All that the log says of its content."""
+    end = log.log_end_offset
+    values: list[bytes | None] = []
+    offset = 0
+    while offset < end:
+        for header, view in iter_batches(log.read(offset, 1 << 20, upto=end, at_least_one=True)):
+            values += [] if header.is_control else [record.value for record in decode_records(view)]
+            offset = header.next_offset
+    return {
+        "end": end,
+        "stable": log.last_stable_offset,
+        "values": values,
+        "aborted": log.aborted_transactions(0, end),
+        "producers": sorted(log.producers(NOW)),
+        "max timestamp": log.max_timestamp(),
+        "epochs": log.end_offset_for_epoch(0),
+        "bases": [segment.base_offset for segment in log.segments],
+    }
+
+
+def lookups(segment: Segment) -> list[int]:
+    return [segment.position_of(segment.base_offset + step) for step in range(0, 2000, 37)]
+
+
+def test_the_log_reads_what_kafka_wrote(kafkas_folder: Path, tmp_path: Path) -> None:
+    clean = opened(kafkas_folder, tmp_path / "clean", clean=True)
+    assert len(clean.segments) >= 3
+    found = spelt_out(clean)
+    values = found["values"]
+    assert isinstance(values, list)
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    assert values[:1000] == [b"%s %d" % (codec.encode(), number) for codec in codecs for number in range(200)]
+    assert len(values) == 1000 + 12 * 8 + 1
+    assert len(clean.aborted_transactions(0, clean.log_end_offset)) == 4
+    assert clean.last_stable_offset == clean.log_end_offset - 1
+    (open_one,) = [info for info in clean.producers(NOW) if info.current_txn_start_offset >= 0]
+    assert open_one.current_txn_start_offset == clean.last_stable_offset
+    recovered = opened(kafkas_folder, tmp_path / "recovered", clean=False)
+    assert spelt_out(recovered) == found
+    for ours, kafkas in zip(recovered.segments, clean.segments, strict=True):
+        assert lookups(ours) == lookups(kafkas)
+        assert ours.last_timestamp() == kafkas.last_timestamp()
+
+
+def test_recovery_writes_the_indexes_that_kafka_wrote(kafkas_folder: Path, tmp_path: Path) -> None:
+    log = opened(kafkas_folder, tmp_path / "recovered", clean=False)
+    log.close()
+    for suffix in INDEXES:
+        kafkas = {path.name: path.read_bytes() for path in kafkas_folder.glob(f"*{suffix}")}
+        ours = {path.name: path.read_bytes() for path in (tmp_path / "recovered").glob(f"*{suffix}")}
+        assert {name: data for name, data in ours.items() if data} == {n: d for n, d in kafkas.items() if d}
