@@ -29,7 +29,7 @@ jit: Any = numba.njit
 
 
 @jit(types.UniTuple(types.int64, 2)(_U8R, types.int64), cache=True)
-def read_varlong(data: Any, pos: int) -> tuple[int, int]:
+def read_varlong(data: Any, pos: int) -> tuple[Any, int]:
     """A zigzag varint and the position behind it; position -1 when it is cut off or too long."""
     value = np.uint64(0)
     shift = 0
