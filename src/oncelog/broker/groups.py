@@ -1,0 +1,237 @@
+"""Groups on this broker: the shell around the coordinators, and each request's own way to say what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from oncelog.broker.coordinators import CoordinatorShell
+from oncelog.coordinator.groups.config import GroupConfig
+from oncelog.coordinator.groups.coordinator import GroupCoordinator
+from oncelog.coordinator.groups.queries import unknown
+from oncelog.coordinator.groups.records import decode_record
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.describe_groups import DescribedGroup
+from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from oncelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from oncelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from oncelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.broker.context import RequestContext
+
+CONSUMER_OFFSETS = "__consumer_offsets"
+
+_IMPLICIT_ADD_SINCE = 5
+"""From this version of TxnOffsetCommit on, the partition joins the transaction by it (KIP-890)."""
+_ABORTABLE_SINCE = 4
+_ADD_RETRY_MS = 20
+_ADD_RETRY_MAX_MS = 100
+
+# What a log says of an append, as a group's member understands it (`CoordinatorOperationExceptionHelper`).
+_OPERATION_ERRORS = {
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+class GroupService:
+    """What handlers ask for. Answers carry their errors, but commits and fetches raise ProtocolError with the one
+    that is every partition's.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        config = broker.config
+        self.partition_count = config.offsets_topic_num_partitions
+        self._config = GroupConfig(
+            min_session_timeout_ms=config.group_min_session_timeout_ms,
+            max_session_timeout_ms=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            max_size=config.group_max_size,
+            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+            retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+        )
+        self.shell: CoordinatorShell[GroupCoordinator] = CoordinatorShell(
+            broker, CONSUMER_OFFSETS, self._make_shard, decode_record
+        )
+
+    async def load(self) -> None:
+        """Loads the coordinators of this broker's partitions."""
+        await self.shell.load()
+
+    def close(self) -> None:
+        """Nothing is written any more."""
+        self.shell.close()
+
+    def _make_shard(self, _partition: int) -> GroupCoordinator:
+        return GroupCoordinator(self._config, self._new_uuid)
+
+    def _new_uuid(self) -> str:
+        return str(UUID(int=self._broker.rng.getrandbits(128), version=4))
+
+    # -- membership -------------------------------------------------------------------------------------------------
+
+    async def join_group(self, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse:
+        """JoinGroup; waits for the other members."""
+        try:
+            home = self._home(request.group_id)
+            response: JoinGroupResponse = await self.shell.request(
+                home,
+                lambda shard, token: shard.join_group(
+                    request, ctx.api_version, ctx.client_id, f"/{ctx.client_host}", token, self._broker.now_ms()
+                ),
+            )
+        except ProtocolError as error:
+            return JoinGroupResponse(
+                error_code=operation_error(error), member_id=request.member_id, protocol_name=None
+            )
+        return response
+
+    async def sync_group(self, request: SyncGroupRequest) -> SyncGroupResponse:
+        """SyncGroup; waits for the leader's."""
+        try:
+            home = self._home(request.group_id)
+            response: SyncGroupResponse = await self.shell.request(
+                home, lambda shard, token: shard.sync_group(request, token, self._broker.now_ms())
+            )
+        except ProtocolError as error:
+            return SyncGroupResponse(error_code=operation_error(error))
+        return response
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Heartbeat; while the coordinator is loading, all is well."""
+        try:
+            shard = self.shell.shard(self._home(request.group_id))
+        except ProtocolError as error:
+            loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return HeartbeatResponse(error_code=ErrorCode.NONE if loading else operation_error(error))
+        return shard.heartbeat(request, self._broker.now_ms())
+
+    async def leave_group(self, request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
+        """LeaveGroup of one member or several."""
+        try:
+            home = self._home(request.group_id)
+            response: LeaveGroupResponse = await self.shell.request(
+                home, lambda shard, token: shard.leave_group(request, version, token, self._broker.now_ms())
+            )
+        except ProtocolError as error:
+            return LeaveGroupResponse(error_code=operation_error(error))
+        return response
+
+    # -- offsets ----------------------------------------------------------------------------------------------------
+
+    async def commit_offsets(self, request: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
+        """OffsetCommit of topics that exist, with their names and ids. An empty group id is one like any other."""
+        response: OffsetCommitResponse = await self.shell.request(
+            self.shell.partition_for(request.group_id),
+            lambda shard, token: shard.commit_offsets(request, version, token, self._broker.now_ms()),
+        )
+        return response
+
+    async def commit_transactional_offsets(
+        self, request: TxnOffsetCommitRequest, version: int
+    ) -> TxnOffsetCommitResponse:
+        """TxnOffsetCommit of topics that exist, once the transaction's coordinator has said that it knows of it."""
+        home = self._home(request.group_id)
+        self.shell.shard(home)  # not here, or not yet: said before anything is done
+        producer = request.producer_id, request.producer_epoch
+        await self._verify(home, request.transactional_id, producer, version)
+        response: TxnOffsetCommitResponse = await self.shell.request(
+            home,
+            lambda shard, token: shard.commit_transactional_offsets(request, token, self._broker.now_ms()),
+            producer=producer,
+        )
+        return response
+
+    async def _verify(self, home: int, transactional_id: str, producer: tuple[int, int], version: int) -> None:
+        replica = self._broker.partitions.get(CONSUMER_OFFSETS, home)
+        if replica is None:
+            raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{CONSUMER_OFFSETS}-{home} is not here any more")
+        implicit = version >= _IMPLICIT_ADD_SINCE
+        if not implicit and not self._broker.config.transaction_partition_verification_enable:
+            return
+        if replica.log.has_open_transaction(*producer):
+            return
+        partition = CONSUMER_OFFSETS, home
+        waited_ms = 0
+        while True:
+            results = await self._broker.transactions.add_partitions(
+                transactional_id, *producer, [partition], verify_only=not implicit
+            )
+            code = results[partition]
+            concurrent = code is ErrorCode.CONCURRENT_TRANSACTIONS
+            if not (implicit and concurrent and waited_ms < _ADD_RETRY_MAX_MS):
+                break
+            await asyncio.sleep(_ADD_RETRY_MS / 1000)  # the former transaction's markers are on their way
+            waited_ms += _ADD_RETRY_MS
+        if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
+            code = ErrorCode.INVALID_TXN_STATE
+        if code is not ErrorCode.NONE:
+            raise ProtocolError(code, f"{transactional_id}, producer {producer}: {code.text}")
+
+    def fetch_offsets(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+        """OffsetFetch of one group; topics by name. An empty group id is one like any other."""
+        shard = self.shell.shard(self.shell.partition_for(request.group_id))
+        return shard.fetch_offsets(request, require_stable)
+
+    def transaction_completed(self, partition: int, producer_id: int, producer_epoch: int, commit: bool) -> None:
+        """A marker was appended to a partition of `__consumer_offsets`; a coordinator still loading reads it there."""
+        for index, shard in self.shell.shards():
+            if index == partition:
+                shard.replay_end_transaction(producer_id, producer_epoch, commit)
+
+    def topic_deleted(self, topic: str, topic_id: UUID) -> None:
+        """Forgets all offsets of a topic that was deleted."""
+        for index, shard in tuple(self.shell.shards()):
+            effects = shard.delete_topic_offsets(topic, topic_id)
+            if effects.records:
+                self.shell.apply(index, effects)
+
+    # -- looking in -------------------------------------------------------------------------------------------------
+
+    def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
+        """The groups of this broker's coordinators; COORDINATOR_LOAD_IN_PROGRESS until all are loaded."""
+        info = self._broker.metadata.topic(CONSUMER_OFFSETS)
+        loaded = {partition for partition, _ in self.shell.shards()}
+        for partition in range(info.partition_count if info else 0):
+            if partition not in loaded and self._broker.partitions.leads(CONSUMER_OFFSETS, partition):
+                return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        groups = [group for _, shard in self.shell.shards() for group in shard.list_groups(request)]
+        return ListGroupsResponse(groups=groups)
+
+    def describe_group(self, group_id: str, version: int) -> DescribedGroup:
+        """One group, or its error. An empty group id is one like any other."""
+        if self._broker.metadata.topic(CONSUMER_OFFSETS) is None:
+            return unknown(group_id, version)
+        try:
+            shard = self.shell.shard(self.shell.partition_for(group_id))
+        except ProtocolError as error:
+            return DescribedGroup(group_id=group_id, error_code=operation_error(error))
+        return shard.describe_group(group_id, version)
+
+    def _home(self, group_id: str) -> int:
+        if not group_id:
+            raise ProtocolError(ErrorCode.INVALID_GROUP_ID, "a group needs an id")
+        return self.shell.partition_for(group_id)
+
+
+def operation_error(error: ProtocolError) -> ErrorCode:
+    """An error of the shell or the log, as the members of a group know it."""
+    code: ErrorCode = error.code
+    return _OPERATION_ERRORS.get(code, code)

@@ -1,0 +1,21 @@
+"""JoinGroup: enters a classic group, or its next generation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.broker.context import RequestContext
+
+_PROTOCOL_NAME_MAY_BE_NULL = 7
+
+
+async def handle(broker: Broker, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse:
+    """Answers when the generation begins."""
+    response = await broker.groups.join_group(request, ctx)
+    if response.protocol_name is None and ctx.api_version < _PROTOCOL_NAME_MAY_BE_NULL:
+        response.protocol_name = ""
+    return response

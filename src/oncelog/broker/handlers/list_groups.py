@@ -1,0 +1,16 @@
+"""ListGroups: the groups of this broker's coordinators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.broker.context import RequestContext
+
+
+def handle(broker: Broker, request: ListGroupsRequest, _ctx: RequestContext) -> ListGroupsResponse:
+    """Those that pass the filters."""
+    return broker.groups.list_groups(request)
