@@ -1,0 +1,285 @@
+"""A disk in memory whose process can die in the middle of a write, and whose machine can lose what was not synced.
+
+`SimDisk` is the device; `mount` gives a process its `Mount`, which is the log's `Disk` port and goes stale when that
+process dies. A killed process leaves everything that it wrote (the page cache survives it), the write that it died in
+torn; a crashed machine keeps what was synced and, of the rest of each file, as much as it likes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+Buffer = bytes | bytearray | memoryview
+
+
+class PowerFailure(BaseException):
+    """The process dies here."""
+
+
+@dataclass(slots=True)
+class _Content:
+    data: bytearray = field(default_factory=bytearray)
+    synced: bytes = b""
+    durable: bool = False
+    """Whether the name itself would survive the machine."""
+
+
+class SimDisk:
+    """The device. `trace` is told every change."""
+
+    def __init__(self, rng: random.Random, trace: Callable[[str], None] = lambda _: None) -> None:
+        self._rng = rng
+        self._trace = trace
+        self._files: dict[str, _Content] = {}
+        self._folders: dict[str, None] = {"": None}
+        self._mount: Mount | None = None
+        self._until_death: int | None = None
+        self._on_death: Callable[[], None] = lambda: None
+        self.changes = 0
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    def mount(self) -> Mount:
+        """The disk for a new process; the former one's goes stale."""
+        self._until_death = None
+        self._mount = Mount(self)
+        return self._mount
+
+    def die_in(self, changes: int, on_death: Callable[[], None]) -> None:
+        """The process dies in the middle of the change that comes after so many others."""
+        self._until_death = changes
+        self._on_death = on_death
+
+    def kill(self) -> None:
+        """The process is dead; its writes stay."""
+        self._mount = None
+        self._until_death = None
+
+    def crash(self) -> None:
+        """The machine is dead: of what was not synced, each file keeps what chance leaves of it."""
+        self.kill()
+        for path, content in list(self._files.items()):
+            if not content.durable and self._rng.random() < 0.5:
+                del self._files[path]
+                continue
+            common = _common_prefix(content.synced, content.data)
+            if common < len(content.synced):  # it was cut or overwritten since: one or the other
+                kept = content.data if self._rng.random() < 0.5 else bytearray(content.synced)
+            else:
+                kept = content.data[: self._rng.randint(common, len(content.data))]
+            self._trace(f"crash leaves {len(kept)} of {len(content.data)} bytes of {path}")
+            content.data, content.synced, content.durable = bytearray(kept), bytes(kept), True
+
+    # -- for the mounts ------------------------------------------------------------------------------------------------
+
+    def is_mounted(self, mount: Mount) -> bool:
+        """Whether the mount's process lives."""
+        return self._mount is mount
+
+    def change(self, what: str) -> bool:
+        """Counts a change; True when the process is to die in it."""
+        self.changes += 1
+        self._trace(what)
+        if self._until_death is None:
+            return False
+        self._until_death -= 1
+        return self._until_death < 0
+
+    def die(self) -> None:
+        """The process dies now."""
+        self.kill()
+        self._on_death()
+        raise PowerFailure
+
+    def torn(self, size: int) -> int:
+        """How much of a write of `size` bytes is done when the process dies in it."""
+        return self._rng.randint(0, size)
+
+    @property
+    def files(self) -> dict[str, _Content]:
+        """Everything there is, by path."""
+        return self._files
+
+    @property
+    def folders(self) -> dict[str, None]:
+        """Every folder."""
+        return self._folders
+
+
+class Mount:
+    """One process's view of a `SimDisk`; see `oncelog.log.disk.Disk` for what the methods promise."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+
+    def _live(self) -> SimDisk:
+        if not self._disk.is_mounted(self):
+            raise PowerFailure
+        return self._disk
+
+    def content(self, path: str) -> _Content:
+        """A file's bytes; FileNotFoundError."""
+        content = self._live().files.get(path)
+        if content is None:
+            raise FileNotFoundError(2, "no such file", path)
+        return content
+
+    def change(self, what: str) -> None:
+        """A change that is done or not, nothing in between."""
+        if self._live().change(what):
+            self._disk.die()
+
+    def write(self, path: str, data: Buffer, pos: int) -> None:
+        """A change of which a part may be done when the process dies."""
+        content = self.content(path)
+        dies = self._disk.change(f"write {len(data)} bytes at {pos} of {path}")
+        size = self._disk.torn(len(data)) if dies else len(data)
+        if size:
+            content.data.extend(bytes(max(0, pos - len(content.data))))
+            content.data[pos : pos + size] = data[:size]
+        if dies:
+            self._disk.die()
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        """See `Disk.open`."""
+        files = self._live().files
+        if path not in files:
+            if not create:
+                raise FileNotFoundError(2, "no such file", path)
+            self._check_folder(path)
+            self.change(f"create {path}")
+            files[path] = _Content()
+        return SimFile(self, path)
+
+    def read_file(self, path: str) -> bytes:
+        """See `Disk.read_file`."""
+        return bytes(self.content(path).data)
+
+    def size(self, path: str) -> int | None:
+        """See `Disk.size`."""
+        content = self._live().files.get(path)
+        return None if content is None else len(content.data)
+
+    def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
+        """See `Disk.atomic_write`."""
+        self._check_folder(path)
+        self.change(f"replace {path} by {len(data)} bytes")
+        before = self._disk.files.get(path)
+        content = self._disk.files[path] = _Content(bytearray(data))
+        if sync:
+            content.synced, content.durable = bytes(data), True
+        elif before is not None:
+            content.synced, content.durable = before.synced, before.durable
+
+    def sync(self, path: str) -> None:
+        """See `Disk.sync`; of a folder: the names in it."""
+        if path in self._live().folders:
+            self.change(f"sync {path}/")
+            for name, content in self._disk.files.items():
+                if name.rpartition("/")[0] == path:
+                    content.durable = True
+            return
+        content = self.content(path)
+        self.change(f"sync {path}")
+        content.synced, content.durable = bytes(content.data), True
+
+    def rename(self, source: str, target: str) -> None:
+        """See `Disk.rename`."""
+        if source in self._live().folders:
+            self.change(f"rename {source}/ to {target}/")
+            self._rename_folder(source, target)
+            return
+        self.content(source)
+        self.change(f"rename {source} to {target}")
+        self._disk.files[target] = self._disk.files.pop(source)
+
+    def _rename_folder(self, source: str, target: str) -> None:
+        files, folders = self._disk.files, self._disk.folders
+        for name in [name for name in files if name.startswith(source + "/")]:
+            files[target + name[len(source) :]] = files.pop(name)
+        for name in [name for name in folders if _within(name, source)]:
+            folders[target + name[len(source) :]] = folders.pop(name)
+
+    def remove(self, path: str) -> None:
+        """See `Disk.remove`."""
+        if path in self._live().files:
+            self.change(f"remove {path}")
+            del self._disk.files[path]
+
+    def exists(self, path: str) -> bool:
+        """See `Disk.exists`."""
+        disk = self._live()
+        return path in disk.files or path in disk.folders
+
+    def listdir(self, path: str) -> list[str]:
+        """See `Disk.listdir`."""
+        disk = self._live()
+        names = [*disk.files, *disk.folders]
+        return sorted(name.rpartition("/")[2] for name in names if name and name.rpartition("/")[0] == path)
+
+    def mkdir(self, path: str) -> None:
+        """See `Disk.mkdir`."""
+        self._live()
+        while path:
+            self._disk.folders[path] = None
+            path = path.rpartition("/")[0]
+
+    def remove_tree(self, path: str) -> None:
+        """See `Disk.remove_tree`."""
+        self.change(f"remove {path}/")
+        for name in [name for name in self._disk.files if _within(name, path)]:
+            del self._disk.files[name]
+        for name in [name for name in self._disk.folders if _within(name, path)]:
+            del self._disk.folders[name]
+
+    def _check_folder(self, path: str) -> None:
+        folder = path.rpartition("/")[0]
+        if folder not in self._live().folders:
+            raise FileNotFoundError(2, "no such folder", folder)
+
+
+class SimFile:
+    """An open file."""
+
+    def __init__(self, mount: Mount, path: str) -> None:
+        self._mount = mount
+        self._path = path
+
+    def pwrite(self, data: Buffer, pos: int) -> None:
+        """See `File.pwrite`."""
+        self._mount.write(self._path, data, pos)
+
+    def pread(self, size: int, pos: int) -> bytes:
+        """See `File.pread`."""
+        return bytes(memoryview(self._mount.content(self._path).data)[pos : pos + size])
+
+    def size(self) -> int:
+        """See `File.size`."""
+        return len(self._mount.content(self._path).data)
+
+    def truncate(self, size: int) -> None:
+        """See `File.truncate`."""
+        content = self._mount.content(self._path)
+        self._mount.change(f"cut {self._path} at {size}")
+        del content.data[size:]
+        content.data.extend(bytes(max(0, size - len(content.data))))
+
+    def sync(self) -> None:
+        """See `File.sync`."""
+        self._mount.sync(self._path)
+
+    def close(self) -> None:
+        """See `File.close`."""
+
+
+def _common_prefix(one: Buffer, other: Buffer) -> int:
+    size = min(len(one), len(other))
+    if one[:size] == other[:size]:
+        return size
+    return next(index for index in range(size) if one[index] != other[index])
+
+
+def _within(name: str, folder: str) -> bool:
+    return name == folder or name.startswith(folder + "/")

@@ -1,0 +1,357 @@
+"""A network in memory: streams with latency, in order, cut into pieces at random, that can be held up or reset.
+
+It behaves as TCP does to asyncio's protocols (plain and buffered): `cut` holds bytes up until `heal`, which TCP's
+retransmission would bring then; `reset` ends connections with an error on both sides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from oncelog.sim.loop import Process, SimLoop, context_of, current_process
+
+Address = tuple[str, int]
+
+HIGH_WATER = 64 * 1024
+"""Bytes under way above which a protocol is asked to pause, as asyncio's default."""
+
+FIRST_FREE_PORT = 20_000
+"""Port 0 gives ports from here on."""
+
+
+class Network:
+    """All hosts of a world. Latencies are in seconds, drawn for each write between `fastest` and `slowest`."""
+
+    def __init__(
+        self, loop: SimLoop, rng: random.Random, *, fastest: float = 0.000_05, slowest: float = 0.002
+    ) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.fastest = fastest
+        self.slowest = slowest
+        self.trace: Callable[[str], None] = lambda _: None
+        self._listeners: dict[Address, Listener] = {}
+        self._next_port = FIRST_FREE_PORT
+        self._transports: dict[SimTransport, None] = {}
+        self._cuts: set[tuple[str, str]] = set()
+        self._held_resets: list[SimTransport] = []
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    def cut(self, source: str, target: str, *, both_ways: bool = True) -> None:
+        """Nothing gets through from one host to another."""
+        self._cuts.add((source, target))
+        if both_ways:
+            self._cuts.add((target, source))
+
+    def heal(self) -> None:
+        """Everything gets through again, what was held up first."""
+        self._cuts.clear()
+        resets, self._held_resets = self._held_resets, []
+        for transport in resets:
+            transport.hear_reset()
+        for transport in tuple(self._transports):
+            transport.pump()
+
+    def is_cut(self, source: str, target: str) -> bool:
+        """Whether bytes from one host to another are held up."""
+        return (source, target) in self._cuts
+
+    def reset(self, host: str | None = None) -> None:
+        """Ends all connections, or those of a host, with an error on both sides."""
+        for transport in tuple(self._transports):
+            if host is None or host in (transport.host, transport.peer.host):
+                transport.lose(ConnectionResetError(104, "connection reset by the network"))
+
+    def drop(self, process: Process) -> None:
+        """A process died: its port is free, its peers see a reset."""
+        for address, listener in tuple(self._listeners.items()):
+            if listener.process is process:
+                del self._listeners[address]
+        for transport in tuple(self._transports):
+            if transport.process is process:
+                transport.vanish()
+
+    # -- the loop's two calls ------------------------------------------------------------------------------------------
+
+    def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener:
+        """Accepts connections; OSError when somebody else does at that address."""
+        process = current_process()
+        if process is not None:
+            host = process.host
+        if port == 0:
+            port = self._next_port
+            self._next_port += 1
+        if (host, port) in self._listeners:
+            raise OSError(98, f"address already in use: {host}:{port}")
+        listener = self._listeners[host, port] = Listener(self, process, factory, (host, port))
+        return listener
+
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Connects; ConnectionRefusedError when nobody listens there."""
+        process = current_process()
+        source = process.host if process is not None else "nowhere"
+        while True:
+            await asyncio.sleep(self.latency())
+            if not (self.is_cut(source, host) or self.is_cut(host, source)):
+                break
+        listener = self._listeners.get((host, port))
+        if listener is None:
+            raise ConnectionRefusedError(111, f"connection refused: {host}:{port}")
+        self._next_port += 1
+        protocol = factory()
+        near = SimTransport(self, process, (source, self._next_port), protocol)
+        far = SimTransport(self, listener.process, listener.address, listener.factory())
+        near.peer, far.peer = far, near
+        self._transports[near] = self._transports[far] = None
+        self.trace(f"connect {source} -> {host}:{port}")
+        self.loop.call_soon(far.start, context=far.context)
+        near.start()
+        return near, protocol
+
+    def close_listener(self, listener: Listener) -> None:
+        """The address is free again."""
+        if self._listeners.get(listener.address) is listener:
+            del self._listeners[listener.address]
+
+    def forget(self, transport: SimTransport) -> None:
+        """A connection's end is gone."""
+        self._transports.pop(transport, None)
+
+    def send_reset(self, source: str, target: SimTransport) -> None:
+        """Tells the other end of a broken connection, as soon as it can be reached."""
+        if self.is_cut(source, target.host):
+            self._held_resets.append(target)
+        else:
+            target.hear_reset()
+
+    def latency(self) -> float:
+        """How long the next piece is under way."""
+        return self.rng.uniform(self.fastest, self.slowest)
+
+
+class _Socket:
+    """As much of a socket as callers look at."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def getsockname(self) -> Address:
+        """(host, port)."""
+        return self._address
+
+
+class Listener:
+    """Stands for `asyncio.Server`."""
+
+    def __init__(
+        self,
+        network: Network,
+        process: Process | None,
+        factory: Callable[[], asyncio.BaseProtocol],
+        address: Address,
+    ) -> None:
+        self.network = network
+        self.process = process
+        self.factory = factory
+        self.address = address
+        self.sockets = (_Socket(address),)
+
+    def close(self) -> None:
+        """Accepts no more."""
+        self.network.close_listener(self)
+
+    def is_serving(self) -> bool:
+        """Whether connections are accepted."""
+        return self.network._listeners.get(self.address) is self
+
+    async def wait_closed(self) -> None:
+        """Nothing to wait for."""
+
+
+class SimTransport(asyncio.Transport):
+    """One end of a connection."""
+
+    peer: SimTransport
+
+    def __init__(
+        self, network: Network, process: Process | None, address: Address, protocol: asyncio.BaseProtocol
+    ) -> None:
+        super().__init__()
+        self.process = process
+        self.host = address[0]
+        self.context = contextvars.copy_context() if process is None else context_of(process)
+        self._network = network
+        self._loop = network.loop
+        self._address = address
+        self._protocol: Any = protocol
+        self._inbox: deque[tuple[float, bytes | None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_arrival = 0.0
+        self._closing = False
+        self._lost = False
+        self._reading = True
+        self._paused_writing = False
+
+    def start(self) -> None:
+        """The protocol hears of its connection."""
+        if not self._lost:
+            self._protocol.connection_made(self)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Sends a copy of `data`."""
+        if self._closing or self._lost or not data:
+            return
+        self.peer.accept(bytes(data))
+        if not self._paused_writing and self.get_write_buffer_size() > HIGH_WATER:
+            self._paused_writing = True
+            self._protocol.pause_writing()
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Sends all pieces."""
+        self.write(b"".join(list_of_data))
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the other side has not read."""
+        return sum(len(data) for _, data in self.peer._inbox if data is not None)
+
+    def can_write_eof(self) -> bool:
+        """Half-closed connections are not simulated."""
+        return False
+
+    def drained(self) -> None:
+        """The other side has read."""
+        if self._paused_writing and not self._lost and self.get_write_buffer_size() <= HIGH_WATER // 4:
+            self._paused_writing = False
+            self._loop.call_soon(self._protocol.resume_writing, context=self.context)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def accept(self, data: bytes | None) -> None:
+        """Bytes, or the end (None), set out on their way here."""
+        self._last_arrival = max(self._last_arrival, self._loop.time() + self._network.latency())
+        self._inbox.append((self._last_arrival, data))
+        self.pump()
+
+    def pump(self) -> None:
+        """Sees to it that the next piece arrives when it is due."""
+        if self._timer is None and self._inbox and not self._lost:
+            when = max(self._inbox[0][0], self._loop.time())
+            self._timer = self._loop.call_at(when, self._arrive, context=self.context)
+
+    def _arrive(self) -> None:
+        self._timer = None
+        if self._lost or not self._reading or self._network.is_cut(self.peer.host, self.host):
+            return
+        data = self._inbox.popleft()[1]
+        if data is None:
+            self._network.trace(f"end of stream {self.peer.host} -> {self.host}")
+            self._protocol.eof_received()
+            self._inbox.clear()
+            self._finish(None)
+            return
+        if len(data) > 1 and self._network.rng.random() < 0.1:
+            split = self._network.rng.randrange(1, len(data))
+            self._inbox.appendleft((self._loop.time(), data[split:]))
+            data = data[:split]
+        self._network.trace(f"{len(data)} bytes {self.peer.host} -> {self.host}")
+        self._deliver(data)
+        self.peer.drained()
+        self.pump()
+
+    def _deliver(self, data: bytes) -> None:
+        if not isinstance(self._protocol, asyncio.BufferedProtocol):
+            self._protocol.data_received(data)
+            return
+        while data and not self._lost:
+            buffer = memoryview(self._protocol.get_buffer(len(data)))
+            size = min(len(buffer), len(data))
+            buffer[:size] = data[:size]
+            data = data[size:]
+            self._protocol.buffer_updated(size)
+            if data and not self._reading:
+                self._inbox.appendleft((self._loop.time(), data))
+                return
+
+    def pause_reading(self) -> None:
+        """What arrives waits."""
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        """What waits is read."""
+        self._reading = True
+        self.pump()
+
+    def is_reading(self) -> bool:
+        """Whether bytes are handed to the protocol."""
+        return self._reading
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Sends what is on its way, then ends the connection."""
+        if not self._closing and not self._lost:
+            self._closing = True
+            self.peer.accept(None)
+            self._loop.call_soon(self._finish, None, context=self.context)
+
+    def abort(self) -> None:
+        """Ends the connection at once; the other side loses what it has not read."""
+        if not self._lost:
+            self.lose(None)
+
+    def lose(self, error: Exception | None) -> None:
+        """The connection breaks; the other side hears of it a little later."""
+        self._loop.call_soon(self._finish, error, context=self.context)
+        self._network.send_reset(self.host, self.peer)
+
+    def vanish(self) -> None:
+        """This end's process is dead: nobody here hears anything any more."""
+        if not self._lost:
+            self._lost = self._closing = True
+            self._network.forget(self)
+            self._network.send_reset(self.host, self.peer)
+
+    def hear_reset(self) -> None:
+        """The other side is gone."""
+        self._loop.call_later(
+            self._network.latency(),
+            self._finish,
+            ConnectionResetError(104, "connection reset by peer"),
+            context=self.context,
+        )
+
+    def _finish(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self._lost = self._closing = True
+        self._inbox.clear()
+        self._network.forget(self)
+        self._network.trace(f"{self.host} lost its connection to {self.peer.host}: {error}")
+        self._protocol.connection_lost(error)
+
+    def is_closing(self) -> bool:
+        """Whether the connection ends or has ended."""
+        return self._closing
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Whom this end belongs to."""
+        protocol: asyncio.BaseProtocol = self._protocol
+        return protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Hands this end over."""
+        self._protocol = protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """`sockname` and `peername`."""
+        return {"sockname": self._address, "peername": self.peer._address}.get(name, default)

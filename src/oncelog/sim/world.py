@@ -1,0 +1,244 @@
+"""A whole cluster and its clients in one thread, from one seed: brokers that can be killed at any disk write.
+
+```python
+async def scenario(world: World) -> None:
+    broker = await world.start_broker()
+    ...                                   # any asyncio code; broker.address is its bootstrap address
+    broker.die_in(3)                      # in the middle of its third disk write from now
+
+World(seed=7).run(scenario)
+```
+
+Everything that happens is a function of the seed: clock, network, disks and randomness are the world's own, and `trace`
+says what happened. While it runs, the `time` and `random` modules and `os.urandom` are the world's too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.config import BrokerConfig
+from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.sim.disk import PowerFailure, SimDisk
+from oncelog.sim.loop import Process, SimLoop
+from oncelog.sim.network import Network
+
+T = TypeVar("T")
+
+EPOCH_MS = 1_700_000_000_000
+"""The wall clock when a world begins, in ms."""
+
+PORT = 9092
+
+
+class SimBroker:
+    """One broker of a world, with a disk that outlives its processes."""
+
+    def __init__(self, world: World, node_id: int, settings: dict[str, Any]) -> None:
+        self.node_id = node_id
+        self.disk = SimDisk(world.fork(), lambda what: world.note(f"disk {node_id}: {what}"))
+        self.process: Process | None = None
+        self.broker: Broker | None = None
+        self._world = world
+        self._settings = settings
+
+    @property
+    def host(self) -> str:
+        """Its name in the network."""
+        return f"broker-{self.node_id}"
+
+    @property
+    def address(self) -> str:
+        """For `bootstrap.servers`."""
+        return f"{self.host}:{PORT}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self.process is not None and self.process.alive
+
+    async def start(self) -> None:
+        """Starts it, or starts it again on the disk that the former process left."""
+        if self.alive:
+            raise RuntimeError(f"{self.host} runs already")
+        self.process = self._world.process(self.host)
+        self.broker = self._world.make_broker(self.node_id, self.disk, self._settings)
+        await self._world.loop.spawn(self.process, self.broker.start())
+        self._world.note(f"{self.host} started")
+
+    async def stop(self) -> None:
+        """A clean stop."""
+        assert self.process is not None
+        assert self.broker is not None
+        await self._world.loop.spawn(self.process, self.broker.stop())
+        self.kill()
+
+    def kill(self) -> None:
+        """As `kill -9`: what it wrote stays."""
+        self.disk.kill()
+        self._died()
+
+    def crash(self) -> None:
+        """The machine loses power: what was not synced may be gone."""
+        self.disk.crash()
+        self._died()
+
+    def die_in(self, changes: int) -> None:
+        """Kills it in the middle of the disk change that comes after so many others."""
+        self.disk.die_in(changes, self._died)
+
+    async def died(self) -> None:
+        """Waits until it is dead."""
+        while self.alive:
+            await asyncio.sleep(0.001)
+
+    def _died(self) -> None:
+        if self.process is not None and self.process.alive:
+            self._world.note(f"{self.host} died")
+            self._world.loop.kill(self.process)
+            self._world.network.drop(self.process)
+
+
+class World:
+    """Everything that there is, made from `seed`."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.loop = SimLoop()
+        self._rng = random.Random(seed)
+        self.network = self.loop.network = Network(self.loop, self.fork())
+        self.network.trace = lambda what: self.note(f"net: {what}")
+        self.tree = MemoryTree(lambda: int(self.loop.time() * 1000))
+        self.brokers: dict[int, SimBroker] = {}
+        self.errors: list[dict[str, Any]] = []
+        self.trace: list[str] = []
+        self._processes: list[Process] = []
+        self.loop.set_exception_handler(self._on_error)
+
+    def fork(self) -> random.Random:
+        """A generator of its own, so that one part's draws do not shift another's."""
+        return random.Random(self._rng.getrandbits(64))
+
+    def now_ms(self) -> int:
+        """The wall clock."""
+        return EPOCH_MS + int(self.loop.time() * 1000)
+
+    def note(self, what: str) -> None:
+        """A line of the trace."""
+        self.trace.append(f"{self.loop.time():.6f} {what}")
+
+    def digest(self) -> str:
+        """A short name for everything that happened."""
+        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()[:16]
+
+    def process(self, name: str) -> Process:
+        """A new process: what is spawned in it can be killed together."""
+        process = Process(name)
+        self._processes.append(process)
+        return process
+
+    async def start_broker(self, node_id: int = 1, **settings: Any) -> SimBroker:
+        """Adds a broker; `settings` are fields of BrokerConfig."""
+        broker = self.brokers[node_id] = SimBroker(self, node_id, settings)
+        await broker.start()
+        return broker
+
+    def make_broker(self, node_id: int, disk: SimDisk, settings: dict[str, Any]) -> Broker:
+        """The same class that runs in production, with the world's edges."""
+        config = BrokerConfig(
+            **{"node_id": node_id, "host": f"broker-{node_id}", "port": PORT, "log_dirs": ("data",), **settings}
+        )
+        return Broker(
+            config,
+            disk=disk.mount(),
+            tree=self.tree,
+            now_ms=self.now_ms,
+            offload=self._offload,
+            rng=self.fork(),
+            logger=logging.getLogger("oncelog.sim"),
+        )
+
+    async def _offload(self, work: Callable[..., Any], *args: Any) -> Any:
+        await asyncio.sleep(self.network.latency())
+        return work(*args)
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def run(self, scenario: Callable[[World], Coroutine[Any, Any, T]]) -> T:
+        """Runs `scenario(world)` as the process "client" and gives its result; fails on errors that nobody handled."""
+        client = self.process("client")
+        with self._edges():
+            try:
+                result = self.loop.run_until_complete(self.loop.spawn(client, scenario(self)))
+            finally:
+                self._end()
+        if self.errors:
+            raise RuntimeError(f"seed {self.seed}: unhandled errors: {self.errors}")
+        return result
+
+    def _on_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), PowerFailure):
+            self.errors.append(context)
+
+    def _end(self) -> None:
+        for process in self._processes:
+            self.loop.kill(process)
+        for broker in self.brokers.values():
+            broker.disk.kill()
+        for process in self._processes:
+            for task in process.tasks:
+                _bury(task)
+        self.loop.close()
+
+    @contextmanager
+    def _edges(self) -> Iterator[None]:
+        """The modules through which code reaches clock and chance."""
+
+        def nanoseconds() -> int:
+            return int(self.loop.time() * 1e9)
+
+        def wall_nanoseconds() -> int:
+            return EPOCH_MS * 1_000_000 + nanoseconds()
+
+        chance = self.fork()
+        replacements: list[tuple[Any, str, Any]] = [
+            (time, "time", lambda: wall_nanoseconds() / 1e9),
+            (time, "time_ns", wall_nanoseconds),
+            (time, "monotonic", self.loop.time),
+            (time, "monotonic_ns", nanoseconds),
+            (time, "perf_counter", self.loop.time),
+            (time, "perf_counter_ns", nanoseconds),
+            (os, "urandom", chance.randbytes),
+            (random, "_urandom", chance.randbytes),
+        ]
+        originals = [(module, name, getattr(module, name)) for module, name, _ in replacements]
+        state = random.getstate()
+        random.seed(self.seed)
+        for module, name, value in replacements:
+            setattr(module, name, value)
+        try:
+            yield
+        finally:
+            for module, name, value in originals:
+                setattr(module, name, value)
+            random.setstate(state)
+
+
+def _bury(task: asyncio.Task[Any]) -> None:
+    """Ends a dead process's coroutine, whose last words change nothing any more."""
+    if task.done():
+        if not task.cancelled():
+            task.exception()
+        return
+    coroutine: Any = task.get_coro()
+    with suppress(BaseException):
+        coroutine.close()
