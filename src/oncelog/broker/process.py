@@ -1,0 +1,238 @@
+"""The process around one broker: its folder's lock and pid file, its event loop, signals, memory, its end.
+
+`oncelog up` runs it as `python -m oncelog.broker.process`, with a `Launch` as JSON in its only argument; `oncelog
+broker` calls `run`. Exit status 0 after a clean stop, 1 with one sentence on stderr when it cannot start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from oncelog.broker.config import BrokerConfig, ConfigError, load
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+
+LOCK_FILE = ".lock"
+PID_FILE = "broker.pid"
+METADATA_FILE = "metadata.sqlite"
+LOCK_WAIT_S = 10.0
+"""How long a supervised broker waits for its predecessor, which may still be closing its logs, to be gone."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ALLOCATIONS_A_COLLECTION = 50_000
+"""Young-generation threshold of the garbage collector; its own, some hundred, is reached by every few requests."""
+
+
+class TopicSpec(msgspec.Struct, frozen=True):
+    """A topic to have, made at the start if it does not exist."""
+
+    name: str
+    partitions: int = 1
+    replication_factor: int = 1
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """Everything that a broker process is told."""
+
+    settings: dict[str, str]
+    """Kafka's keys."""
+    metadata: str = ""
+    """The cluster's SQLite file; by default it lies in the data directory."""
+    topics: tuple[TopicSpec, ...] = ()
+    supervisor_fd: int = -1
+    """A socket to who started us: `Ready` goes there, and when its other end is closed we stop."""
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The broker accepts requests."""
+
+    host: str
+    port: int
+    advertised: str
+    """host:port as clients are told."""
+
+
+class StartError(Exception):
+    """The broker cannot start; the message is one sentence."""
+
+
+class FolderLock:
+    """Sole use of a folder, for as long as this process lives."""
+
+    def __init__(self, folder: str, wait_s: float = 0.0) -> None:
+        """StartError, naming the process that has it."""
+        self._path = os.path.join(folder, LOCK_FILE)
+        try:
+            os.makedirs(folder, exist_ok=True)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StartError(f"cannot use the folder {folder}: {error.strerror}") from error
+        deadline = time.monotonic() + wait_s
+        while not self._try():
+            if time.monotonic() >= deadline:
+                owner = os.pread(self._fd, 20, 0).decode(errors="replace").strip()
+                os.close(self._fd)
+                raise StartError(
+                    f"the folder {folder} is in use by process {owner or '?'}: stop that one or choose another folder"
+                )
+            time.sleep(0.02)
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def _try(self) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
+
+    def release(self) -> None:
+        """Gives the folder free; so does the end of the process."""
+        os.close(self._fd)
+
+
+def run(launch: Launch) -> int:
+    """Runs a broker until it is told to stop; returns the exit status."""
+    _start_logging()
+    try:
+        config = load(_advertised(launch.settings))
+        for warning in config.warnings:
+            logging.getLogger("oncelog.config").warning("%s", warning)
+        folder = config.log_dirs[0]
+        if len(config.log_dirs) > 1:
+            raise StartError(f"log.dirs names {len(config.log_dirs)} folders, one is supported")
+        lock = FolderLock(folder, LOCK_WAIT_S if launch.supervisor_fd >= 0 else 0.0)
+        pid_file = os.path.join(folder, PID_FILE)
+        _write_pid(pid_file)
+        try:
+            _run_loop(_live(config, launch))
+        finally:
+            os.unlink(pid_file)
+            lock.release()
+    except (ConfigError, StartError) as error:
+        print(f"oncelog: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def _run_loop(main: Coroutine[Any, Any, None]) -> None:
+    """asyncio.run on uvloop where there is one."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main)
+
+
+async def _live(config: BrokerConfig, launch: Launch) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    supervisor = _supervisor(launch.supervisor_fd)
+    if supervisor is not None:
+        loop.add_reader(supervisor.fileno(), stop.set)  # it never writes: readable means that it is gone
+    broker, close_tree = _make_broker(config, launch)
+    try:
+        await _start(broker, launch.topics)
+        _settle_memory()
+        ready = Ready(config.host, broker.port, f"{_bracketed(broker.advertised_host)}:{broker.advertised_port}")
+        if supervisor is not None:
+            supervisor.sendall(msgspec.json.encode(ready) + b"\n")
+        print(f"[KafkaServer id={config.node_id}] started", file=sys.stderr, flush=True)
+        await stop.wait()
+        await broker.stop()
+    finally:
+        close_tree()
+
+
+def _make_broker(config: BrokerConfig, launch: Launch) -> tuple[Broker, Callable[[], None]]:
+    from oncelog.broker.broker import Broker
+    from oncelog.cluster.tree_sqlite import SqliteTree
+    from oncelog.log.disk import OsDisk
+
+    tree = SqliteTree(launch.metadata or os.path.join(config.log_dirs[0], METADATA_FILE))
+    broker = Broker(config, disk=OsDisk(), tree=tree, now_ms=lambda: time.time_ns() // 1_000_000)
+    return broker, tree.close
+
+
+async def _start(broker: Broker, topics: tuple[TopicSpec, ...]) -> None:
+    from oncelog.protocol.errors import ProtocolError
+
+    try:
+        await broker.start()
+        for topic in topics:
+            if broker.metadata.topic(topic.name) is None:
+                await broker.create_topic(
+                    topic.name, partitions=topic.partitions, replication_factor=topic.replication_factor
+                )
+    except OSError as error:
+        where = f"{broker.config.host}:{broker.config.port}"
+        raise StartError(f"cannot start the broker at {where}: {error.strerror or error}") from error
+    except ProtocolError as error:
+        raise StartError(f"cannot start the broker: {error}") from error
+
+
+def _supervisor(fd: int) -> socket.socket | None:
+    if fd < 0:
+        return None
+    end = socket.socket(fileno=fd)
+    end.setblocking(True)
+    os.set_inheritable(fd, False)
+    return end
+
+
+def _settle_memory() -> None:
+    """Keeps the collector away from everything that has been imported and built by now."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(ALLOCATIONS_A_COLLECTION, 10, 10)
+
+
+def _advertised(settings: dict[str, str]) -> dict[str, str]:
+    """A broker that listens on every interface tells clients this machine's name, as Kafka does."""
+    config = load(settings)
+    if config.advertised_host or config.host not in ("", "0.0.0.0", "::"):
+        return settings
+    return {**settings, "advertised.listeners": f"PLAINTEXT://{socket.gethostname()}:{config.port}"}
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _write_pid(path: str) -> None:
+    temporary = f"{path}.new"
+    with open(temporary, "w", encoding="ascii") as file:
+        file.write(f"{os.getpid()}\n")
+    os.replace(temporary, path)
+
+
+def _start_logging() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    formatter = logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def main() -> None:
+    """Entry of `python -m oncelog.broker.process LAUNCH`."""
+    sys.exit(run(msgspec.json.decode(sys.argv[1], type=Launch)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""The root command: which verbs there are, and what becomes of errors.
+
+Exit status: 0, 1 for an error (one sentence on stderr), 2 for wrong usage, 130 for Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+TRACE_VARIABLE = "ONCELOG_TRACE"
+"""Set to anything, an error's traceback is shown after its sentence."""
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("oncelog.cli.up:up", "Run a cluster in the foreground."),
+    "broker": ("oncelog.cli.broker:broker", "Run one broker from a server.properties file."),
+    "topic": ("oncelog.cli.topic:topic", "Create, list, describe and delete topics; produce and consume."),
+    "group": ("oncelog.cli.group:group", "List and describe consumer groups."),
+    "txn": ("oncelog.cli.txn:txn", "List and describe transactions."),
+    "cluster": ("oncelog.cli.cluster:cluster", "Describe the cluster."),
+    "sink": ("oncelog.cli.sink:sink", "List, settle and abort what a Spark sink has left."),
+}
+"""Verb group -> (module:command, help)."""
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module when it is run; its help line is known before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="oncelog", message="oncelog %(version)s")
+def oncelog() -> None:
+    """Exactly-once streaming: a broker that speaks Kafka's protocol, and tools for any Kafka cluster."""
+
+
+def run(arguments: list[str] | None = None) -> NoReturn:
+    """Runs a command line and ends the process."""
+    try:
+        status = oncelog.main(args=arguments, prog_name="oncelog", standalone_mode=False)
+        sys.stdout.flush()
+    except click.UsageError as error:
+        error.show()
+        _end(2)
+    except click.ClickException as error:
+        _fail(error, error.format_message())
+    except (KeyboardInterrupt, click.Abort):
+        _end(130)
+    except BrokenPipeError:  # whoever read our output has had enough
+        _end(0)
+    except Exception as error:  # noqa: BLE001 - the last resort: a sentence, not a traceback
+        _fail(error, describe(error))
+    _end(status if isinstance(status, int) else 0)
+
+
+def describe(error: Exception) -> str:
+    """One sentence for an error that no command has put into words."""
+    from oncelog.broker.config import ConfigError
+    from oncelog.errors import OncelogError
+    from oncelog.protocol.errors import ProtocolError
+
+    if isinstance(error, (OncelogError, ProtocolError, ConfigError)):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return f"unexpected {type(error).__name__}: {error} (set {TRACE_VARIABLE}=1 to see where)"
+
+
+def _fail(error: Exception, sentence: str) -> NoReturn:
+    print(f"oncelog: {sentence}", file=sys.stderr)
+    if os.environ.get(TRACE_VARIABLE):
+        import traceback
+
+        traceback.print_exception(error)
+    _end(1)
+
+
+def _end(status: int) -> NoReturn:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status)

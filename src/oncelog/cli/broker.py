@@ -1,0 +1,16 @@
+"""`oncelog broker`: one broker from a properties file, for several machines."""
+
+from __future__ import annotations
+
+import click
+
+from oncelog.broker.process import Launch, run
+from oncelog.cli.settings import gather
+
+
+@click.command()
+@click.option("--config", "config_file", required=True, type=click.Path(exists=True, dir_okay=False))
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, by Kafka's name.")
+def broker(config_file: str, assignments: tuple[str, ...]) -> int:
+    """Run one broker in the foreground until SIGTERM or Ctrl-C; its data lies in log.dirs."""
+    return run(Launch(gather(config_file, assignments)))

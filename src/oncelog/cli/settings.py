@@ -1,0 +1,64 @@
+"""Options that become a broker's settings: file, environment, `--set`, and the flags above all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import click
+
+from oncelog.broker.config import environment_settings, load, set_option
+from oncelog.broker.process import TopicSpec
+from oncelog.broker.properties import parse_properties
+from oncelog.cluster.metadata import check_topic_name
+from oncelog.protocol.errors import ProtocolError
+
+
+def gather(config_file: str | None, assignments: Sequence[str]) -> dict[str, str]:
+    """The settings of a properties file, the environment and `--set`, last wins."""
+    settings: dict[str, str] = {}
+    if config_file is not None:
+        with open(config_file, encoding="utf-8") as file:
+            settings.update(parse_properties(file.read()))
+    settings.update(environment_settings(os.environ))
+    settings.update(set_option(text) for text in assignments)
+    return settings
+
+
+def with_address(
+    settings: dict[str, str], *, host: str | None, port: int | None, advertise: str | None
+) -> dict[str, str]:
+    """The settings with the listeners that the flags ask for; without flags, as they are."""
+    config = load(settings)
+    changed = dict(settings)
+    if host is not None or port is not None:
+        host = config.host if host is None else host
+        port = config.port if port is None else port
+        changed["listeners"] = f"PLAINTEXT://{_bracketed(host)}:{port}"
+    if advertise is not None:
+        host, colon, number = advertise.rpartition(":")
+        if not colon or not number.isdigit():
+            host, number = advertise, "0"
+        changed["advertised.listeners"] = f"PLAINTEXT://{_bracketed(host.strip('[]'))}:{number}"
+    return changed
+
+
+def topic_spec(text: str, brokers: int) -> TopicSpec:
+    """`NAME[:PARTITIONS[:RF]]` of `--topic`."""
+    name, *numbers = text.split(":")
+    if len(numbers) > 2 or not all(number.isdigit() and int(number) > 0 for number in numbers):
+        raise click.UsageError(f"--topic takes NAME[:PARTITIONS[:REPLICATION-FACTOR]], not {text!r}")
+    partitions, replication_factor = (*map(int, numbers), 1, 1)[:2] if len(numbers) < 2 else map(int, numbers)
+    try:
+        check_topic_name(name)
+    except ProtocolError as error:
+        raise click.UsageError(f"--topic {text}: {error}") from error
+    if replication_factor > brokers:
+        raise click.UsageError(
+            f"--topic {text}: replication factor {replication_factor} needs as many brokers, there is {brokers}"
+        )
+    return TopicSpec(name, partitions, replication_factor)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,69 @@
+"""`oncelog up`: a cluster in the foreground."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+import click
+
+from oncelog.broker.process import METADATA_FILE, FolderLock, Launch, StartError
+from oncelog.cli.settings import gather, topic_spec, with_address
+from oncelog.cli.supervisor import Supervisor
+
+DEFAULT_DATA = ".oncelog"
+
+
+@click.command()
+@click.option("--brokers", type=click.IntRange(min=1), default=1, metavar="N", help="Number of brokers (1).")
+@click.option("--host", help="Address to listen on (127.0.0.1).")
+@click.option("--advertise", metavar="HOST[:PORT]", help="Address that clients are told (that of --host).")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on (9092); 0 takes a free one.")
+@click.option("--data", type=click.Path(file_okay=False), help=f"Folder for all data ({DEFAULT_DATA}/).")
+@click.option("--ephemeral", is_flag=True, help="Keep all data in a temporary folder.")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="NAME[:PARTITIONS[:RF]]", help="Create this topic if missing."
+)
+@click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="A server.properties file.")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, by Kafka's name.")
+@click.option("--no-restart", is_flag=True, help="Do not start a broker again that has died.")
+def up(
+    brokers: int,
+    host: str | None,
+    advertise: str | None,
+    port: int | None,
+    data: str | None,
+    ephemeral: bool,
+    topics: tuple[str, ...],
+    config_file: str | None,
+    assignments: tuple[str, ...],
+    no_restart: bool,
+) -> int:
+    """Run a cluster in the foreground until SIGTERM or Ctrl-C.
+
+    Prints one line BROKERS=HOST:PORT on stdout when it accepts requests.
+    """
+    if brokers > 1:
+        raise click.ClickException("--brokers: this version runs one broker; leave it out or give 1")
+    if ephemeral and data is not None:
+        raise click.UsageError("--data and --ephemeral exclude each other")
+    specs = tuple(topic_spec(text, brokers) for text in topics)
+    settings = with_address(gather(config_file, assignments), host=host, port=port, advertise=advertise)
+    folder = tempfile.mkdtemp(prefix="oncelog-") if ephemeral else os.path.abspath(data or DEFAULT_DATA)
+    try:
+        lock = FolderLock(folder)
+        own = {"node.id": "1", "log.dirs": os.path.join(folder, "broker-1")}
+        for key in ("log.dirs", "log.dir"):
+            if key in settings:
+                click.echo(f"oncelog: {key} has no effect on `oncelog up`, --data says where", err=True)
+        settings = {key: value for key, value in settings.items() if key not in ("log.dir", "broker.id")}
+        launch = Launch({**settings, **own}, os.path.join(folder, METADATA_FILE), specs)
+        status = Supervisor(launch, restart=not no_restart).run()
+        lock.release()
+    except StartError as error:
+        raise click.ClickException(str(error)) from error
+    finally:
+        if ephemeral:
+            shutil.rmtree(folder, ignore_errors=True)
+    return status
