@@ -17,6 +17,7 @@ from oncelog.log.disk import Disk, read_if_exists
 from oncelog.log.epochs import FILE_NAME as EPOCHS_FILE
 from oncelog.log.epochs import LeaderEpochs
 from oncelog.log.index import MAX_RELATIVE_OFFSET
+from oncelog.log.leftovers import finish_interrupted
 from oncelog.log.producer_state import CompletedTransaction, Origin, ProducerAppend, ProducerState
 from oncelog.log.segment import (
     LOG_SUFFIX,
@@ -33,8 +34,6 @@ from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.records import BatchHeader, check_crc, decode_control
 
 logger = logging.getLogger(__name__)
-
-_LEFTOVERS = (".deleted", ".cleaned", ".swap", ".tmp")
 
 
 class Snapshots:
@@ -187,7 +186,8 @@ class Loader:
         names = self._disk.listdir(self._directory)
         if not names:
             return self._empty(log_start)
-        self._remove_leftovers(names)
+        names = finish_interrupted(self._disk, self._directory, names)
+        self._remove_orphans(names)
         if EPOCHS_FILE in names:
             self._epochs.load()
         segments = [self._segment(int(name[: -len(LOG_SUFFIX)])) for name in names if _is_segment(name)]
@@ -252,12 +252,12 @@ class Loader:
             now_ms=self._now_ms,
         )
 
-    def _remove_leftovers(self, names: list[str]) -> None:
+    def _remove_orphans(self, names: list[str]) -> None:
+        """Remove the indexes that belong to no segment."""
         present = set(names)
         for name in names:
             stem, _, suffix = name.partition(".")
-            orphan = f".{suffix}" in SEGMENT_SUFFIXES and stem + LOG_SUFFIX not in present
-            if orphan or name.endswith(_LEFTOVERS):
+            if f".{suffix}" in SEGMENT_SUFFIXES and stem + LOG_SUFFIX not in present:
                 self._disk.remove(f"{self._directory}/{name}")
 
     def _first_to_recover(
@@ -283,7 +283,8 @@ class Loader:
             self._state.end_offset = segment.base_offset
             whole = self._recover_segment(segment)
             segment.finish()
-            self._snapshots.take(self._state)
+            if self._state.end_offset > segments[0].base_offset:
+                self._snapshots.take(self._state)
             if not whole:
                 for rest in segments[slot + 1 :]:
                     logger.warning("removing %s, which follows damaged data", rest.path)

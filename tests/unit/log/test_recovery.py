@@ -386,3 +386,44 @@ def test_an_index_that_points_behind_the_log_is_rebuilt() -> None:
     log = reopen(disk, clean=True)
     assert log.log_end_offset == active.base_offset + 1
     assert len(values(log)) == log.log_end_offset
+
+
+def compacted(disk: CrashDisk, log: Log) -> tuple[str, str]:
+    """The names of the first segment's log and of the whole one that is to replace it and the second."""
+    first, second = list(log.segments)[:2]
+    merged = bytes(disk.files[first.path].data + disk.files[second.path].data)
+    disk.atomic_write(f"{first.path}.swap", merged)
+    return first.path, second.path
+
+
+def test_an_interrupted_swap_is_finished() -> None:
+    disk, log = filled()
+    log.close()
+    before = values(log)
+    first, second = compacted(disk, log)
+    disk.rename(second, f"{second}.deleted")
+    log = reopen(disk, clean=True)
+    assert values(log) == before
+    assert not disk.exists(second)
+    assert disk.exists(first)
+    assert not [path for path in disk.files if path.endswith((".swap", ".deleted"))]
+
+
+def test_a_swap_of_which_a_part_was_not_whole_is_taken_back() -> None:
+    disk, log = filled()
+    log.close()
+    before = values(log)
+    first, second = compacted(disk, log)
+    disk.atomic_write(f"{FOLDER}/{0:020d}.log.cleaned", b"half")
+    disk.files[f"{first}.swap"].data.clear()
+    log = reopen(disk, clean=True)
+    assert values(log) == before
+    assert disk.exists(second)
+    assert not [path for path in disk.files if path.endswith((".swap", ".cleaned"))]
+
+
+def test_an_empty_folder_gets_no_snapshot() -> None:
+    disk, log = filled(1)
+    disk.files[name(0)].data.clear()
+    log = reopen(disk)
+    assert (log.log_end_offset, [path for path in disk.files if path.endswith(".snapshot")]) == (0, [])
