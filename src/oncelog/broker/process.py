@@ -2,15 +2,15 @@
 
 `oncelog up` runs it as `python -m oncelog.broker.process`, with a `Launch` as JSON in its only argument; `oncelog
 broker` calls `run`. Exit status 0 after a clean stop, 1 with one sentence on stderr when it cannot start.
+
+What only a running broker needs is imported then: the supervisor uses this module as well, and both have to be quick.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import gc
-import logging
 import os
 import signal
 import socket
@@ -24,6 +24,9 @@ import msgspec
 from oncelog.broker.config import BrokerConfig, ConfigError, load
 
 if TYPE_CHECKING:
+    import asyncio
+    import logging
+
     from oncelog.broker.broker import Broker
 
 LOCK_FILE = ".lock"
@@ -105,11 +108,11 @@ class FolderLock:
 
 def run(launch: Launch) -> int:
     """Runs a broker until it is told to stop; returns the exit status."""
-    _start_logging()
+    log = _start_logging()
     try:
         config = load(_advertised(launch.settings))
         for warning in config.warnings:
-            logging.getLogger("oncelog.config").warning("%s", warning)
+            log.warning("%s", warning)
         folder = config.log_dirs[0]
         if len(config.log_dirs) > 1:
             raise StartError(f"log.dirs names {len(config.log_dirs)} folders, one is supported")
@@ -129,6 +132,8 @@ def run(launch: Launch) -> int:
 
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:
     """asyncio.run on uvloop where there is one."""
+    import asyncio
+
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     with contextlib.suppress(ImportError):
         import uvloop
@@ -139,6 +144,8 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 async def _live(config: BrokerConfig, launch: Launch) -> None:
+    import asyncio
+
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
@@ -222,11 +229,14 @@ def _write_pid(path: str) -> None:
     os.replace(temporary, path)
 
 
-def _start_logging() -> None:
+def _start_logging() -> logging.Logger:
+    import logging
+
     handler = logging.StreamHandler(sys.stderr)
     formatter = logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    return logging.getLogger("oncelog.process")
 
 
 def main() -> None:

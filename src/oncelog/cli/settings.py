@@ -10,8 +10,6 @@ import click
 from oncelog.broker.config import environment_settings, load, set_option
 from oncelog.broker.process import TopicSpec
 from oncelog.broker.properties import parse_properties
-from oncelog.cluster.metadata import check_topic_name
-from oncelog.protocol.errors import ProtocolError
 
 
 def gather(config_file: str | None, assignments: Sequence[str]) -> dict[str, str]:
@@ -45,6 +43,9 @@ def with_address(
 
 def topic_spec(text: str, brokers: int) -> TopicSpec:
     """`NAME[:PARTITIONS[:RF]]` of `--topic`."""
+    from oncelog.cluster.metadata import check_topic_name
+    from oncelog.protocol.errors import ProtocolError
+
     name, *numbers = text.split(":")
     if len(numbers) > 2 or not all(number.isdigit() and int(number) > 0 for number in numbers):
         raise click.UsageError(f"--topic takes NAME[:PARTITIONS[:REPLICATION-FACTOR]], not {text!r}")
