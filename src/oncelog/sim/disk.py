@@ -52,6 +52,10 @@ class SimDisk:
         self._until_death = changes
         self._on_death = on_death
 
+    def spare(self) -> None:
+        """The death that was planned does not come."""
+        self._until_death = None
+
     def kill(self) -> None:
         """The process is dead; its writes stay."""
         self._mount = None

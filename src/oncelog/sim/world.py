@@ -66,19 +66,31 @@ class SimBroker:
         """Whether it runs."""
         return self.process is not None and self.process.alive
 
-    async def start(self) -> None:
-        """Starts it, or starts it again on the disk that the former process left."""
+    async def start(self, *, die_in: int | None = None) -> bool:
+        """Starts it, again if need be on the disk that the former process left; False when it died over it.
+
+        `die_in`: as the method, from the first change on.
+        """
         if self.alive:
             raise RuntimeError(f"{self.host} runs already")
-        self.process = self._world.process(self.host)
+        process = self.process = self._world.process(self.host)
         self.broker = self._world.make_broker(self.node_id, self.disk, self._settings)
-        await self._world.loop.spawn(self.process, self.broker.start())
+        if die_in is not None:
+            self.die_in(die_in)
+        started = self._world.loop.spawn(process, self.broker.start())
+        while process.alive and not started.done():
+            await asyncio.sleep(0.000_1)
+        if not process.alive:
+            return False
+        started.result()
         self._world.note(f"{self.host} started")
+        return True
 
     async def stop(self) -> None:
-        """A clean stop."""
+        """A clean stop, without whatever death was planned."""
         assert self.process is not None
         assert self.broker is not None
+        self.disk.spare()
         await self._world.loop.spawn(self.process, self.broker.stop())
         self.kill()
 

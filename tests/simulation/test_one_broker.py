@@ -1,0 +1,116 @@
+"""One broker that dies at any disk write, and a writer that dies at any moment: exactly once all the same.
+
+The writer counts: transaction n writes n to both partitions, some transactions it aborts. Whoever takes over learns
+from the committed log how far its predecessor came. In the end each number is there once, in order, in both partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from uuid import UUID
+
+import pytest
+
+from oncelog.sim.world import PORT, SimBroker, World
+from support.raw_client import RawWriter
+
+PARTITIONS = 2
+GOAL = 30
+
+
+class Counter:
+    """The writer; `done` is what it has seen committed."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.fork()
+        self.lives = 0
+        self.finished = False
+
+    async def live(self) -> None:
+        """One life: take over, go on counting."""
+        self.lives += 1
+        writer = RawWriter("broker-1", PORT, "counter")
+        topic = await writer.create_topic("numbers", PARTITIONS)
+        await writer.start()
+        number = len(await self.committed(writer, topic))
+        while number < GOAL:
+            commit = self.rng.random() < 0.7
+            for partition in range(PARTITIONS):
+                value = str(number) if commit else f"aborted {number}"
+                await writer.write(topic, partition, [value.encode()], self.world.now_ms())
+            await writer.end(commit)
+            number += commit
+        self.finished = True
+
+    async def committed(self, reader: RawWriter, topic: UUID) -> list[int]:
+        """The numbers that a read_committed reader sees: the same in both partitions, without gap or double."""
+        partitions = [await reader.read_committed(topic, partition) for partition in range(PARTITIONS)]
+        expected = [str(number).encode() for number in range(len(partitions[0]))]
+        assert partitions == [expected] * PARTITIONS
+        return list(range(len(expected)))
+
+
+class Chaos:
+    """Kills the broker again and again, in the middle of a write: at work, and while it recovers."""
+
+    def __init__(self, world: World, broker: SimBroker) -> None:
+        self.rng = world.fork()
+        self.broker = broker
+        self.deaths = 0
+        self.over = False
+
+    async def reign(self) -> None:
+        while not self.over:
+            self.broker.die_in(self.rng.randrange(60))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.broker.died(), 5)
+            if self.broker.alive:
+                self.broker.kill()
+            self.deaths += 1
+            await asyncio.sleep(self.rng.uniform(0, 1))
+            while not await self.broker.start(die_in=self.rng.choice([None, self.rng.randrange(20)])):
+                self.deaths += 1
+        self.broker.disk.spare()
+
+
+async def count(world: World) -> tuple[int, int]:
+    broker = await world.start_broker()
+    counter, chaos = Counter(world), Chaos(world, broker)
+    rng = world.fork()
+    reign = asyncio.create_task(chaos.reign())
+    while not counter.finished:
+        process = world.process(f"writer-{counter.lives}")
+        life = world.loop.spawn(process, counter.live())
+        deadline = world.loop.time() + rng.uniform(0.05, 3)
+        while not life.done() and world.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        if life.done():
+            life.result()
+        else:
+            world.loop.kill(process)
+            world.network.drop(process)
+    chaos.over = True
+    await reign
+    writer = RawWriter("broker-1", PORT, "counter")
+    topic = await writer.create_topic("numbers", PARTITIONS)
+    await writer.start()
+    assert await counter.committed(writer, topic) == list(range(GOAL))
+    await broker.stop()
+    return counter.lives, chaos.deaths
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_number_is_there_once(seed: int) -> None:
+    lives, deaths = World(seed).run(count)
+    assert lives > 1
+    assert deaths > 1
+
+
+def test_the_same_seed_gives_the_same_world() -> None:
+    worlds = [World(99), World(99), World(100)]
+    for world in worlds:
+        world.run(count)
+    assert worlds[0].trace == worlds[1].trace
+    assert worlds[0].digest() != worlds[2].digest()
