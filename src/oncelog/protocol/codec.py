@@ -1,7 +1,8 @@
 """Compiles a message class, in one version, to a decoder and an encoder.
 
 Both are generated as source: runs of fixed-size fields become one `struct` call, and what a version lacks costs
-nothing. Decoders are safe against any input: they raise `DecodeError`, and never make more of it than the bytes justify.
+nothing. Decoders are safe against any input: they raise `DecodeError` and never make more of it than the bytes are
+worth.
 """
 
 from __future__ import annotations

@@ -169,12 +169,8 @@ def may_be_null_at_all(field: Field) -> bool:
 _MISSING = object()
 
 
-@dataclass_transform(
-    kw_only_default=True,
-    field_specifiers=(
-        int8, int16, uint16, int32, int64, float64, boolean, uuid, string, data, records, array, struct,
-    ),
-)  # fmt: skip
+# Without field specifiers a type checker takes each description for a default value: all fields may be left out.
+@dataclass_transform(kw_only_default=True)
 class Message(metaclass=_MessageType):
     """The base of all messages and of the structs inside them."""
 

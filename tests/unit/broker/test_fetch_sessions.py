@@ -1,8 +1,7 @@
 from uuid import UUID
 
-from oncelog.protocol.errors import ErrorCode
-
 from oncelog.broker.fetch_sessions import EVICTION_MS, FetchContext, FetchPosition, FetchSessions, Key
+from oncelog.protocol.errors import ErrorCode
 
 NO_ID = UUID(int=0)
 

@@ -1,10 +1,10 @@
 from uuid import UUID
 
 import pytest
-from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 from oncelog.cluster.metadata import PartitionInfo, TopicInfo, Topics, assign, check_topic_name
 from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 TOPIC = TopicInfo(
     "flights",
@@ -22,14 +22,14 @@ def loaded(tree: MemoryTree) -> Topics:
 
 
 def test_a_topic_comes_back_from_the_tree_as_it_was() -> None:
-    tree = MemoryTree()
+    tree = MemoryTree(lambda: 0)
     loaded(tree).write(TOPIC)
     assert list(loaded(tree).topics()) == [TOPIC]
     assert loaded(tree).topic_by_id(TOPIC.topic_id) == TOPIC
 
 
 def test_the_tree_is_laid_out_as_kafkas() -> None:
-    tree = MemoryTree()
+    tree = MemoryTree(lambda: 0)
     loaded(tree).write(TOPIC)
     assert tree.get("/brokers/topics/flights/partitions/1/state").data == (
         b'{"leader":1,"leader_epoch":3,"isr":[1],"controller_epoch":0,"version":1}'
@@ -38,7 +38,7 @@ def test_the_tree_is_laid_out_as_kafkas() -> None:
 
 
 def test_a_topic_is_created_once_and_erased_whole() -> None:
-    tree = MemoryTree()
+    tree = MemoryTree(lambda: 0)
     topics = loaded(tree)
     topics.write(TOPIC)
     with pytest.raises(ProtocolError) as refused:
@@ -53,7 +53,7 @@ def test_a_topic_is_created_once_and_erased_whole() -> None:
 
 
 def test_the_cluster_id_stays() -> None:
-    topics = loaded(MemoryTree())
+    topics = loaded(MemoryTree(lambda: 0))
     assert topics.cluster_id("first") == "first"
     assert topics.cluster_id("second") == "first"
 
@@ -66,7 +66,7 @@ def test_illegal_names(name: str) -> None:
 
 
 def test_names_that_would_share_a_metric_collide() -> None:
-    topics = loaded(MemoryTree())
+    topics = loaded(MemoryTree(lambda: 0))
     topics.admit(TopicInfo("a.b", UUID(int=1), ()))
     assert topics.colliding("a_b") == "a.b"
     assert topics.colliding("a.b") is None
