@@ -128,9 +128,9 @@ def _unverified(broker: Broker, resolved: Resolved, version: int) -> tuple[int, 
                     transaction_version=transaction_version,
                     now_ms=broker.now_ms(),
                 )
-                if target.guard is None:
-                    target.verified = True
-                else:
+                # None: the transaction is open here. The log looks again when it appends, for another partition of
+                # the request may have to wait, and a marker may come in the meantime.
+                if target.guard is not None:
                     found.append(target)
             except ProtocolError as error:  # a fenced epoch is told before any verification (KAFKA-19690)
                 target.error = error
