@@ -16,6 +16,9 @@ Steps = Generator[op.Operation, Any, T]
 Phase = Callable[[T], Steps[T]]
 
 
+MARGIN_MS = 30_000
+
+
 @dataclass(frozen=True, slots=True)
 class Sink:
     """What every process of one sink knows."""
@@ -26,7 +29,7 @@ class Sink:
     """Output partitions known beforehand, for the search after lost markers."""
     driver_timeout_ms: int = 10_000
     task_timeout_ms: int = 900_000
-    margin_ms: int = 30_000
+    margin_ms: int = MARGIN_MS
     """A prepared transaction with less time left than this is not committed any more."""
 
 

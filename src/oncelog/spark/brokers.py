@@ -1,0 +1,338 @@
+"""The protocol's operations, carried out on a cluster (ours or Apache Kafka) through the blocking client."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from oncelog import errors
+from oncelog.client.blocking import BlockingCluster
+from oncelog.client.outcomes import error_codes, raise_for_error
+from oncelog.net.connection import ConnectionLostError
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages import describe_producers as dp
+from oncelog.protocol.messages import describe_transactions as dt
+from oncelog.protocol.messages import end_txn as et
+from oncelog.protocol.messages import init_producer_id as ip
+from oncelog.protocol.messages import list_transactions as lt
+from oncelog.protocol.messages import write_txn_markers as wm
+from oncelog.spark import faults, partitions
+from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.errors import AnotherDriverError, MisuseError, NotVerifiedError
+from oncelog.spark.commit.names import TopicPartition, is_task_id
+from oncelog.spark.commit.record import Owner
+from oncelog.spark.commit.steps import Steps
+
+T = TypeVar("T")
+
+FENCED = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+    }
+)
+STATES = {
+    "Empty": op.State.EMPTY,
+    "Ongoing": op.State.ONGOING,
+    "PrepareCommit": op.State.ENDING,
+    "PrepareAbort": op.State.ENDING,
+    "PrepareEpochFence": op.State.ENDING,
+    "CompleteCommit": op.State.COMPLETE,
+    "CompleteAbort": op.State.COMPLETE,
+    "Dead": op.State.EMPTY,
+}
+END_TXN_OLD = 4
+"""The newest version of EndTxn that does not move the epoch (KIP-890)."""
+INIT_VERSION = 4
+"""Of InitProducerId: known to every broker since 2.7, and the newer ones bring nothing that is used here."""
+POLL_SECONDS = 0.02
+
+
+def run(program: Steps[T], brokers: Brokers) -> T:
+    """Run a program of the protocol to its end."""
+    try:
+        operation = next(program)
+        while True:
+            faults.reach(type(operation).__name__)
+            operation = program.send(brokers.answer(operation))
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+
+
+class Brokers:
+    """Answers operations. `rows`: how a task writes its rows (ProduceRows); the driver has none."""
+
+    def __init__(
+        self,
+        cluster: BlockingCluster,
+        *,
+        rows: Callable[[Owner], op.Rows] | None = None,
+        marker_wait_ms: int = 5_000,
+        end_wait_ms: int = 30_000,
+    ) -> None:
+        self.cluster = cluster
+        self.rows = rows
+        self.marker_wait_ms = marker_wait_ms
+        self.end_wait_ms = end_wait_ms
+        self.begun: Owner | None = None
+        """The task transaction that was begun here."""
+        self._new: bool | None = None
+        self._table: dict[type, Callable[[Any], Any]] = {
+            op.ListTransactions: self._list,
+            op.DescribeTransactions: self._describe,
+            op.DescribeProducers: self._producers,
+            op.InitProducerId: self._init,
+            op.EndTxn: self._end,
+            op.EndAll: self._end_all,
+            op.AwaitEnded: self._await_ended,
+            op.ReadDecisions: self._read,
+            op.Produce: self._produce,
+            op.FindMarkers: self._find_markers,
+            op.WriteTxnMarkers: self._write_markers,
+            op.ProduceRows: self._rows,
+        }
+
+    def answer(self, operation: op.Operation) -> Any:
+        """Carry one operation out."""
+        return self._table[type(operation)](operation)
+
+    @property
+    def new_protocol(self) -> bool:
+        """Whether transactions are of version 2 (KIP-890)."""
+        if self._new is None:
+            self._new = self.cluster.features().get("transaction.version", 0) >= 2
+        return self._new
+
+    # Looking
+
+    def _list(self, o: op.ListTransactions) -> tuple[op.Listed, ...]:
+        found = []
+        for response in self.cluster.call_brokers(_list_all).values():
+            raise_for_error(response, "ListTransactions")
+            for state in response.transaction_states:
+                if is_task_id(o.prefix, state.transactional_id):
+                    known = STATES.get(state.transaction_state, op.State.ENDING)
+                    found.append(op.Listed(state.transactional_id, state.producer_id, known))
+        return tuple(found)
+
+    def _describe(self, o: op.DescribeTransactions) -> tuple[op.Described, ...]:
+        now_ms = int(time.time() * 1000)
+        found = []
+        for group in self._by_coordinator(o.ids):
+            request = dt.DescribeTransactionsRequest(transactional_ids=group)
+            response = self.cluster.call_coordinator("transaction", group[0], request)
+            for state in response.transaction_states:
+                if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                    continue
+                if state.error_code:
+                    raise errors.error_for(state.error_code, f"DescribeTransactions of {state.transactional_id}")
+                found.append(_described(state, now_ms))
+        return tuple(found)
+
+    def _by_coordinator(self, ids: Iterable[str]) -> list[list[str]]:
+        wanted = list(ids)
+        where = self.cluster.run_many([self._coordinator(name) for name in wanted])
+        groups: dict[int, list[str]] = defaultdict(list)
+        for name, node in zip(wanted, where, strict=True):
+            groups[node].append(name)
+        return list(groups.values())
+
+    async def _coordinator(self, name: str) -> int:
+        """The coordinator's node id, looked for again while there is none yet."""
+        cluster = self.cluster.cluster
+        until = time.monotonic() + cluster.api_timeout_ms / 1000
+        while True:
+            try:
+                return await cluster.coordinator("transaction", name)
+            except errors.RetriableError:
+                if time.monotonic() > until:
+                    raise
+            await _pause()
+
+    def _producers(self, o: op.DescribeProducers) -> tuple[op.OpenProducer, ...]:
+        return tuple(sorted(found for found, _ in self._open_producers(o.partitions)))
+
+    def _open_producers(self, wanted: Iterable[TopicPartition]) -> Iterable[tuple[op.OpenProducer, int]]:
+        """(producer with a transaction open, its coordinator epoch there)."""
+        leaders: dict[int, list[TopicPartition]] = defaultdict(list)
+        for at in wanted:
+            try:
+                leaders[self.cluster.partition(*at).leader].append(at)
+            except errors.UnknownTopicError:
+                continue  # deleted: nothing can be open there
+        for group in leaders.values():
+            topics: dict[str, list[int]] = defaultdict(list)
+            for topic, partition in group:
+                topics[topic].append(partition)
+            request = dp.DescribeProducersRequest(
+                topics=[dp.TopicRequest(name=t, partition_indexes=p) for t, p in topics.items()]
+            )
+            response = self.cluster.call_leader(*group[0], request)
+            raise_for_error(response, "DescribeProducers")
+            for found in response.topics:
+                for answer in found.partitions:
+                    at = TopicPartition(found.name, answer.partition_index)
+                    for p in answer.active_producers:
+                        if p.current_txn_start_offset >= 0:
+                            start = p.current_txn_start_offset
+                            yield op.OpenProducer(at, p.producer_id, p.producer_epoch, start), p.coordinator_epoch
+
+    # The coordinator
+
+    def _init(self, o: op.InitProducerId) -> Owner:
+        request = ip.InitProducerIdRequest(
+            transactional_id=o.id, transaction_timeout_ms=o.timeout_ms, enable2_pc=False, keep_prepared_txn=False
+        )
+        if "/" in o.id:
+            response = self.cluster.run_many([self._init_once(o.id, request)])[0]
+        else:
+            response = self.cluster.call_coordinator("transaction", o.id, request, INIT_VERSION)
+        if response.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            raise MisuseError(
+                f"kafka.transaction.timeout.ms={o.timeout_ms} is above the broker's transaction.max.timeout.ms: lower "
+                "the one or raise the other"
+            )
+        raise_for_error(response, f"InitProducerId of {o.id}")
+        owner = Owner(o.id, response.producer_id, response.producer_epoch)
+        if "/" in o.id:
+            self.begun = owner
+        return owner
+
+    async def _init_once(self, name: str, request: ip.InitProducerIdRequest) -> Any:
+        """Without a repetition after a lost answer: see `commit.task.k2_begin`."""
+        cluster = self.cluster.cluster
+        until = time.monotonic() + cluster.api_timeout_ms / 1000
+        while True:
+            connection = await cluster.connection(await self._coordinator(name))
+            try:
+                response = await connection.call(request, INIT_VERSION)
+            except ConnectionLostError as error:
+                raise AnotherDriverError(
+                    f"InitProducerId of {name} went without an answer; the next attempt takes another id"
+                ) from error
+            code = ErrorCode.of(response.error_code)
+            if not code.retriable or time.monotonic() > until:
+                return response
+            if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+                cluster.forget_coordinator("transaction", name)
+            await _pause()
+
+    def _end(self, o: op.EndTxn) -> op.Ended:
+        return self._ended(o.owner, *self._end_many((o.owner,), o.commit))
+
+    def _end_all(self, o: op.EndAll) -> tuple[op.Outcome, ...]:
+        responses = self._end_many(o.owners, o.commit)
+        return tuple(self._ended(owner, r).outcome for owner, r in zip(o.owners, responses, strict=True))
+
+    def _end_many(self, owners: tuple[Owner, ...], commit: bool) -> list[Any]:
+        version = None if self.new_protocol else END_TXN_OLD
+        return self.cluster.run_many(
+            [
+                self.cluster.cluster.call_coordinator(
+                    "transaction",
+                    owner.id,
+                    et.EndTxnRequest(
+                        transactional_id=owner.id,
+                        producer_id=owner.pid,
+                        producer_epoch=owner.epoch,
+                        committed=commit,
+                    ),
+                    version,
+                )
+                for owner in owners
+            ]
+        )
+
+    def _ended(self, owner: Owner, response: Any) -> op.Ended:
+        outcome = outcome_of(response, f"EndTxn of {owner.id}")
+        if outcome is op.Outcome.DONE and response.producer_id >= 0:
+            after = Owner(owner.id, response.producer_id, response.producer_epoch)
+            if after[:3] != owner[:3]:
+                return op.Ended(outcome, after)
+        return op.Ended(outcome, owner)
+
+    def _await_ended(self, o: op.AwaitEnded) -> None:
+        ids = tuple(owner.id for owner in o.owners)
+        pids = {owner.pid for owner in o.owners}
+        until = time.monotonic() + self.end_wait_ms / 1000
+        while True:
+            ending = [d.id for d in self._describe(op.DescribeTransactions(ids)) if _is_ending(d, pids)]
+            if not ending:
+                return
+            if time.monotonic() > until:
+                raise NotVerifiedError(f"transactions are still being ended after {self.end_wait_ms} ms: {ending}")
+            time.sleep(POLL_SECONDS)
+
+    # Partitions
+
+    def _read(self, o: op.ReadDecisions) -> op.Window:
+        return partitions.read_window(self.cluster, o.at, o.before)
+
+    def _produce(self, o: op.Produce) -> op.Produced:
+        batch = partitions.record_batch(o.owner, [(b"record", o.record.encode())], int(time.time() * 1000))
+        response = partitions.produce(self.cluster, o.owner, o.at, batch, new_protocol=self.new_protocol)
+        outcome = outcome_of(response, f"Produce into {o.at.topic}-{o.at.partition}")
+        if outcome is not op.Outcome.DONE:
+            return op.Produced(op.Outcome.FENCED)
+        return op.Produced(outcome, response.responses[0].partition_responses[0].base_offset)
+
+    def _find_markers(self, o: op.FindMarkers) -> tuple[op.Marker, ...]:
+        return partitions.find_markers(self.cluster, o.places, self.marker_wait_ms)
+
+    def _write_markers(self, o: op.WriteTxnMarkers) -> op.Outcome:
+        coordinator_epoch = max((epoch for p, epoch in self._open_producers([o.at]) if p.pid == o.pid), default=0)
+        marker = wm.WritableTxnMarker(
+            producer_id=o.pid,
+            producer_epoch=o.epoch,
+            transaction_result=o.commit,
+            topics=[wm.WritableTxnMarkerTopic(name=o.at.topic, partition_indexes=[o.at.partition])],
+            coordinator_epoch=max(coordinator_epoch, 0),
+            transaction_version=0,
+        )
+        # Version 1: checked as of the old protocol, for the epoch of the rows is that of the marker.
+        response = self.cluster.call_leader(*o.at, wm.WriteTxnMarkersRequest(markers=[marker]), 1)
+        return outcome_of(response, f"WriteTxnMarkers into {o.at.topic}-{o.at.partition}")
+
+    def _rows(self, o: op.ProduceRows) -> op.Rows:
+        if self.rows is None:
+            raise ValueError("only a task writes rows")
+        return self.rows(o.owner)
+
+
+def outcome_of(response: Any, what: str) -> op.Outcome:
+    """The outcome that a response's error code means; other errors are raised."""
+    for code, _ in error_codes(response):
+        if code in FENCED:
+            return op.Outcome.FENCED
+        if code is ErrorCode.INVALID_TXN_STATE:
+            return op.Outcome.INVALID_STATE
+        if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            return op.Outcome.DENIED
+    raise_for_error(response, what)
+    return op.Outcome.DONE
+
+
+def _described(state: dt.TransactionState, now_ms: int) -> op.Described:
+    started = state.transaction_start_time_ms
+    left_ms = state.transaction_timeout_ms if started < 0 else started + state.transaction_timeout_ms - now_ms
+    known = STATES.get(state.transaction_state, op.State.ENDING)
+    return op.Described(state.transactional_id, state.producer_id, state.producer_epoch, known, left_ms)
+
+
+def _is_ending(described: op.Described, pids: set[int]) -> bool:
+    return described.pid in pids and described.state is op.State.ENDING
+
+
+def _list_all() -> lt.ListTransactionsRequest:
+    return lt.ListTransactionsRequest(state_filters=[], producer_id_filters=[])
+
+
+async def _pause() -> None:
+    import asyncio
+
+    await asyncio.sleep(POLL_SECONDS)

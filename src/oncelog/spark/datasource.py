@@ -1,0 +1,67 @@
+"""`format("oncelog")`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+
+SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+HEADERS = "headers array<struct<key:string,value:binary>>"
+
+
+class OncelogDataSource(DataSource):
+    """Source and sink; options as in Spark's Kafka connector, and `oncelog.spark.options`.
+
+    Each face is imported when Spark asks for it: the process that commits needs no pyarrow.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "oncelog"
+
+    def schema(self) -> str:
+        """The connector's columns; `headers` with option includeHeaders."""
+        from oncelog.spark.options import SOURCE_OPTIONS, Options
+
+        headers = Options(self.options, SOURCE_OPTIONS).flag("includeHeaders")
+        return f"{SCHEMA}, {HEADERS}" if headers else SCHEMA
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        """A batch read."""
+        from oncelog.spark.source import BatchSource
+
+        return BatchSource(dict(self.options))
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
+        """A streaming read."""
+        from oncelog.spark.source import StreamSource
+
+        return StreamSource(dict(self.options))
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        """A batch write."""
+        from oncelog.spark.sink import BatchSink
+
+        return BatchSink(dict(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """A streaming write: Spark calls this anew for every batch, and again in the process that commits."""
+        from oncelog.spark.sink import StreamSink
+
+        return StreamSink(dict(self.options), schema, overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("oncelog")` known to a session."""
+    spark.dataSource.register(OncelogDataSource)

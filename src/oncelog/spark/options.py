@@ -1,0 +1,199 @@
+"""Options of source and sink: names and meaning of Spark's Kafka connector, checked before anything happens."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from oncelog.spark.commit.errors import MisuseError
+from oncelog.spark.commit.names import check_prefix, decision_topic
+from oncelog.spark.commit.task import Permission
+
+SOURCE_OPTIONS = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+    "groupIdPrefix",
+)
+SINK_OPTIONS = (
+    "topic",
+    "transactionalIdPrefix",
+    "decisionTopic",
+    "adoptCheckpoint",
+    "takeOver",
+    "txnAppId",
+    "txnVersion",
+)
+BOOTSTRAP = "kafka.bootstrap.servers"
+
+CLIENT = {
+    "kafka.client.id": ("client_id", str),
+    "kafka.request.timeout.ms": ("request_timeout_ms", int),
+    "kafka.default.api.timeout.ms": ("api_timeout_ms", int),
+    "kafka.retry.backoff.ms": ("retry_backoff_ms", int),
+    "kafka.retry.backoff.max.ms": ("retry_backoff_max_ms", int),
+    "kafka.metadata.max.age.ms": ("metadata_max_age_ms", int),
+    "kafka.socket.connection.setup.timeout.ms": ("connect_timeout_ms", int),
+}
+"""Kafka's name: argument of `oncelog.client.BlockingCluster`, type."""
+
+OURS = {
+    "kafka.isolation.level",
+    "kafka.transaction.timeout.ms",
+    "kafka.group.id",
+    "kafka.compression.type",
+    "kafka.max.partition.fetch.bytes",
+    "kafka.max.request.size",
+}
+"""Further settings of the client that mean something here."""
+
+IDLE = {
+    "kafka.linger.ms",
+    "kafka.batch.size",
+    "kafka.buffer.memory",
+    "kafka.fetch.min.bytes",
+    "kafka.fetch.max.wait.ms",
+}
+"""Accepted without an effect: whole Arrow batches are written and read at a time."""
+
+FORBIDDEN = {
+    "kafka.transactional.id": "the sink makes its ids from transactionalIdPrefix",
+    "kafka.enable.idempotence": "the sink is always idempotent",
+    "kafka.acks": "the sink always waits for all in-sync replicas",
+    "kafka.enable.auto.commit": "Spark's checkpoint holds the offsets; groupIdPrefix shows them to lag tools",
+    "kafka.auto.offset.reset": "use startingOffsets",
+    "kafka.key.serializer": "key and value are binary or string columns",
+    "kafka.value.serializer": "key and value are binary or string columns",
+    "kafka.key.deserializer": "key and value are binary columns: cast them",
+    "kafka.value.deserializer": "key and value are binary columns: cast them",
+    "kafka.interceptor.classes": "there are no interceptors here",
+}
+
+DEFAULT_TIMEOUT_MS = 900_000
+"""transaction.timeout.ms of the tasks: as long as a broker allows if its transaction.max.timeout.ms is the default."""
+
+
+class Options:
+    """The options of a data source, by case-insensitive name. MisuseError names what is wrong."""
+
+    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        self._known = known
+        self._check_names(given)
+
+    def _check_names(self, given: Mapping[str, str]) -> None:
+        kafka = {name.lower() for name in (BOOTSTRAP, *CLIENT, *OURS, *IDLE)}
+        lower = {name.lower(): name for name in self._known}
+        for name in given:
+            small = name.lower()
+            if small in FORBIDDEN:
+                raise MisuseError(f"option {name}: {FORBIDDEN[small]}")
+            if small.startswith("kafka."):
+                if small not in kafka:
+                    near = difflib.get_close_matches(small, kafka, 1)
+                    hint = f"; did you mean {near[0]}?" if near else ""
+                    raise MisuseError(f"option {name} is not known to oncelog's client{hint}")
+            elif small not in lower:
+                near = difflib.get_close_matches(small, lower, 1, 0.8)
+                if near:
+                    raise MisuseError(f"option {name} is not known; did you mean {lower[near[0]]}?")
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        """An option as it is given."""
+        return self._given.get(name.lower(), default)
+
+    def required(self, name: str, why: str) -> str:
+        """An option that must be given."""
+        value = self.text(name)
+        if not value:
+            raise MisuseError(f"option {name} is missing: {why}")
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """true or false."""
+        value = (self.text(name) or str(default)).lower()
+        if value not in ("true", "false"):
+            raise MisuseError(f"option {name}={value!r}: true or false")
+        return value == "true"
+
+    def number(self, name: str, default: int | None = None, *, least: int = 1) -> int | None:
+        """A whole number."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if not value.lstrip("-").isdigit() or int(value) < least:
+            raise MisuseError(f"option {name}={value!r}: a whole number from {least} on")
+        return int(value)
+
+    def json(self, name: str) -> Any:
+        """A JSON text, None if not given."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise MisuseError(f"option {name}: not JSON ({error})") from error
+
+    def client(self) -> dict[str, Any]:
+        """Arguments of the client, its bootstrap servers among them."""
+        servers = self.required(BOOTSTRAP, "the brokers, as host:port,host:port")
+        arguments: dict[str, Any] = {"bootstrap_servers": servers}
+        for name, (argument, kind) in CLIENT.items():
+            value = self.text(name) if kind is str else self.number(name, least=0)
+            if value is not None:
+                arguments[argument] = value
+        return arguments
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What the sink is told."""
+
+    prefix: str
+    decision_topic: str
+    topic: str | None
+    permission: Permission
+    timeout_ms: int
+    compression: str
+    max_request_size: int
+    app: tuple[str, int] | None
+    client: dict[str, Any] = field(hash=False)
+
+
+def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """The checked options of a sink; MisuseError."""
+    options = Options(given, (*SINK_OPTIONS, *SOURCE_OPTIONS))
+    prefix = check_prefix(
+        options.required("transactionalIdPrefix", "a name for this sink, the same at every start, of no other query")
+    )
+    app, version = options.text("txnAppId"), options.number("txnVersion", least=0)
+    if (app is None) != (version is None):
+        raise MisuseError("options txnAppId and txnVersion belong together")
+    if app is not None and streaming:
+        raise MisuseError("options txnAppId and txnVersion are for batch writes: a streaming query has its own ids")
+    return SinkOptions(
+        prefix=prefix,
+        decision_topic=options.text("decisionTopic") or decision_topic(prefix),
+        topic=options.text("topic"),
+        permission=Permission(options.flag("adoptCheckpoint"), options.flag("takeOver")),
+        timeout_ms=options.number("kafka.transaction.timeout.ms", DEFAULT_TIMEOUT_MS) or DEFAULT_TIMEOUT_MS,
+        compression=options.text("kafka.compression.type", "none") or "none",
+        max_request_size=options.number("kafka.max.request.size", 1 << 20) or 1 << 20,
+        app=None if app is None or version is None else (app, version),
+        client=options.client(),
+    )

@@ -1,0 +1,228 @@
+"""Reading and writing single partitions: the decision topic, control markers, offsets."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from oncelog import errors
+from oncelog.client.blocking import BlockingCluster
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages import add_partitions_to_txn as ap
+from oncelog.protocol.messages import fetch as fe
+from oncelog.protocol.messages import list_offsets as lo
+from oncelog.protocol.messages import produce as pr
+from oncelog.protocol.records import Record, build_batch, decode_control, decode_records, iter_batches
+from oncelog.protocol.schema import NO_UUID
+from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.commit.record import Owner, decode_record
+
+EARLIEST, LATEST = -2, -1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+WINDOW = 64
+"""Entries of the decision topic that are read at once, from its end."""
+FETCH_BYTES = 1 << 20
+FETCH_VERSION = 12
+"""The newest version of Fetch with topic names."""
+PRODUCE_NEW, PRODUCE_OLD = 12, 11
+"""Versions of Produce that take a partition into the transaction themselves (KIP-890), or do not."""
+ADD_PARTITIONS_VERSION = 3
+"""The newest version of AddPartitionsToTxn for clients."""
+FETCH_WAIT_MS = 50
+PRODUCE_TIMEOUT_MS = 30_000
+REQUEST_TIMEOUT_MS = 30_000
+
+
+def list_offsets(
+    cluster: BlockingCluster, wanted: dict[TopicPartition, int], isolation: int = READ_UNCOMMITTED
+) -> dict[TopicPartition, int]:
+    """Offsets for timestamps (ms, or EARLIEST or LATEST) by partition; -1 if no record is that young."""
+    leaders: dict[int, list[TopicPartition]] = defaultdict(list)
+    for at in wanted:
+        leaders[cluster.partition(*at).leader].append(at)
+    found: dict[TopicPartition, int] = {}
+    for group in leaders.values():
+        topics: dict[str, list[lo.ListOffsetsPartition]] = defaultdict(list)
+        for at in group:
+            topics[at.topic].append(lo.ListOffsetsPartition(partition_index=at.partition, timestamp=wanted[at]))
+        request = lo.ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=isolation,
+            timeout_ms=REQUEST_TIMEOUT_MS,
+            topics=[lo.ListOffsetsTopic(name=t, partitions=p) for t, p in topics.items()],
+        )
+        response = cluster.call_leader(*group[0], request)
+        for topic in response.topics:
+            for answer in topic.partitions:
+                if answer.error_code:
+                    raise errors.error_for(answer.error_code, f"ListOffsets of {topic.name}-{answer.partition_index}")
+                found[TopicPartition(topic.name, answer.partition_index)] = answer.offset
+    return found
+
+
+def fetch(
+    cluster: BlockingCluster,
+    at: TopicPartition,
+    offset: int,
+    *,
+    isolation: int = READ_UNCOMMITTED,
+    max_bytes: int = FETCH_BYTES,
+    max_wait_ms: int = FETCH_WAIT_MS,
+) -> fe.PartitionData:
+    """One Fetch from one partition; its error code is left in the answer where the offset is out of range."""
+    request = fe.FetchRequest(
+        replica_id=-1,
+        replica_state=fe.ReplicaState(replica_id=-1, replica_epoch=-1),
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        isolation_level=isolation,
+        session_id=0,
+        forgotten_topics_data=[],
+        rack_id="",
+        topics=[
+            fe.FetchTopic(
+                topic=at.topic,
+                topic_id=NO_UUID,
+                partitions=[
+                    fe.FetchPartition(
+                        partition=at.partition,
+                        fetch_offset=offset,
+                        partition_max_bytes=max_bytes,
+                        replica_directory_id=NO_UUID,
+                    )
+                ],
+            )
+        ],
+    )
+    response = cluster.call_leader(*at, request, FETCH_VERSION)
+    answer: fe.PartitionData = response.responses[0].partitions[0]
+    if answer.error_code and answer.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+        raise errors.error_for(answer.error_code, f"Fetch of {at.topic}-{at.partition} at {offset}")
+    return answer
+
+
+def record_batch(owner: Owner, records: Sequence[tuple[bytes | None, bytes | None]], now_ms: int) -> bytearray:
+    """One transactional batch of (key, value) records."""
+    return build_batch(
+        [Record(index, now_ms, key, value) for index, (key, value) in enumerate(records)],
+        producer_id=owner.pid,
+        producer_epoch=owner.epoch,
+        base_sequence=owner.sequence,
+        transactional=True,
+    )
+
+
+def produce(
+    cluster: BlockingCluster, owner: Owner, at: TopicPartition, batch: bytes | bytearray, *, new_protocol: bool
+) -> Any:
+    """Write a batch of this owner's transaction, repeating it under its sequence number; the response."""
+    return cluster.run_many([produce_async(cluster, owner, at, batch, new_protocol=new_protocol)])[0]
+
+
+async def produce_async(
+    cluster: BlockingCluster, owner: Owner, at: TopicPartition, batch: bytes | bytearray, *, new_protocol: bool
+) -> Any:
+    """`produce` for several partitions at a time (`cluster.run_many`)."""
+    client = cluster.cluster
+    if not new_protocol:
+        add = ap.AddPartitionsToTxnRequest(
+            transactions=[],
+            v3_and_below_transactional_id=owner.id,
+            v3_and_below_producer_id=owner.pid,
+            v3_and_below_producer_epoch=owner.epoch,
+            v3_and_below_topics=[ap.AddPartitionsToTxnTopic(name=at.topic, partitions=[at.partition])],
+        )
+        added = await client.call_coordinator("transaction", owner.id, add, ADD_PARTITIONS_VERSION)
+        if any(r.partition_error_code for t in added.results_by_topic_v3_and_below for r in t.results_by_partition):
+            return added
+    request = pr.ProduceRequest(
+        transactional_id=owner.id,
+        acks=-1,
+        timeout_ms=PRODUCE_TIMEOUT_MS,
+        topic_data=[
+            pr.TopicProduceData(
+                name=at.topic,
+                topic_id=NO_UUID,
+                partition_data=[pr.PartitionProduceData(index=at.partition, records=batch)],
+            )
+        ],
+    )
+    return await client.call_leader(*at, request, PRODUCE_NEW if new_protocol else PRODUCE_OLD)
+
+
+def read_window(cluster: BlockingCluster, at: TopicPartition, before: int | None) -> op.Window:
+    """The last entries of the decision topic before an offset, with its end and its last stable offset."""
+    first = list_offsets(cluster, {at: EARLIEST})[at]
+    until = list_offsets(cluster, {at: LATEST})[at] if before is None else before
+    start = max(first, until - WINDOW)
+    messages: list[op.Message] = []
+    position = start
+    while True:
+        answer = fetch(cluster, at, position, max_wait_ms=0)
+        if answer.error_code:
+            raise errors.error_for(answer.error_code, f"reading {at.topic} from {position}")
+        for header, view in iter_batches(answer.records or b"", partial_ok=True):
+            messages += _messages(header, view)
+            position = max(position, header.next_offset)
+        end = answer.high_watermark
+        if position >= (end if before is None else before):
+            break
+    kept = tuple(m for m in messages if m.offset >= start and (before is None or m.offset < before))
+    return op.Window(start, end, answer.last_stable_offset, start <= first, kept)
+
+
+def _messages(header: Any, view: memoryview) -> Iterable[op.Message]:
+    if header.is_control:
+        commit, _ = decode_control(view)
+        yield op.Message(header.base_offset, header.producer_id, header.producer_epoch, None, commit)
+        return
+    for record in decode_records(view):
+        if record.value is not None:
+            decoded = decode_record(bytes(record.value))
+            yield op.Message(record.offset, header.producer_id, header.producer_epoch, decoded)
+
+
+def find_markers(cluster: BlockingCluster, places: tuple[op.Place, ...], wait_ms: int) -> tuple[op.Marker, ...]:
+    """For each place the first control marker of its producer, waiting for those that have not come yet."""
+    found: dict[op.Place, op.Marker] = {}
+    until = time.monotonic() + wait_ms / 1000
+    for at in sorted({place.at for place in places}):
+        _search(cluster, at, [place for place in places if place.at == at], found, until)
+    return tuple(found.get(place, op.Marker.MISSING) for place in places)
+
+
+def _search(
+    cluster: BlockingCluster,
+    at: TopicPartition,
+    places: list[op.Place],
+    found: dict[op.Place, op.Marker],
+    until: float,
+) -> None:
+    position = min(place.after for place in places) + 1
+    while any(place not in found for place in places):
+        try:
+            answer = fetch(cluster, at, position)
+        except errors.UnknownTopicError:
+            found.update({place: op.Marker.GONE for place in places if place not in found})
+            return
+        if answer.error_code:
+            position = list_offsets(cluster, {at: EARLIEST})[at]
+            found.update({p: op.Marker.GONE for p in places if p not in found and p.after < position})
+            continue
+        for header, view in iter_batches(answer.records or b"", partial_ok=True):
+            position = max(position, header.next_offset)
+            if header.is_control:
+                commit, _ = decode_control(view)
+                _note(places, found, header.producer_id, header.base_offset, commit)
+        if position >= answer.high_watermark and time.monotonic() > until:
+            return
+
+
+def _note(places: list[op.Place], found: dict[op.Place, op.Marker], pid: int, offset: int, commit: bool) -> None:
+    for place in places:
+        if place.pid == pid and place.after < offset and place not in found:
+            found[place] = op.Marker.COMMIT if commit else op.Marker.ABORT

@@ -1,0 +1,234 @@
+"""The exactly-once sink: what Spark calls, around the commit protocol. Imports neither pyarrow nor pandas nor numba."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from oncelog import errors
+from oncelog.client.blocking import BlockingCluster
+from oncelog.client.outcomes import raise_for_error
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages import create_topics as ct
+from oncelog.spark import faults
+from oncelog.spark.brokers import Brokers, run
+from oncelog.spark.commit import finish, plan, steps, task
+from oncelog.spark.commit.errors import MisuseError, NotDecidedError, SinkError
+from oncelog.spark.commit.names import Attempt, TopicPartition
+from oncelog.spark.commit.plan import Carried, Planning
+from oncelog.spark.commit.record import APP, STREAM, WRITE, Source
+from oncelog.spark.commit.steps import MARGIN_MS, Sink
+from oncelog.spark.commit.task import Tasking, TaskMessage
+from oncelog.spark.options import SinkOptions, sink_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "topic": ("string",),
+    "partition": ("int",),
+}
+"""Columns that may be written, and their types, as in Spark's Kafka connector."""
+
+BATCH_ID = "streaming.sql.batchId"
+QUERY_ID = "sql.streaming.queryId"
+ABANDON_MS = 5_000
+
+
+@dataclass
+class SinkMessage(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    message: TaskMessage
+
+
+def check_schema(schema: Any, topic: str | None) -> None:
+    """MisuseError if these columns cannot be written."""
+    for column in schema.fields:
+        allowed = COLUMNS.get(column.name)
+        if allowed is None:
+            raise MisuseError(f"column {column.name!r} cannot be written: only {', '.join(COLUMNS)}")
+        if column.dataType.simpleString() not in allowed:
+            raise MisuseError(f"column {column.name}: {column.dataType.simpleString()}, not {' or '.join(allowed)}")
+    names = {column.name for column in schema.fields}
+    if "value" not in names:
+        raise MisuseError("column value is missing")
+    if topic is None and "topic" not in names:
+        raise MisuseError("option topic is missing, and there is no column topic")
+
+
+def sink_of(options: SinkOptions, targets: tuple[TopicPartition, ...] = ()) -> Sink:
+    """The protocol's constants for these options."""
+    margin_ms = min(MARGIN_MS, options.timeout_ms // 4)
+    decision = TopicPartition(options.decision_topic, 0)
+    return Sink(options.prefix, decision, targets, task_timeout_ms=options.timeout_ms, margin_ms=margin_ms)
+
+
+def make_plan(options: SinkOptions) -> tuple[Sink, Carried]:
+    """Plan(b), on the driver."""
+    faults.enter("plan")
+    with BlockingCluster(**options.client) as cluster:
+        ensure_decision_topic(cluster, options.decision_topic)
+        sink = sink_of(options, target_partitions(cluster, options.topic))
+        planned = run(steps.run(plan.PLAN, Planning(sink)), Brokers(cluster))
+        return sink, planned.carried()
+
+
+def target_partitions(cluster: BlockingCluster, topic: str | None) -> tuple[TopicPartition, ...]:
+    """The partitions of option `topic`, which must exist."""
+    if topic is None:
+        return ()
+    try:
+        known = cluster.topic(topic)
+    except errors.UnknownTopicError as error:
+        raise MisuseError(
+            f"option topic: there is no topic {topic!r}; create it: oncelog topic create {topic}"
+        ) from error
+    return tuple(TopicPartition(topic, partition) for partition in sorted(known.partitions))
+
+
+def ensure_decision_topic(cluster: BlockingCluster, name: str) -> None:
+    """One partition, compacted; made if it does not exist."""
+    cluster.refresh([name])
+    if name not in cluster.topology.topics:
+        topic = ct.CreatableTopic(
+            name=name,
+            num_partitions=1,
+            replication_factor=-1,
+            assignments=[],
+            configs=[ct.CreatableTopicConfig(name="cleanup.policy", value="compact")],
+        )
+        response = cluster.call_controller(
+            ct.CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=False)
+        )
+        if response.topics[0].error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise_for_error(response, f"creating decisionTopic {name}")
+    if len(cluster.topic(name).partitions) != 1:
+        raise MisuseError(f"option decisionTopic: {name} must have exactly one partition")
+
+
+class Writer:
+    """What streaming and batch writers share. Pickling it is the moment of the plan: on the driver, once."""
+
+    streaming = True
+
+    def __init__(self, given: dict[str, str], schema: Any, overwrite: bool) -> None:
+        if overwrite:
+            raise MisuseError("a topic is only ever appended to: use mode('append') or outputMode('append')")
+        self.options = sink_options(given, streaming=self.streaming)
+        check_schema(schema, self.options.topic)
+        self.names = [column.name for column in schema.fields]
+        self.sink: Sink | None = None
+        self.carried: Carried | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.carried is None:
+            self.sink, self.carried = make_plan(self.options)
+        return self.__dict__
+
+    def write_rows(self, iterator: Iterator[pa.RecordBatch], source: Source) -> SinkMessage:
+        """One attempt of one task: K1 to K4, or an abort of what it has begun."""
+        from oncelog.spark.rows import RowWriter
+
+        if self.sink is None or self.carried is None:
+            raise SinkError("this writer was never planned")
+        context = TaskContext.get()
+        if context is None:
+            raise SinkError("there is no TaskContext: the sink writes in Spark's tasks only")
+        attempt = Attempt(context.partitionId(), context.attemptNumber(), context.taskAttemptId())
+        tasking = Tasking(self.sink, self.carried, source, attempt, self.options.permission)
+        faults.enter("task")
+        with BlockingCluster(**self.options.client) as cluster:
+            brokers = Brokers(cluster)
+            brokers.rows = RowWriter(cluster, self.options, iterator, new_protocol=brokers.new_protocol)
+            try:
+                done = run(steps.run(task.TASK, tasking), brokers)
+            except BaseException:
+                if brokers.begun is not None:
+                    with contextlib.suppress(Exception):
+                        cluster.cluster.api_timeout_ms = ABANDON_MS
+                        run(task.abandon(brokers.begun), Brokers(cluster))
+                raise
+            return SinkMessage(done.message())
+
+    def finish(self, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
+        """Commit(b)."""
+        known = _unwrapped(messages)
+        told = tuple(m for m in known if m is not None)
+        for m in told:
+            if isinstance(m, task.Prepared) and batch is not None and m.source.batch != batch:
+                raise NotDecidedError(f"a task of batch {m.source.batch} came with batch {batch}")
+        faults.enter("commit")
+        with BlockingCluster(**self.options.client) as cluster:
+            state = finish.Committing(self.sink or sink_of(self.options), told)
+            run(steps.run(finish.COMMIT, state), Brokers(cluster))
+
+    def give_up(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Abort(b)."""
+        faults.enter("abort")
+        with BlockingCluster(**self.options.client) as cluster:
+            run(finish.abort_batch(_unwrapped(messages)), Brokers(cluster))
+
+
+def _unwrapped(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:
+    return [m.message if isinstance(m, SinkMessage) else None for m in messages]
+
+
+class StreamSink(Writer, DataSourceStreamArrowWriter):
+    """The writer of streaming queries."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task."""
+        context = TaskContext.get()
+        batch = context.getLocalProperty(BATCH_ID) if context is not None else None
+        query = context.getLocalProperty(QUERY_ID) if context is not None else None
+        if batch is None or query is None:
+            raise SinkError(f"the task has no {BATCH_ID} or {QUERY_ID}: this Spark is not one that oncelog knows")
+        return self.write_rows(iterator, Source(STREAM, query, int(batch)))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver, in a process of its own."""
+        self.finish(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """After failed tasks, and after a failed commit."""
+        self.give_up(messages)
+
+
+class BatchSink(Writer, DataSourceArrowWriter):
+    """The writer of batch writes. It never looks at streaming properties: inside foreachBatch they leak in."""
+
+    streaming = False
+
+    def __init__(self, given: dict[str, str], schema: Any, overwrite: bool) -> None:
+        super().__init__(given, schema, overwrite)
+        app = self.options.app
+        self.source = Source(WRITE, uuid.uuid4().hex, 0) if app is None else Source(APP, *app)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task."""
+        return self.write_rows(iterator, self.source)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver, in a process of its own."""
+        self.finish(messages, None)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """After failed tasks, and after a failed commit."""
+        self.give_up(messages)
+
+
+def settle(options: SinkOptions) -> Planning:
+    """P0 to P4 without a batch: `oncelog sink settle`."""
+    with BlockingCluster(**options.client) as cluster:
+        sink = sink_of(options, target_partitions(cluster, options.topic))
+        return run(steps.run(plan.PLAN, Planning(sink)), Brokers(cluster))

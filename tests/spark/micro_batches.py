@@ -1,0 +1,113 @@
+"""Spark's part in the sink, without Spark: a query that plans, runs tasks, commits and keeps a checkpoint.
+
+The writer is the product's; it is pickled for the tasks and made anew for the commit, as Spark does. Run as a program,
+it can be killed at any operation (ONCELOG_SINK_FAULT) and started again, like a driver.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StringType, StructField, StructType
+
+from oncelog.spark import sink as product
+from oncelog.spark.commit.task import Prepared
+from oncelog.spark.sink import BATCH_ID, QUERY_ID, SinkMessage, StreamSink
+
+SCHEMA = StructType([StructField("key", StringType()), StructField("value", StringType())])
+
+
+class FakeTaskContext:
+    """What the sink asks of Spark's TaskContext."""
+
+    current: FakeTaskContext | None = None
+
+    def __init__(self, slot: int, number: int, task_attempt_id: int, batch: int, query: str) -> None:
+        self.slot, self.number, self.task_attempt_id = slot, number, task_attempt_id
+        self.properties = {BATCH_ID: str(batch), QUERY_ID: query}
+
+    @classmethod
+    def get(cls) -> FakeTaskContext | None:
+        return cls.current
+
+    def partitionId(self) -> int:
+        return self.slot
+
+    def attemptNumber(self) -> int:
+        return self.number
+
+    def taskAttemptId(self) -> int:
+        return self.task_attempt_id
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self.properties.get(name)
+
+
+class Query:
+    """One run of a streaming query of which `Checkpoint` survives."""
+
+    def __init__(self, bootstrap: str, topic: str, prefix: str, checkpoint: Path, rows: int, **options: str) -> None:
+        product.TaskContext = FakeTaskContext  # type: ignore[misc, assignment]
+        self.options = {
+            "kafka.bootstrap.servers": bootstrap,
+            "topic": topic,
+            "transactionalIdPrefix": prefix,
+            "checkpointlocation": str(checkpoint),
+            **options,
+        }
+        self.checkpoint, self.rows = checkpoint, rows
+        self.query = "6b1c9d2e-query"
+
+    def committed(self) -> int:
+        return int(json.loads(self.checkpoint.read_text())) if self.checkpoint.exists() else -1
+
+    def values(self, batch: int, slots: int) -> list[list[str]]:
+        values = [f"{batch}-{row}" for row in range(self.rows)]
+        return [values[slot::slots] for slot in range(slots)]
+
+    def plan(self) -> bytes:
+        writer = StreamSink(self.options, SCHEMA, overwrite=False)
+        first, second = pickle.dumps(writer), pickle.dumps(writer)
+        assert first == second
+        return first
+
+    def task(self, plan: bytes, batch: int, slot: int, values: list[str], number: int = 0, tid: int = 0) -> Any:
+        FakeTaskContext.current = FakeTaskContext(slot, number, tid or slot, batch, self.query)
+        rows = pa.RecordBatch.from_pydict({"key": values, "value": values})
+        return pickle.loads(pickle.dumps(pickle.loads(plan).write(iter([rows] if values else []))))
+
+    def commit(self, messages: list[Any], batch: int) -> None:
+        StreamSink(self.options, SCHEMA, overwrite=False).commit(messages, batch)
+
+    def batch(self, batch: int, slots: int = 2) -> list[SinkMessage]:
+        plan = self.plan()
+        messages = [self.task(plan, batch, slot, values) for slot, values in enumerate(self.values(batch, slots))]
+        self.commit(messages, batch)
+        return messages
+
+    def log(self, batch: int) -> None:
+        new = self.checkpoint.with_suffix(".new")
+        new.write_text(json.dumps(batch))
+        os.replace(new, self.checkpoint)
+
+    def run(self, until: int) -> None:
+        """Every start cuts the same rows differently."""
+        slots = 2 + (self.committed() + 1) % 2
+        for batch in range(self.committed() + 1, until):
+            self.batch(batch, slots)
+            self.log(batch)
+
+
+def prepared(messages: list[SinkMessage]) -> list[Prepared]:
+    return [m.message for m in messages if isinstance(m.message, Prepared)]
+
+
+if __name__ == "__main__":
+    bootstrap, topic, prefix, checkpoint, rows, until = sys.argv[1:]
+    Query(bootstrap, topic, prefix, Path(checkpoint), int(rows)).run(int(until))
