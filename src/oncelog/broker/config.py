@@ -8,6 +8,7 @@ Defaults are Apache Kafka's unless the field says why not.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
@@ -262,8 +263,8 @@ def check_value(name: str, text: str, key: Key) -> Any:
 
 def _number(name: str, text: str, meta: Meta | None) -> int:
     digits = text.strip()
-    if not digits.removeprefix("-").removeprefix("+").isascii() or not digits.lstrip("+-").isdigit():
-        raise ConfigError(f"{name} must be a whole number, not {text.strip()!r}")
+    if re.fullmatch(r"[+-]?[0-9]{1,20}", digits) is None:
+        raise ConfigError(f"{name} must be a whole number, not {digits!r}")
     return int(_within(name, digits, int(digits), meta))
 
 
@@ -276,8 +277,6 @@ def _within(name: str, text: str, number: float, meta: Meta | None) -> float:
 
 
 def _matches(name: str, text: str, pattern: str) -> None:
-    import re
-
     if re.search(pattern, text) is None:
         choices = list(dict.fromkeys(re.findall(r"[A-Za-z0-9]+", pattern)))
         raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {text!r}")

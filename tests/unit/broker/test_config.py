@@ -1,0 +1,269 @@
+"""Settings: Kafka's names, where they come from, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog.broker.config import (
+    INT_MAX,
+    BrokerConfig,
+    ConfigError,
+    environment_settings,
+    keys,
+    load,
+    set_option,
+)
+from oncelog.broker.other_keys import NOT_SETTINGS, WITHOUT_EFFECT
+from oncelog.broker.properties import parse_properties
+from oncelog.broker.topic_config import (
+    TOPIC_KEYS,
+    ConfigSource,
+    ConfigType,
+    Synonym,
+    check_topic_configs,
+    describe_broker,
+    describe_topic,
+    effective,
+    log_config,
+)
+from oncelog.protocol.compression import Codec
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+
+def test_values_have_their_types() -> None:
+    config = load(
+        {
+            "num.partitions": " 3 ",
+            "auto.create.topics.enable": "FALSE",
+            "log.cleaner.min.cleanable.ratio": "0.25",
+            "log.dirs": "/a, /b",
+            "compression.type": "zstd",
+        }
+    )
+    assert config.num_partitions == 3
+    assert config.auto_create_topics_enable is False
+    assert config.log_cleaner_min_cleanable_ratio == 0.25
+    assert config.log_dirs == ("/a", "/b")
+    assert config.compression_type == "zstd"
+    assert config.warnings == ()
+
+
+def test_without_settings_all_is_default() -> None:
+    assert load({}) == BrokerConfig()
+    assert load({}).group_initial_rebalance_delay_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("num.partitions", "many", "num.partitions must be a whole number, not 'many'"),
+        ("num.partitions", "", "num.partitions must be a whole number, not ''"),
+        ("num.partitions", "1.5", "num.partitions must be a whole number, not '1.5'"),
+        ("num.partitions", "--1", "num.partitions must be a whole number, not '--1'"),
+        ("num.partitions", "٣", "num.partitions must be a whole number, not '٣'"),
+        ("num.partitions", "0", "num.partitions must be at least 1, not 0"),
+        ("num.partitions", str(2**31), f"num.partitions must be at most {INT_MAX}, not {2**31}"),
+        ("log.segment.bytes", "1000", "log.segment.bytes must be at least 1048576, not 1000"),
+        ("log.retention.hours", "soon", "log.retention.hours must be a whole number, not 'soon'"),
+        ("log.roll.hours", "0", "log.roll.hours must be at least 1, not 0"),
+        ("auto.create.topics.enable", "yes", "auto.create.topics.enable must be true or false, not 'yes'"),
+        ("log.cleaner.min.cleanable.ratio", "x", "log.cleaner.min.cleanable.ratio must be a number, not 'x'"),
+        ("log.cleaner.min.cleanable.ratio", "nan", "log.cleaner.min.cleanable.ratio must be at least 0.0, not nan"),
+        ("log.cleanup.policy", "keep", "log.cleanup.policy must be one of compact, delete, not 'keep'"),
+        ("log.dirs", " , ", "log.dirs must name at least one folder"),
+        ("listeners", "9092", "listeners must look like PLAINTEXT://HOST:PORT, not '9092'"),
+        ("listeners", "PLAINTEXT://:99999", "listeners must look like PLAINTEXT://HOST:PORT, not 'PLAINTEXT://:99999'"),
+        ("listeners", "SSL://h:1", "listeners asks for SSL, only PLAINTEXT is supported"),
+        (
+            "listeners",
+            "PLAINTEXT://h:1,X://h:2",
+            "listeners must name one listener for clients, 'PLAINTEXT://h:1,X://h:2' has 2",
+        ),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_that_names_its_key(name: str, value: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load({name: value})
+    assert str(caught.value) == sentence
+
+
+@given(st.sampled_from(sorted(keys())), st.text(max_size=20))
+def test_any_text_is_taken_or_refused_by_name(name: str, text: str) -> None:
+    try:
+        load({name: text})
+    except ConfigError as error:
+        assert name in str(error)  # noqa: PT017 - only some texts are refused
+
+
+def test_every_default_is_a_legal_value() -> None:
+    shown = {entry.name: entry.value for entry in describe_broker(BrokerConfig())}
+    given_back = {name: value for name, value in shown.items() if value}
+    assert load(given_back).given == given_back
+    for name, key in keys().items():
+        assert getattr(load(given_back), key.attribute) == key.default, name
+
+
+def test_unknown_keys_are_named_with_the_nearest_known() -> None:
+    config = load({"num.partition": "3", "num.io.threads": "8", "complete.nonsense.xyzzy": "1"})
+    assert config.warnings == (
+        "unknown setting num.partition, did you mean num.partitions?",
+        "num.io.threads has no effect in oncelog",
+        "unknown setting complete.nonsense.xyzzy",
+    )
+    assert config.num_partitions == 1
+
+
+def test_no_key_is_both_known_and_without_effect() -> None:
+    assert not WITHOUT_EFFECT & set(keys())
+
+
+def test_kafkas_second_names() -> None:
+    assert load({"log.retention.hours": "2"}).log_retention_ms == 7_200_000
+    assert load({"log.retention.hours": "2", "log.retention.minutes": "1"}).log_retention_ms == 60_000
+    assert load({"log.retention.ms": "5", "log.retention.minutes": "1"}).log_retention_ms == 5
+    assert load({"log.retention.hours": "-1"}).log_retention_ms == -1
+    assert load({"log.roll.hours": "1"}).log_roll_ms == 3_600_000
+    assert load({"broker.id": "7"}).node_id == 7
+    assert load({"broker.id": "7", "node.id": "8"}).node_id == 8
+    assert load({"log.dir": "/a"}).log_dirs == ("/a",)
+    assert load({"log.dir": "/a", "log.dirs": "/b"}).log_dirs == ("/b",)
+
+
+def test_listeners() -> None:
+    config = load({"listeners": "PLAINTEXT://0.0.0.0:9095", "advertised.listeners": "PLAINTEXT://kafka.example:19095"})
+    assert (config.host, config.port) == ("0.0.0.0", 9095)
+    assert (config.advertised_host, config.advertised_port) == ("kafka.example", 19095)
+    assert load({"listeners": "PLAINTEXT://[::1]:9092"}).host == "::1"
+    assert load({"listeners": "PLAINTEXT://:9092"}).host == ""
+
+
+def test_the_listeners_of_a_kraft_file() -> None:
+    config = load(
+        {
+            "listeners": "CLIENTS://:9092,CONTROLLER://:9093",
+            "advertised.listeners": "CLIENTS://localhost:9092,CONTROLLER://localhost:9093",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        }
+    )
+    assert (config.host, config.port, config.advertised_host) == ("", 9092, "localhost")
+
+
+def test_environment_by_the_rule_of_kafkas_images() -> None:
+    environment = {
+        "KAFKA_NUM_PARTITIONS": "4",
+        "KAFKA_A__B_C___D": "x",
+        "KAFKA_HEAP_OPTS": "-Xmx1g",
+        "PATH": "/bin",
+        "KAFKAESQUE": "no",
+    }
+    assert environment_settings(environment) == {"num.partitions": "4", "a_b.c-d": "x"}
+    assert environment_settings(dict.fromkeys(NOT_SETTINGS, "x")) == {}
+
+
+def test_set_option() -> None:
+    assert set_option("a.b = c=d") == ("a.b", "c=d")
+    assert set_option("a=") == ("a", "")
+    for wrong in ("a", "=b", ""):
+        with pytest.raises(ConfigError, match="--set takes KEY=VALUE"):
+            set_option(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=b", {"a": "b"}),
+        ("  a  =  b c  ", {"a": "b c  "}),
+        ("a:b\na2 b2", {"a": "b", "a2": "b2"}),
+        ("# a=b\n! c=d\n\n", {}),
+        ("a=b\\\n    c\\\n  d", {"a": "bcd"}),
+        ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),
+        ("a\\=b=c\\=d", {"a=b": "c=d"}),
+        ("a=\\u00e9\\t\\x", {"a": "é\tx"}),
+        ("a", {"a": ""}),
+        ("a=1\r\na=2\r", {"a": "2"}),
+        ("a=b\\\n# not a comment", {"a": "b# not a comment"}),
+    ],
+)
+def test_properties_files_as_java_reads_them(text: str, expected: dict[str, str]) -> None:
+    assert parse_properties(text) == expected
+
+
+@given(st.text())
+def test_any_text_is_some_properties_file(text: str) -> None:
+    assert isinstance(parse_properties(text), dict)
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_topics_settings_are_checked() -> None:
+    assert check_topic_configs({"retention.ms": " 5 ", "cleanup.policy": "compact, delete"}) == {
+        "retention.ms": "5",
+        "cleanup.policy": "compact, delete",
+    }
+
+
+@pytest.mark.parametrize(
+    ("configs", "message"),
+    [
+        ({"retention.mss": "1"}, "unknown topic setting 'retention.mss', did you mean retention.ms?"),
+        ({"retention.ms": None}, "topic setting retention.ms needs a value"),
+        ({"retention.ms": "-2"}, "retention.ms must be at least -1, not -2"),
+        ({"segment.bytes": "1000"}, "segment.bytes must be at least 1048576, not 1000"),
+        (
+            {"compression.type": "none"},
+            "compression.type must be one of uncompressed, zstd, lz4, snappy, gzip, producer, not 'none'",
+        ),
+        (
+            {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"},
+            "min.compaction.lag.ms (2) must not be above max.compaction.lag.ms (1)",
+        ),
+    ],
+)
+def test_a_wrong_topic_setting_is_invalid_config(configs: dict[str, str | None], message: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        check_topic_configs(configs)
+    assert caught.value.code == ErrorCode.INVALID_CONFIG
+    assert message in str(caught.value)
+
+
+def test_a_log_takes_the_topics_settings_then_the_brokers() -> None:
+    broker = load({"log.retention.hours": "1", "compression.type": "lz4", "producer.id.expiration.ms": "77"})
+    plain = log_config(broker, {})
+    assert (plain.retention_ms, plain.compression, plain.producer_id_expiration_ms) == (3_600_000, Codec.LZ4, 77)
+    own = log_config(broker, {"retention.ms": "9", "compression.type": "producer", "internal.segment.bytes": "100"})
+    assert (own.retention_ms, own.compression, own.segment_bytes) == (9, None, 100)
+    assert not own.full_record_validation
+    assert log_config(load({"record.validation": "full"}), {}).full_record_validation
+    assert effective(broker, {}, "retention.ms") == "3600000"
+    assert effective(broker, {"retention.ms": "9"}, "retention.ms") == "9"
+
+
+def test_where_a_topics_value_comes_from() -> None:
+    broker = load({"log.retention.hours": "1"})
+    entries = {entry.name: entry for entry in describe_topic(broker, {"segment.ms": "60000"})}
+    assert set(entries) == set(TOPIC_KEYS)
+    assert entries["retention.ms"].source == ConfigSource.STATIC_BROKER
+    assert entries["retention.ms"].synonyms == (
+        Synonym("log.retention.ms", "3600000", ConfigSource.STATIC_BROKER),
+        Synonym("log.retention.ms", "604800000", ConfigSource.DEFAULT),
+    )
+    assert entries["segment.ms"].value == "60000"
+    assert [synonym.source for synonym in entries["segment.ms"].synonyms] == [ConfigSource.TOPIC, ConfigSource.DEFAULT]
+    assert entries["max.message.bytes"].source == ConfigSource.DEFAULT
+
+
+def test_types_of_settings_are_kafkas() -> None:
+    types = {entry.name: entry.type for entry in describe_topic(BrokerConfig(), {})}
+    assert types["retention.ms"] == ConfigType.LONG
+    assert types["segment.bytes"] == ConfigType.INT
+    assert types["cleanup.policy"] == ConfigType.LIST
+    assert types["preallocate"] == ConfigType.BOOLEAN
+    assert types["min.cleanable.dirty.ratio"] == ConfigType.DOUBLE
+    assert types["compression.type"] == ConfigType.STRING
+    broker = {entry.name: entry.type for entry in describe_broker(BrokerConfig())}
+    assert broker["default.replication.factor"] == ConfigType.SHORT
+    assert broker["log.dirs"] == ConfigType.LIST
