@@ -53,6 +53,9 @@ LEADER_MOVED = frozenset(
 )
 """Errors that mean that our metadata may be old."""
 
+NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""From a leader: metadata are old. From anybody else: an answer."""
+
 
 def parse_bootstrap(servers: str | Iterable[str]) -> list[tuple[str, int]]:
     """`"a:9092,[::1]:9093"` or a list of such: (host, port) pairs; ConfigError."""
@@ -309,7 +312,7 @@ class ClusterClient:
             if code in LEADER_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
                 self.topology.forget(topic)
 
-        return await self._answered(request, where, version, timeout_ms, moved)
+        return await self._answered(request, where, version, timeout_ms, moved, about_topic=True)
 
     async def call_coordinator(
         self,
@@ -372,6 +375,8 @@ class ClusterClient:
         version: int | None,
         timeout_ms: float | None,
         moved: Callable[[ErrorCode], None] | None = None,
+        *,
+        about_topic: bool = False,
     ) -> Any:
         """The response, once it is there without an error that passes by itself, or when time is up with it."""
         now = asyncio.get_running_loop().time
@@ -386,13 +391,15 @@ class ClusterClient:
                     request, version, timeout_ms=max(1.0, min((limit - now()) * 1000, self.request_timeout_ms))
                 )
                 code = first_error(response)
-                if not code.retriable:
+                if not code.retriable or (code in NO_SUCH_TOPIC and not about_topic):
                     return response
                 failure = errors.error_for(code, f"{type(request).__name__}: {code.text}")
             except ConnectionLostError as error:
                 failure = errors.ConnectionFailedError(str(error))
             except NoCommonVersionError as error:
                 raise errors.UnsupportedError(str(error)) from error
+            except errors.UnknownTopicError:
+                raise
             except errors.RetriableError as error:
                 failure = error
             if moved is not None:

@@ -1,0 +1,88 @@
+"""Which partition a record goes to.
+
+A partitioner is any callable `(topic, key, value, partitions) -> int`, `partitions` being their number. Built in:
+"default" (murmur2 of the key as the Java client does it; without a key, one partition until a batch's worth of bytes
+went there, KIP-794), also called "murmur2", and "round_robin".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from oncelog.errors import ConfigError
+
+Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
+
+_MASK = 0xFFFFFFFF
+_M = 0x5BD1E995
+_SEED = 0x9747B28C
+
+
+def murmur2(data: bytes) -> int:
+    """MurmurHash2 of 32 bits with the Java client's seed, as an unsigned number."""
+    size = len(data)
+    h = _SEED ^ size
+    end = size & ~3
+    for pos in range(0, end, 4):
+        k = int.from_bytes(data[pos : pos + 4], "little") * _M & _MASK
+        k ^= k >> 24
+        h = (h * _M & _MASK) ^ (k * _M & _MASK)
+    tail = data[end:]
+    if tail:
+        h = (h ^ int.from_bytes(tail, "little")) * _M & _MASK
+    h ^= h >> 13
+    h = h * _M & _MASK
+    return h ^ h >> 15
+
+
+@lru_cache(maxsize=65_536)
+def key_hash(key: bytes) -> int:
+    """What a key's partition is taken from: murmur2 without its sign, modulo the number of partitions."""
+    return murmur2(key) & 0x7FFFFFFF
+
+
+class Sticky:
+    """The default partitioner. `choose(n)` picks a number below n at random; `batch_bytes` is batch.size."""
+
+    def __init__(self, batch_bytes: int, choose: Callable[[int], int]) -> None:
+        self._limit = max(batch_bytes, 1)
+        self._choose = choose
+        self._current: dict[str, list[int]] = {}
+
+    def __call__(self, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+        """The partition of a record."""
+        if key is not None:
+            return key_hash(key) % partitions
+        current = self._current.get(topic)
+        if current is None or current[1] >= self._limit or current[0] >= partitions:
+            partition = self._choose(partitions)
+            if current is not None and partition == current[0] and partitions > 1:
+                partition = (partition + 1) % partitions
+            current = self._current[topic] = [partition, 0]
+        current[1] += 10 if value is None else len(value) + 10
+        return current[0]
+
+
+class RoundRobin:
+    """One partition after the other, whatever the key: 60 records over 5 partitions are 12 each."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+
+    def __call__(self, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+        """The partition of a record."""
+        turn = self._next.get(topic, 0)
+        self._next[topic] = turn + 1
+        return turn % partitions
+
+
+def make_partitioner(option: object, batch_bytes: int, choose: Callable[[int], int]) -> Partitioner:
+    """The partitioner that the option `partitioner` names, or the callable that it is; ConfigError."""
+    if callable(option):
+        return option
+    if option in ("default", "murmur2"):
+        return Sticky(batch_bytes, choose)
+    if option == "round_robin":
+        return RoundRobin()
+    raise ConfigError(f"partitioner = {option!r}: it must be default, murmur2, round_robin or a callable")

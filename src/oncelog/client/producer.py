@@ -1,0 +1,249 @@
+"""The blocking producer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from oncelog import errors
+from oncelog.client.batch import TopicPartition
+from oncelog.client.blocking import LoopThread
+from oncelog.client.delivery import RecordFuture, RecordMetadata
+from oncelog.client.options import producer_options
+from oncelog.client.sender import Sender
+from oncelog.client.transaction_manager import State
+
+if TYPE_CHECKING:
+    from oncelog.client.consumer import Consumer
+    from oncelog.client.group import GroupMetadata
+
+__all__ = ["Producer", "RecordFuture", "RecordMetadata", "Transaction"]
+
+Text = str | bytes | bytearray | memoryview | None
+
+
+def to_bytes(data: Text) -> bytes | None:
+    """A key or value as bytes; text becomes UTF-8."""
+    if data is None or type(data) is bytes:
+        return data
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise TypeError(f"key and value are bytes, str or None, not {type(data).__name__}")
+
+
+class Producer:
+    """Sends records. Thread-safe; use as a context manager, or `close` it.
+
+    `Producer("localhost:9092", transactional_id="etl-1", linger_ms=20)`: options carry Kafka's names with `_` for `.`; a
+    mapping with the dotted names may be given as `config`. With a transactional id the producer is initialised at once:
+    predecessors with that id are fenced and their open transaction is aborted.
+    Errors: `oncelog.errors`.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str | Sequence[str] | None = None, config: Mapping[str, Any] | None = None, **options: Any
+    ) -> None:
+        if bootstrap_servers is not None:
+            options["bootstrap_servers"] = bootstrap_servers
+        self.options = producer_options(config, options)
+        self._thread = LoopThread.shared()
+        self._sender = Sender(self.options, self._thread.loop)
+        self._append = self._sender.append
+        if self.options["transactional_id"] is not None:
+            try:
+                self._thread.run(self._sender.init_transactions())
+            except BaseException:
+                self.close(0)
+                raise
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.close()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what is left and hang up, within `timeout` seconds (default: delivery.timeout.ms).
+
+        A transaction in progress is aborted. What did not make it fails with its future.
+        """
+        self._thread.run(self._sender.close(None if timeout is None else timeout * 1000))
+
+    def detach(self) -> None:
+        """Send what is left, wait for the answers and hang up, leaving the transaction open.
+
+        Whoever knows (transactional id, `producer_id`, `producer_epoch`) can end it, until its time-out. Raises the error of
+        a transaction that could not be committed, and leaves that one open, too.
+        """
+        self._thread.run(self._sender.close(detach=True))
+        if self._sender.manager is not None:
+            self._sender.manager.require_no_error()
+
+    # -- records --------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: Text = None,
+        key: Text = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> RecordFuture:
+        """Send a record; returns at once with the future of its `RecordMetadata`.
+
+        `timestamp` in ms since the epoch, default now. Blocks up to max.block.ms for a topic's metadata or for buffer
+        memory, then TimedOutError. In an error state of the transaction it raises that error.
+        """
+        future = self._append(
+            topic,
+            value if value is None or type(value) is bytes else to_bytes(value),
+            key if key is None or type(key) is bytes else to_bytes(key),
+            partition,
+            timestamp,
+            headers,
+        )
+        if future is None:
+            return self._send_when_possible(topic, to_bytes(value), to_bytes(key), partition, timestamp, headers)
+        return future
+
+    def _send_when_possible(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> RecordFuture:
+        deadline = time.monotonic() + self.options["max_block_ms"] / 1000
+        while True:
+            self._wait_for_room(topic, deadline)
+            future = self._append(topic, value, key, partition, timestamp, headers)
+            if future is not None:
+                return future
+
+    def _wait_for_room(self, topic: str, deadline: float) -> None:
+        if topic not in self._sender.counts:
+            self._thread.run(self._sender.learn_topic(topic))
+            return
+        left = deadline - time.monotonic()
+        if left <= 0 or not self._sender.wait_for_memory(min(left, 0.5)) and time.monotonic() >= deadline:
+            raise errors.TimedOutError(
+                f"no room for a record in buffer_memory = {self.options['buffer_memory']} after "
+                f"max_block_ms = {self.options['max_block_ms']}"
+            )
+
+    def send_table(self, topic: str, table: Any, **columns: Any) -> TableFuture:
+        """Send a pyarrow.Table (columns key, value, headers, partition, timestamp; value is enough), as a whole.
+
+        No Python object is made for a row. Returns the future of (partition -> offsets) of its batches.
+        """
+        from oncelog.client.tables import send_table
+
+        if topic not in self._sender.counts:
+            self._thread.run(self._sender.learn_topic(topic))
+        return send_table(self._sender, topic, table, self._wait_for_room, **columns)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send everything now and wait for the answers, up to `timeout` seconds; failures are in the futures."""
+        self._thread.run(self._sender.flush(None if timeout is None else timeout * 1000))
+
+    def partitions_for(self, topic: str) -> int:
+        """The number of a topic's partitions; UnknownTopicError."""
+        if topic not in self._sender.counts:
+            self._thread.run(self._sender.learn_topic(topic))
+        return self._sender.counts[topic]
+
+    # -- transactions ---------------------------------------------------------------------------------------------
+
+    @property
+    def producer_id(self) -> int:
+        """The producer id, -1 while there is none."""
+        return -1 if self._sender.manager is None else self._sender.manager.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        """The producer's epoch, -1 while there is none."""
+        return -1 if self._sender.manager is None else self._sender.manager.producer_epoch
+
+    @property
+    def first_offsets(self) -> dict[TopicPartition, int]:
+        """(topic, partition) -> first offset of the current (or last) transaction there, as far as acknowledged."""
+        return {} if self._sender.manager is None else dict(self._sender.manager.first_offsets)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction around a block: committed at its end, aborted if the block raises.
+
+        If the commit is refused with an AbortableError, the transaction is aborted and the error raised.
+        """
+        self.begin_transaction()
+        try:
+            yield Transaction(self)
+        except BaseException as error:
+            self._abort_after(error)
+            raise
+        try:
+            self.commit_transaction()
+        except errors.AbortableError as error:
+            self._abort_after(error)
+            raise
+
+    def _abort_after(self, error: BaseException) -> None:
+        manager = self._sender.manager
+        if manager is None or manager.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+            return
+        try:
+            self.abort_transaction()
+        except errors.KafkaError as second:
+            error.add_note(f"aborting the transaction failed as well: {second}")
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction; `transaction()` is the shorter way."""
+        self._sender.begin()
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        """Wait for every record's answer, then commit. FencedError: another producer took over, nothing was committed.
+
+        AbortableError: abort. TimedOutError (`timeout` seconds, default max.block.ms): the outcome is open, call it again.
+        """
+        self._thread.run(self._sender.commit(None if timeout is None else timeout * 1000))
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        """Abort; afterwards another transaction may begin."""
+        self._thread.run(self._sender.abort(None if timeout is None else timeout * 1000))
+
+    def send_offsets(
+        self, source: Consumer | GroupMetadata | str, offsets: Mapping[TopicPartition, int] | None = None
+    ) -> None:
+        """Commit consumed offsets with the transaction.
+
+        `source` is a consumer (default: its positions), group metadata, or a bare group id (without the protection against
+        zombie consumers, KIP-447); `offsets`: (topic, partition) -> next offset to be read.
+        """
+        from oncelog.client.group import group_and_offsets
+
+        group, found = group_and_offsets(source, offsets)
+        with self._sender.lock:
+            self._sender._transactional().add_offsets(group, found)
+        self._sender.wake()
+
+
+class Transaction:
+    """What a `with producer.transaction() as txn:` block sends through."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self.send = producer.send
+        self.send_table = producer.send_table
+        self.send_offsets = producer.send_offsets
+
+
+if TYPE_CHECKING:
+    from oncelog.client.tables import TableFuture

@@ -1,0 +1,571 @@
+"""The driver under both producers: turns the accumulator's batches into requests and answers into outcomes.
+
+Runs on one event loop; records may be added from any thread. A turn of the sender: expire what is too old, settle sequences
+in doubt, drain, send; what the coordinator has to hear goes out beside it, one request at a time. Turns are callbacks, not a
+task: one runs when a batch fills, an answer comes, or a time is reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from oncelog import errors
+from oncelog.client import coordination, produce
+from oncelog.client.accumulator import Accumulator
+from oncelog.client.backoff import Backoff
+from oncelog.client.batch import Batch, Headers, TopicPartition
+from oncelog.client.cluster import COORDINATOR_MOVED, LEADER_MOVED, ClusterClient
+from oncelog.client.delivery import Delivery, RecordFuture
+from oncelog.client.options import cluster_options
+from oncelog.client.partitioner import make_partitioner
+from oncelog.client.transaction_manager import State, TransactionManager
+from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
+from oncelog.protocol.errors import ErrorCode
+
+CONCURRENT_BACKOFF_MS = 20
+"""First wait while the former transaction is still being ended: mostly a matter of milliseconds."""
+
+
+class Sender:
+    """Everything of a producer but its face. `loop` is where it runs; made on any thread."""
+
+    def __init__(self, options: Mapping[str, Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.options = options
+        self.loop = loop
+        self.cluster = ClusterClient(options["bootstrap_servers"], **cluster_options(options))
+        self.lock = threading.Lock()
+        self._guard = threading.Condition()
+        self._memory = threading.Condition(self.lock)
+        self._memory_waiters = 0
+        self.manager = (
+            TransactionManager(options["transactional_id"], options["transaction_timeout_ms"])
+            if options["enable_idempotence"]
+            else None
+        )
+        self.accumulator = Accumulator(
+            batch_size=options["batch_size"],
+            linger_ms=options["linger_ms"],
+            buffer_memory=options["buffer_memory"],
+            delivery_timeout_ms=options["delivery_timeout_ms"],
+            max_request_size=options["max_request_size"],
+            codec=options["compression_type"],
+            level=options["compression_level"],
+            new_delivery=lambda tp: Delivery(tp, self._guard),
+        )
+        self.partitioner = make_partitioner(options["partitioner"], options["batch_size"], random.randrange)
+        self.counts: dict[str, int] = {}
+        """Number of partitions by topic: kept beside the topology so that `append` needs one look."""
+        self._acks: int = options["acks"]
+        self._max_in_flight: int = options["max_in_flight_requests_per_connection"]
+        self._backoff = (options["retry_backoff_ms"], options["retry_backoff_max_ms"])
+        self._in_flight: dict[int, int] = {}
+        self._on_wire: dict[Batch, None] = {}
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._connecting: set[int] = set()
+        self._refreshing: set[str] = set()
+        self._coordinating = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self.closed = False
+
+    @staticmethod
+    def now_ms() -> int:
+        """Monotonic ms: for lingering and expiry; records carry wall-clock time."""
+        return time.monotonic_ns() // 1_000_000
+
+    # -- adding records (any thread) ------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Headers,
+    ) -> RecordFuture | None:
+        """Add a record; None if it has to wait, for metadata or memory. KafkaError, UsageError."""
+        count = self.counts.get(topic)
+        if count is None or self.closed:
+            if self.closed:
+                raise errors.UsageError("the producer is closed")
+            return None
+        if partition is None:
+            partition = self.partitioner(topic, key, value, count)
+        if not 0 <= partition < count:
+            raise errors.UnknownTopicError(f"topic {topic!r} has partitions 0 to {count - 1}, not {partition}")
+        tp = (topic, partition)
+        if timestamp is None:
+            timestamp = time.time_ns() // 1_000_000
+        with self.lock:
+            if self.manager is not None:
+                self.manager.may_append(tp)
+            added = self.accumulator.append(tp, key, value, timestamp, headers, self.now_ms())
+        if added is None:
+            self.wake()
+            return None
+        batch, index, wake = added
+        if wake:
+            self.wake()
+        return RecordFuture(batch.delivery, index)
+
+    def append_encoded(self, tp: TopicPartition, data: bytes | bytearray) -> Batch | None:
+        """Add a batch that is encoded already; None while memory is used up."""
+        if self.closed:
+            raise errors.UsageError("the producer is closed")
+        with self.lock:
+            if self.manager is not None:
+                self.manager.may_append(tp)
+            batch = self.accumulator.add_encoded(tp, data, self.now_ms())
+        self.wake()
+        return batch
+
+    def wait_for_memory(self, timeout: float) -> bool:
+        """Block (not the loop's own thread) until some memory is freed; False when time is up."""
+        with self.lock:
+            self._memory_waiters += 1
+            try:
+                return self._memory.wait(timeout)
+            finally:
+                self._memory_waiters -= 1
+
+    async def memory_freed(self, timeout: float) -> bool:
+        """The same on the loop."""
+        waiter = self._waiter()
+        return bool((await asyncio.wait([waiter], timeout=timeout))[0])
+
+    async def learn_topic(self, topic: str) -> None:
+        """Learn of a topic's partitions (asking for its creation where that is allowed); KafkaError."""
+        create = self.options["allow_auto_create_topics"]
+        found = await self.cluster.topic(topic, create=create, timeout_ms=self.options["max_block_ms"])
+        self.counts[topic] = len(found.partitions)
+
+    # -- turns ----------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Have a turn run soon."""
+        if self._scheduled:
+            return
+        self._scheduled = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing can be sent any more
+            self.loop.call_soon_threadsafe(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if self.closed:
+            return
+        now = self.now_ms()
+        outcomes: list[Callable[[], None]] = []
+        with self.lock:
+            self._expire(now, outcomes)
+            if self.manager is not None:
+                self.manager.resolve()
+                self._drop_for_error(outcomes)
+            manager = self.manager
+            drained = self.accumulator.drain(
+                now,
+                self.cluster.topology.leader,
+                self._may_send,
+                (lambda batch: False) if manager is None else manager.holds_back,
+                _unnumbered if manager is None else manager.assign,
+                mute=self._max_in_flight == 1,
+            )
+            requests = {node: [(b, b.wire()) for b in batches] for node, batches in drained.by_node.items()}
+        for outcome in outcomes:
+            outcome()
+        if outcomes:
+            self._changed()
+        for node, batches in requests.items():
+            self._send(node, batches)
+        for topic in drained.unknown:
+            self._refresh(topic)
+        if manager is not None:
+            self._start_coordinating()
+        expiry = self.accumulator.next_expiry_ms()
+        times = [at for at in (drained.next_ms, expiry) if at is not None]
+        if times:
+            self._set_timer(max(min(times), now), now)
+
+    def _set_timer(self, at: int, now: int) -> None:
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self.loop.call_later((at - now) / 1000, self._timer_due)
+
+    def _timer_due(self) -> None:
+        self._timer = None
+        self._turn()
+
+    def _expire(self, now: int, outcomes: list[Callable[[], None]]) -> None:
+        for batch in self.accumulator.expire(now, self._on_wire):
+            tp = batch.tp
+            timeout = self.options["delivery_timeout_ms"]
+            error: errors.TimedOutError
+            if batch.attempts or batch in self._on_wire:
+                error = errors.DeliveryTimeoutError(
+                    f"{batch.count} records for {tp[0]}-{tp[1]} were sent but not acknowledged in {timeout} ms "
+                    "(delivery_timeout_ms): they may or may not be in the log"
+                )
+            else:
+                error = errors.TimedOutError(
+                    f"{batch.count} records for {tp[0]}-{tp[1]} were not sent in {timeout} ms (delivery_timeout_ms)"
+                )
+            if self.manager is not None:
+                self.manager.expired(batch, error)
+            self._finish(batch, error, outcomes)
+
+    def _drop_for_error(self, outcomes: list[Callable[[], None]]) -> None:
+        """After an error, what was never sent is not sent any more."""
+        manager = self.manager
+        if manager is None or manager.error is None or not self.accumulator.waiting:
+            return
+        if manager.state in (State.FATAL_ERROR, State.ABORTABLE_ERROR):
+            undrained_only = manager.state is State.ABORTABLE_ERROR
+            for batch in self.accumulator.take_waiting(undrained_only=undrained_only):
+                self._finish(batch, manager.error, outcomes)
+
+    def _finish(
+        self, batch: Batch, error: BaseException | None, outcomes: list[Callable[[], None]], offset: int = -1, at: int = -1
+    ) -> None:
+        """Settle a batch: memory now, its futures when the lock is free again."""
+        if batch.done:
+            return
+        self.accumulator.release(batch)
+        if self._memory_waiters:
+            self._memory.notify_all()
+        delivery = batch.delivery
+        outcomes.append((lambda: delivery.complete(offset, at)) if error is None else (lambda: delivery.fail(error)))
+
+    # -- sending --------------------------------------------------------------------------------------------------
+
+    def _may_send(self, node: int) -> bool:
+        if self._in_flight.get(node, 0) >= self._max_in_flight:
+            return False
+        connection = self.cluster.open_connection(node, "produce")
+        if connection is None:
+            if node not in self._connecting:
+                self._connecting.add(node)
+                self._spawn(self._connect(node))
+            return False
+        return not connection.congested
+
+    async def _connect(self, node: int) -> None:
+        backoff = Backoff(*self._backoff)
+        try:
+            while not self.closed and self.accumulator.waiting:
+                try:
+                    await self.cluster.connection(node, "produce")
+                    return
+                except errors.ConnectionFailedError:
+                    await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+                    with contextlib.suppress(errors.KafkaError):
+                        await self.cluster.refresh(self.counts)
+                    if node not in self.cluster.topology.brokers:
+                        return
+        finally:
+            self._connecting.discard(node)
+            self.wake()
+
+    def _send(self, node: int, batches: list[tuple[Batch, bytearray]]) -> None:
+        connection = self.cluster.open_connection(node, "produce")
+        sent = [batch for batch, _ in batches]
+        try:
+            if connection is None:
+                raise ConnectionLostError(f"broker {node} hung up")
+            request, version = produce.build(
+                batches, self.cluster.topology, connection, self.options, self.manager
+            )
+            if self._acks == 0:
+                connection.send_unanswered(request, version)
+                self._settle([(batch, ErrorCode.NONE, "", produce.UNANSWERED) for batch in sent])
+                return
+            future = connection.send(request, version)
+        except ConnectionLostError as error:
+            self._settle([(batch, ErrorCode.NETWORK_EXCEPTION, str(error), produce.UNANSWERED) for batch in sent])
+            return
+        except NoCommonVersionError as error:
+            self._settle([(batch, ErrorCode.UNSUPPORTED_VERSION, str(error), produce.UNANSWERED) for batch in sent])
+            return
+        self._in_flight[node] = self._in_flight.get(node, 0) + 1
+        self._on_wire.update(dict.fromkeys(sent))
+        future.add_done_callback(lambda done: self._answered(node, sent, done))
+
+    def _answered(self, node: int, sent: list[Batch], future: asyncio.Future[Any]) -> None:
+        self._in_flight[node] -= 1
+        for batch in sent:
+            self._on_wire.pop(batch, None)
+        error = None if future.cancelled() else future.exception()
+        if error is None and not future.cancelled():
+            self._settle(produce.match(sent, future.result(), self.cluster.topology))
+        else:
+            self._settle([(batch, ErrorCode.NETWORK_EXCEPTION, str(error), produce.UNANSWERED) for batch in sent])
+
+    def _settle(self, answers: Iterable[produce.Answer]) -> None:
+        """Work the answers of a request in; some batches are done, others go again."""
+        now = self.now_ms()
+        outcomes: list[Callable[[], None]] = []
+        stale: set[str] = set()
+        with self.lock:
+            for batch, code, text, where in answers:
+                self.accumulator.unmute(batch.tp)
+                if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                    if self.manager is not None:
+                        self.manager.delivered(batch, where.base_offset)
+                    self._finish(batch, None, outcomes, where.base_offset, where.append_time)
+                    continue
+                if code in LEADER_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
+                    stale.add(batch.tp[0])
+                if batch.done:
+                    continue
+                if self._can_retry(batch, code, where.log_start_offset):
+                    delay = Backoff(*self._backoff)
+                    delay.failures = batch.attempts
+                    self.accumulator.requeue(batch, now + int(delay.next_ms(random.random())))
+                    continue
+                error = errors.error_for(code, f"{batch.tp[0]}-{batch.tp[1]}: {text or code.text}")
+                if self.manager is not None:
+                    self.manager.failed(batch, error)
+                self._finish(batch, error, outcomes)
+        for outcome in outcomes:
+            outcome()
+        for topic in stale:
+            self.cluster.topology.forget(topic)
+        if outcomes:
+            self._changed()
+        self.wake()
+
+    def _can_retry(self, batch: Batch, code: ErrorCode, log_start_offset: int) -> bool:
+        if batch.attempts >= self.options["retries"]:
+            return False
+        if self.manager is None:
+            return code.retriable
+        if self.manager.state is State.FATAL_ERROR:
+            return False
+        return self.manager.can_retry(batch, code, log_start_offset)
+
+    def _refresh(self, topic: str) -> None:
+        if topic not in self._refreshing:
+            self._refreshing.add(topic)
+            self._spawn(self._learn_again(topic))
+
+    async def _learn_again(self, topic: str) -> None:
+        backoff = Backoff(*self._backoff)
+        try:
+            while not self.closed:
+                with contextlib.suppress(errors.KafkaError):
+                    await self.cluster.refresh([topic])
+                found = self.cluster.topology.topics.get(topic)
+                if found is not None:
+                    self.counts[topic] = len(found.partitions)
+                    if any(partition.leader >= 0 for partition in found.partitions.values()):
+                        return
+                await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+                if not self.accumulator.waiting:
+                    return
+        finally:
+            self._refreshing.discard(topic)
+            self.wake()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- coordination ---------------------------------------------------------------------------------------------
+
+    def _start_coordinating(self) -> None:
+        if not self._coordinating and self._next_step() is not None:
+            self._coordinating = True
+            self._spawn(self._coordinate())
+
+    def _next_step(self) -> coordination.Step | None:
+        assert self.manager is not None
+        with self.lock:
+            before = self.manager.state
+            step = coordination.next_request(self.manager, drained=self.accumulator.empty)
+            changed = self.manager.state is not before
+        if changed:
+            self._changed()
+        return step
+
+    async def _coordinate(self) -> None:
+        assert self.manager is not None
+        backoff = Backoff(CONCURRENT_BACKOFF_MS, self._backoff[1])
+        try:
+            while not self.closed and (step := self._next_step()) is not None:
+                code = await self._ask(self.manager, step)
+                self._changed()
+                if code is None:
+                    backoff.reset()
+                    continue
+                if code in COORDINATOR_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
+                    self.cluster.forget_coordinator("group" if step.kind == "group" else "transaction", step.key)
+                await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+        finally:
+            self._coordinating = False
+            self.wake()
+
+    async def _ask(self, manager: TransactionManager, step: coordination.Step) -> ErrorCode | None:
+        """One attempt of a step; the code if it has to be made again."""
+        try:
+            if step.kind == "any":
+                response = await self.cluster.call_any(step.request)
+            else:
+                connection = await self.cluster.connection(await self.cluster.coordinator(step.kind, step.key))
+                version = min(connection.version_for(type(step.request)), step.max_version)
+                if isinstance(step.request, coordination.InitProducerIdRequest) and step.kind == "transaction":
+                    self._learn_version(manager, connection.features)
+                with self.lock:
+                    coordination.sent(manager, step)
+                response = await connection.call(step.request, version)
+        except errors.RetriableError as error:
+            return error.code
+        except ConnectionLostError:
+            return ErrorCode.NETWORK_EXCEPTION
+        except (NoCommonVersionError, errors.KafkaError) as error:
+            failure = errors.UnsupportedError(str(error)) if isinstance(error, NoCommonVersionError) else error
+            with self.lock:
+                manager.fatal(failure)
+            return None
+        with self.lock:
+            return coordination.handle(manager, step, response)
+
+    @staticmethod
+    def _learn_version(manager: TransactionManager, features: Mapping[str, int]) -> None:
+        manager.set_version(min(features.get("transaction.version", 0), 2))
+
+    def _changed(self) -> None:
+        """Something that `until` may wait for has happened."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _waiter(self) -> asyncio.Future[None]:
+        waiter: asyncio.Future[None] = self.loop.create_future()
+        self._waiters.append(waiter)
+        return waiter
+
+    async def until(self, condition: Callable[[], bool], timeout_ms: float, what: str) -> None:
+        """Wait for a condition; TimedOutError naming `what`."""
+        self.wake()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not condition():
+                    await self._waiter()
+        except TimeoutError:
+            raise errors.TimedOutError(f"{what} is not done in {timeout_ms:.0f} ms") from None
+
+    # -- what the faces offer -------------------------------------------------------------------------------------
+
+    def _transactional(self) -> TransactionManager:
+        if self.manager is None or not self.manager.transactional:
+            raise errors.UsageError("transactions need the option transactional_id")
+        return self.manager
+
+    async def init_transactions(self, timeout_ms: float | None = None) -> None:
+        """Get producer id and epoch, ending whatever a predecessor with this transactional id left open."""
+        manager = self._transactional()
+        with self.lock:
+            manager.initialize()
+        timeout = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
+        await self.until(lambda: manager.state is not State.INITIALIZING, timeout, "init_transactions")
+        manager.require_no_error()
+
+    def begin(self) -> None:
+        """Begin a transaction (any thread)."""
+        manager = self._transactional()
+        with self.lock:
+            manager.begin()
+
+    async def commit(self, timeout_ms: float | None = None) -> None:
+        """Commit. After TimedOutError the outcome is open: commit again."""
+        manager = self._transactional()
+        with self.lock:
+            manager.begin_commit()
+        await self._end(manager, State.COMMITTING, "commit", timeout_ms)
+
+    async def abort(self, timeout_ms: float | None = None) -> None:
+        """Abort: what waits is dropped, what is under way is waited for."""
+        manager = self._transactional()
+        outcomes: list[Callable[[], None]] = []
+        with self.lock:
+            manager.begin_abort()
+            for batch in self.accumulator.take_waiting(undrained_only=True):
+                self._finish(batch, errors.AbortableError("the transaction was aborted"), outcomes)
+        for outcome in outcomes:
+            outcome()
+        await self._end(manager, State.ABORTING, "abort", timeout_ms)
+
+    async def _end(self, manager: TransactionManager, ending: State, what: str, timeout_ms: float | None) -> None:
+        timeout = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
+        self.accumulator.flushing += 1
+        try:
+            await self.until(lambda: manager.state not in (ending, State.INITIALIZING), timeout, what)
+        finally:
+            self.accumulator.flushing -= 1
+        manager.require_no_error()
+
+    async def flush(self, timeout_ms: float | None = None) -> None:
+        """Send everything now and wait for every answer; failures are in the records' futures."""
+        with self.lock:
+            batches = deque(self.accumulator.incomplete())
+            self.accumulator.flushing += 1
+        try:
+            timeout = float("inf") if timeout_ms is None else timeout_ms
+            await self.until(lambda: _all_done(batches), min(timeout, 2**31), "flush")
+        finally:
+            self.accumulator.flushing -= 1
+
+    async def close(self, timeout_ms: float | None = None, *, detach: bool = False) -> None:
+        """Send what is left, abort an open transaction (unless `detach`), hang up."""
+        if self.closed:
+            return
+        timeout = self.options["delivery_timeout_ms"] if timeout_ms is None else timeout_ms
+        manager = self.manager
+        try:
+            if manager is not None and manager.transactional and not detach:
+                if manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+                    await self.abort(timeout)
+            else:
+                await self.flush(timeout)
+        finally:
+            await self._hang_up()
+
+    async def _hang_up(self) -> None:
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await self.cluster.close()
+        outcomes: list[Callable[[], None]] = []
+        with self.lock:
+            for batch in self.accumulator.incomplete():
+                self._finish(batch, errors.ConnectionFailedError("the producer was closed before the answer"), outcomes)
+        for outcome in outcomes:
+            outcome()
+        self._changed()
+
+
+def _all_done(batches: deque[Batch]) -> bool:
+    """Whether all have their outcome; those at the front that have are taken out."""
+    while batches and batches[0].done:
+        batches.popleft()
+    return not batches
+
+
+def _unnumbered(batch: Batch) -> None:
+    """Idempotence is off: a drained batch gets no sequence."""
+    batch.in_retry = False

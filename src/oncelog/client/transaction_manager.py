@@ -1,0 +1,327 @@
+"""The producer's half of the exactly-once machinery, without any I/O (KIP-98, 360, 447, 588, 890).
+
+Two things live here: the sequence numbers of an idempotent producer (`sequences`), and the state of a transactional one:
+
+    UNINITIALIZED -> INITIALIZING -> READY -> IN_TRANSACTION -> COMMITTING -> READY
+                                                  |     \\          |
+                                                  |      \\         v
+                                                  |       -> ABORTABLE_ERROR
+                                                  v               |
+                                     READY <- ABORTING <----------+         (any) -> FATAL_ERROR
+
+Legal transitions are the table `LEGAL`. What the coordinator has to be told comes out of `next_request`, its answers go in
+through `handle` (both in `oncelog.client.coordination`, which knows the messages and their errors). With
+transaction.version 2 ("TV2") partitions join a transaction by being written to, every end of a transaction brings a new
+epoch, and a commit without anything written is not sent at all; before it ("TV1") partitions are added by a request, and
+after an error the epoch is renewed by InitProducerId.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from oncelog import errors
+from oncelog.client.batch import Batch, TopicPartition
+from oncelog.client.sequences import Sequences
+from oncelog.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from oncelog.client.group import GroupMetadata
+
+
+class State(Enum):
+    """Where a transactional producer stands."""
+
+    UNINITIALIZED = "uninitialized"
+    INITIALIZING = "initializing"
+    READY = "ready"
+    IN_TRANSACTION = "in transaction"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    ABORTABLE_ERROR = "abortable error"
+    FATAL_ERROR = "fatal error"
+
+
+LEGAL: dict[State, frozenset[State]] = {
+    State.UNINITIALIZED: frozenset({State.INITIALIZING}),
+    State.INITIALIZING: frozenset({State.READY, State.ABORTABLE_ERROR, State.UNINITIALIZED}),
+    State.READY: frozenset({State.IN_TRANSACTION}),
+    State.IN_TRANSACTION: frozenset({State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR}),
+    State.COMMITTING: frozenset({State.READY, State.INITIALIZING, State.ABORTABLE_ERROR}),
+    State.ABORTING: frozenset({State.READY, State.INITIALIZING}),
+    State.ABORTABLE_ERROR: frozenset({State.ABORTING, State.ABORTABLE_ERROR}),
+    State.FATAL_ERROR: frozenset(),
+}
+"""Besides these, FATAL_ERROR can be reached from everywhere."""
+
+
+class Offsets(NamedTuple):
+    """Offsets of a group that go into the transaction: partition -> (next offset, leader epoch, metadata)."""
+
+    group: GroupMetadata
+    offsets: dict[TopicPartition, tuple[int, int, str]]
+
+
+FATAL_FOR_PRODUCE = frozenset(
+    {
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+
+
+class TransactionManager:
+    """State of one producer with idempotence; `transactional_id` None: idempotence only."""
+
+    def __init__(self, transactional_id: str | None, transaction_timeout_ms: int = 60_000) -> None:
+        self.transactional_id = transactional_id
+        self.timeout_ms = transaction_timeout_ms
+        self.state = State.UNINITIALIZED
+        self.error: errors.KafkaError | None = None
+        self.sequences = Sequences()
+        self.version = 0
+        """transaction.version of the cluster, as far as this client can use it: 0, 1 or 2."""
+        self.bump_required = False
+        """TV1: the epoch is to be renewed by InitProducerId when the transaction has ended."""
+        self.started = False
+        """Whether the coordinator may know of the transaction, so that it has to be ended there."""
+        self.partitions: set[TopicPartition] = set()
+        self.new_partitions: set[TopicPartition] = set()
+        self.adding: set[TopicPartition] = set()
+        self.groups: dict[str, bool] = {}
+        """Groups of the transaction; True once the coordinator knows."""
+        self.offsets: list[Offsets] = []
+        self.skip_end = False
+        self.end_attempts = 0
+        self.first_offsets: dict[TopicPartition, int] = {}
+
+    # -- what a producer asks -------------------------------------------------------------------------------------
+
+    @property
+    def transactional(self) -> bool:
+        """Whether there is a transactional id."""
+        return self.transactional_id is not None
+
+    @property
+    def producer_id(self) -> int:
+        """Producer id, -1 while there is none."""
+        return self.sequences.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        """Epoch, -1 while there is none."""
+        return self.sequences.epoch
+
+    @property
+    def implicit(self) -> bool:
+        """Whether partitions join by being written to (TV2)."""
+        return self.version >= 2
+
+    def to(self, state: State) -> None:
+        """Go to another state; UsageError if that is not legal."""
+        if state is not State.FATAL_ERROR and state not in LEGAL[self.state]:
+            self.require_no_error()
+            raise errors.UsageError(f"the transaction is {self.state.value}: it cannot become {state.value}")
+        self.state = state
+
+    def require_no_error(self) -> None:
+        """Raise the error that the producer is in, if it is in one."""
+        if self.state in (State.FATAL_ERROR, State.ABORTABLE_ERROR) and self.error is not None:
+            raise self.error
+
+    def initialize(self) -> None:
+        """Ask for producer id and epoch (`init_transactions`); may be called again while it is under way."""
+        if self.state is not State.INITIALIZING:
+            self.to(State.INITIALIZING)
+
+    def begin(self) -> None:
+        """Begin a transaction; nobody is told before the first record."""
+        if self.state is State.IN_TRANSACTION:
+            raise errors.UsageError("a transaction is in progress already: commit or abort it first")
+        if self.state is State.UNINITIALIZED:
+            raise errors.UsageError("init_transactions() comes before the first transaction")
+        self.to(State.IN_TRANSACTION)
+        self.first_offsets = {}
+
+    def begin_commit(self) -> None:
+        """Commit once everything sent is acknowledged."""
+        if self.state is State.COMMITTING:
+            return
+        if self.state is State.READY:
+            raise errors.UsageError("there is no transaction to commit: begin one first")
+        self.to(State.COMMITTING)
+
+    def begin_abort(self) -> None:
+        """Abort; also the way out of an abortable error."""
+        if self.state is State.ABORTING:
+            return
+        if self.state is State.READY:
+            raise errors.UsageError("there is no transaction to abort: begin one first")
+        mapping_lost = self.error is not None and self.error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        self.to(State.ABORTING)
+        self.error = None
+        self.skip_end = mapping_lost
+        self.bump_required |= mapping_lost
+        self.offsets.clear()
+        self.new_partitions.clear()
+
+    def set_version(self, version: int) -> None:
+        """The cluster's transaction.version; asked for between transactions. An upgrade takes a new epoch first."""
+        if version >= 2 and self.version == 1:
+            self.bump_required = True
+        self.version = version
+
+    def may_append(self, tp: TopicPartition) -> None:
+        """Check that a record may be sent now, and note its partition; UsageError, KafkaError."""
+        if self.state is State.FATAL_ERROR and self.error is not None:
+            raise self.error
+        if not self.transactional:
+            return
+        if self.state is not State.IN_TRANSACTION:
+            self.require_no_error()
+            raise errors.UsageError(f"records are sent inside a transaction, but this producer is {self.state.value}")
+        if tp in self.partitions or tp in self.new_partitions or tp in self.adding:
+            return
+        if self.implicit:
+            self.partitions.add(tp)
+            self.started = True
+        else:
+            self.new_partitions.add(tp)
+
+    def add_offsets(self, group: GroupMetadata, offsets: Mapping[TopicPartition, tuple[int, int, str]]) -> None:
+        """Commit offsets of a group with the transaction."""
+        if self.state is not State.IN_TRANSACTION:
+            self.require_no_error()
+            raise errors.UsageError(f"offsets are sent inside a transaction, but this producer is {self.state.value}")
+        if offsets:
+            self.groups.setdefault(group.group_id, False)
+            self.offsets.append(Offsets(group, dict(offsets)))
+
+    # -- batches --------------------------------------------------------------------------------------------------
+
+    def holds_back(self, batch: Batch) -> bool:
+        """Whether a batch has to wait: no producer id yet, its partition not in the transaction, sequences in doubt."""
+        if self.state is State.FATAL_ERROR or self.sequences.producer_id < 0:
+            return True
+        if self.transactional and batch.tp not in self.partitions:
+            return True
+        return self.sequences.holds_back(batch)
+
+    def assign(self, batch: Batch) -> None:
+        """Give a drained batch its sequence; one that has one keeps it."""
+        self.sequences.assign(batch, transactional=self.transactional)
+
+    def delivered(self, batch: Batch, base_offset: int) -> None:
+        """A batch is in the log."""
+        self.sequences.delivered(batch, base_offset)
+        if self.transactional and base_offset >= 0:
+            first = self.first_offsets.get(batch.tp)
+            if first is None or base_offset < first:
+                self.first_offsets[batch.tp] = base_offset
+
+    def can_retry(self, batch: Batch, code: ErrorCode, log_start_offset: int) -> bool:
+        """Whether a batch answered with an error should be sent again (TransactionManager.canRetry)."""
+        sequences = self.sequences
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            in_doubt = sequences.is_unresolved(batch.tp)
+            if not in_doubt and (batch.sequence_reset or not sequences.is_next(batch)):
+                return True  # an earlier one has to be sent again first
+            if not self.transactional:
+                if not in_doubt or sequences.follows_unresolved(batch):
+                    sequences.request_bump(batch.tp)
+                return True
+            return False
+        if code is ErrorCode.UNKNOWN_PRODUCER_ID:
+            if log_start_offset < 0 or batch.sequence_reset:
+                return True
+            if not self.transactional:
+                sequences.request_bump(batch.tp)
+                return True
+            if sequences.last_acked_offset(batch.tp) < log_start_offset:
+                sequences.restart(batch.tp)
+                return True
+            return False
+        if code is ErrorCode.INVALID_PRODUCER_EPOCH and not self.transactional:
+            if batch.producer_epoch == sequences.epoch:
+                sequences.request_bump(batch.tp)
+            return True
+        return code.retriable
+
+    def failed(self, batch: Batch, error: errors.KafkaError) -> None:
+        """A batch will not be sent again."""
+        self.sequences.remove(batch)
+        self.fail_with(error)
+        if self.state is not State.FATAL_ERROR and not self.transactional and batch.base_sequence >= 0:
+            self.sequences.request_bump(batch.tp)
+
+    def expired(self, batch: Batch, error: errors.KafkaError) -> None:
+        """A batch ran out of time; if it was sent, it may be in the log, and its sequences are in doubt."""
+        self.sequences.remove(batch)
+        if self.transactional:
+            self.fail_with(error)
+        if batch.base_sequence >= 0:
+            self.sequences.mark_unresolved(batch)
+
+    def resolve(self) -> None:
+        """Reset check at the beginning of a sender turn: settle sequences in doubt, renew the epoch where needed."""
+        lost = self.sequences.resolve()
+        if lost and self.transactional:
+            self.bump_required |= not self.implicit
+            if self.state in (State.IN_TRANSACTION, State.COMMITTING):
+                self.fail_with(errors.AbortableError("a batch expired and its sequence numbers are in doubt"))
+        elif lost:
+            for tp in lost:
+                self.sequences.request_bump(tp)
+        if not self.transactional:
+            self.sequences.bump_if_requested()
+
+    # -- errors ---------------------------------------------------------------------------------------------------
+
+    def fail_with(self, error: errors.KafkaError) -> None:
+        """Take in an error of a batch: fatal, or abortable for a transaction; nothing for idempotence alone."""
+        if error.code in FATAL_FOR_PRODUCE or isinstance(error, errors.FencedError):
+            self.fatal(error)
+        elif self.transactional:
+            if not self.implicit and self.state is not State.ABORTING:
+                self.bump_required = True
+            self.abortable(error)
+
+    def fatal(self, error: errors.KafkaError) -> None:
+        """The producer cannot go on."""
+        if self.state is not State.FATAL_ERROR:
+            self.error = error
+            self.to(State.FATAL_ERROR)
+
+    def abortable(self, error: errors.KafkaError) -> None:
+        """The transaction cannot be committed; while it is being aborted anyway, nothing changes."""
+        if self.state in (State.IN_TRANSACTION, State.COMMITTING, State.INITIALIZING):
+            self.error = error
+            self.to(State.ABORTABLE_ERROR)
+
+    # -- ends -----------------------------------------------------------------------------------------------------
+
+    def ended(self, producer_id: int = -1, epoch: int = -1) -> None:
+        """The transaction has ended; TV2 hands out the epoch of the next one."""
+        if producer_id >= 0:
+            self.sequences.set_producer(producer_id, epoch)
+        self.started = self.skip_end = False
+        self.end_attempts = 0
+        self.partitions.clear()
+        self.new_partitions.clear()
+        self.adding.clear()
+        self.groups.clear()
+        self.offsets.clear()
+        self.error = None
+        self.to(State.INITIALIZING if self.bump_required else State.READY)
+
+    def initialized(self, producer_id: int, epoch: int) -> None:
+        """Producer id and epoch are there (again)."""
+        self.sequences.set_producer(producer_id, epoch)
+        self.bump_required = False
+        self.error = None
+        self.to(State.READY)
