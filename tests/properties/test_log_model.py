@@ -61,6 +61,7 @@ class LogMachine(RuleBasedStateMachine):
         self.batches: list[Batch] = []
         self.counter = 0
         self.snapshot_end = 0
+        self.flushed = 0
 
     # --- the model ---
 
@@ -217,7 +218,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def stop_and_start(self) -> None:
         self.log.close()
-        self.snapshot_end = self.end
+        self.snapshot_end = self.flushed = self.end
         self.reopen(clean=True)
 
     def forget_by_crash(self) -> None:
@@ -239,6 +240,7 @@ class LogMachine(RuleBasedStateMachine):
         content = self.disk.files[active.path]
         del content.data[-torn:]
         self.batches.pop()
+        self.flushed = min(self.flushed, self.end)
         self.reopen(clean=False)
         self.forget_by_crash()
 
@@ -248,6 +250,21 @@ class LogMachine(RuleBasedStateMachine):
             del self.disk.files[path]
         self.reopen(clean=False)
         self.forget_by_crash()
+
+    @rule()
+    def flush(self) -> None:
+        self.log.flush()
+        self.flushed = self.end
+
+    @rule(data=st.data())
+    def crash_the_machine(self, data: st.DataObject) -> None:
+        """Of what was not flushed any part may be lost; what is left is the beginning of what was written."""
+        self.disk.crash(lambda low, high: data.draw(st.integers(low, high)))
+        self.reopen(clean=False)
+        self.forget_by_crash()
+        end = self.log.log_end_offset
+        assert end >= self.flushed
+        self.batches = [written for written in self.batches if written.end <= end]
 
     # --- what must hold ---
 

@@ -46,9 +46,6 @@ class CrashDisk:
             synced = content.synced if content.synced is not None else b""
             if content.data.startswith(synced):
                 keep = choose(len(synced), len(content.data))
-                if keep == 0 and content.synced is None and choose(0, 1):
-                    del self.files[path]
-                    continue
                 content.data = content.data[:keep]
             elif not choose(0, 1):
                 content.data = bytearray(synced)

@@ -280,17 +280,23 @@ class Loader:
         rebuild_state(self._state, segments[:first], self._snapshots, min(log_start, base), base, self._now_ms)
         for slot in range(first, len(segments)):
             segment = segments[slot]
+            if segment.base_offset > self._state.end_offset and not self._config.compact:
+                return self._cut_behind(segments, slot)
             self._state.end_offset = segment.base_offset
             whole = self._recover_segment(segment)
             segment.finish()
             if self._state.end_offset > segments[0].base_offset:
                 self._snapshots.take(self._state)
             if not whole:
-                for rest in segments[slot + 1 :]:
-                    logger.warning("removing %s, which follows damaged data", rest.path)
-                    rest.delete()
-                return segments[: slot + 1]
+                return self._cut_behind(segments, slot + 1)
         return segments
+
+    def _cut_behind(self, segments: list[Segment], end: int) -> list[Segment]:
+        """Remove the segments from ``end`` on: what they follow is damaged or lost, and a log has no holes."""
+        for segment in segments[end:]:
+            logger.warning("removing %s, which follows lost data", segment.path)
+            segment.delete()
+        return segments[:end]
 
     def _recover_segment(self, segment: Segment) -> bool:
         """Read one segment and cut it off where it is damaged; return whether it was whole."""

@@ -427,3 +427,13 @@ def test_an_empty_folder_gets_no_snapshot() -> None:
     disk.files[name(0)].data.clear()
     log = reopen(disk)
     assert (log.log_end_offset, [path for path in disk.files if path.endswith(".snapshot")]) == (0, [])
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_log_has_no_holes_unless_it_is_compacted(compact: bool) -> None:
+    disk, log = filled()
+    bases = [segment.base_offset for segment in log.segments]
+    disk.files[name(bases[1])].data.clear()
+    log = reopen(disk, LogConfig(segment_bytes=600, compact=compact))
+    assert log.log_end_offset == (40 if compact else bases[1])
+    assert disk.exists(name(bases[2])) is compact
