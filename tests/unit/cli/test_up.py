@@ -1,0 +1,245 @@
+"""`oncelog up` as a user meets it: one line when ready, one broker that comes back, clean ends, clear errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.processes import ManagedProcess, accepts, children, gone, wait_until
+from support.servers import OncelogCluster
+
+ONCELOG = Path(sys.executable).with_name("oncelog")
+NewCluster = Callable[..., OncelogCluster]
+
+
+def errors_of(cluster: OncelogCluster) -> str:
+    return cluster.process.stderr_path.read_text()
+
+
+def run(*arguments: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> tuple[int, str, str]:
+    """Runs a command that ends by itself: (exit status, stdout, stderr)."""
+    command = [str(part) for part in (ONCELOG, *arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **(env or {})}, cwd=cwd
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_ready_line_and_clean_stop(new_cluster: NewCluster) -> None:
+    cluster = new_cluster()
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", cluster.bootstrap)
+    assert list(cluster.process.lines()) == [f"BROKERS={cluster.bootstrap}"]
+    assert "[KafkaServer id=1] started" in errors_of(cluster)
+    assert accepts(cluster.bootstrap)
+    pid = cluster.broker_pid()
+    assert pid in children(cluster.process.pid)
+    assert cluster.stop() == 0
+    assert gone(pid)
+    assert not (cluster.data / "broker-1" / "broker.pid").exists()
+    assert (cluster.data / "broker-1" / ".kafka_cleanshutdown").exists()
+    assert not accepts(cluster.bootstrap)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_other_signals_stop_it_as_cleanly(new_cluster: NewCluster, number: signal.Signals) -> None:
+    cluster = new_cluster()
+    os.kill(cluster.process.pid, number)
+    assert cluster.process.popen.wait(30) == 0
+    assert (cluster.data / "broker-1" / ".kafka_cleanshutdown").exists()
+
+
+def test_ctrl_c_reaches_both_processes_and_still_ends_cleanly(new_cluster: NewCluster) -> None:
+    cluster = new_cluster()
+    os.killpg(cluster.process.pid, signal.SIGINT)
+    assert cluster.process.popen.wait(30) == 0
+    assert (cluster.data / "broker-1" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_killed_broker_comes_back_on_its_port(new_cluster: NewCluster) -> None:
+    cluster = new_cluster()
+    pids = [cluster.broker_pid()]
+    for _ in range(2):
+        cluster.kill()
+        cluster.process.wait_for(lambda: cluster.broker_pid() not in pids, "a new process id")
+        cluster.wait_ready()
+        pids.append(cluster.broker_pid())
+    assert len(set(pids)) == 3
+    assert len(list(cluster.process.lines())) == 1
+    assert errors_of(cluster).count("oncelog: broker 1 ended by signal 9, starting it again") == 2
+    assert cluster.stop() == 0
+
+
+def test_no_restart(new_cluster: NewCluster) -> None:
+    cluster = new_cluster(arguments=("--no-restart",))
+    cluster.kill()
+    assert cluster.process.popen.wait(30) == 1
+    assert "oncelog: broker 1 ended by signal 9\n" in errors_of(cluster)
+
+
+def test_a_broker_whose_supervisor_is_killed_stops_and_the_next_up_waits_for_it(new_cluster: NewCluster) -> None:
+    cluster = new_cluster()
+    pid = cluster.broker_pid()
+    os.kill(cluster.process.pid, signal.SIGKILL)
+    cluster.process.popen.wait()
+    cluster.start()  # at once: the broker before it may still be closing its logs
+    wait_until(lambda: gone(pid), "the orphan ends")
+    assert cluster.broker_pid() != pid
+
+
+def test_a_second_up_on_the_same_folder_is_an_error(new_cluster: NewCluster) -> None:
+    cluster = new_cluster()
+    status, out, err = run("up", "--port", "0", "--data", cluster.data)
+    assert (status, out) == (1, "")
+    assert err == (
+        f"oncelog: the folder {cluster.data} is in use by process {cluster.process.pid}:"
+        " stop that one or choose another folder\n"
+    )
+    assert accepts(cluster.bootstrap)
+
+
+def test_a_broker_of_its_own_on_the_same_folder_is_an_error(new_cluster: NewCluster, tmp_path: Path) -> None:
+    cluster = new_cluster()
+    config = tmp_path / "server.properties"
+    config.write_text(f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={cluster.data / 'broker-1'}\n")
+    status, _, err = run("broker", "--config", config)
+    assert status == 1
+    assert f"is in use by process {cluster.broker_pid()}" in err
+
+
+def test_files_of_a_dead_broker_do_not_matter(new_cluster: NewCluster) -> None:
+    cluster = new_cluster()
+    cluster.process.kill()  # both processes, so nothing is tidied up
+    assert (cluster.data / "broker-1" / "broker.pid").exists()
+    (cluster.data / "broker-1" / "broker.pid").write_text(f"{os.getpid()}\n")  # its number belongs to somebody else now
+    cluster.start()
+    assert cluster.broker_pid() != os.getpid()
+    assert cluster.stop() == 0
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, out, err = run("up", "--port", str(port), "--data", tmp_path / "data")
+    assert (status, out) == (1, "")
+    hint = "choose another with --port, 0 takes a free one"
+    assert err == f"oncelog: port {port} of 127.0.0.1:{port} is in use: {hint}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--brokers", "3"], 1, "oncelog: --brokers: this version runs one broker; leave it out or give 1\n"),
+        (["--set", "num.partitions=x"], 1, "oncelog: num.partitions must be a whole number, not 'x'\n"),
+        (["--set", "nonsense"], 1, "oncelog: --set takes KEY=VALUE, not 'nonsense'\n"),
+        (["--host", "not-a-host.invalid"], 1, "oncelog: cannot listen on 'not-a-host.invalid': "),
+        (["--data", "/proc/nowhere"], 1, "oncelog: cannot use the folder /proc/nowhere: "),
+        (["--port", "70000"], 2, "70000 is not in the range"),
+        (["--topic", "a:0"], 2, "--topic takes NAME[:PARTITIONS[:REPLICATION-FACTOR]], not 'a:0'"),
+        (["--topic", "a:1:2"], 2, "replication factor 2 needs as many brokers"),
+        (["--topic", "a/b"], 2, "topic name 'a/b' may hold only"),
+        (["--ephemeral", "--data", "x"], 2, "--data and --ephemeral exclude each other"),
+        (["--no-such-flag"], 2, "No such option"),
+    ],
+)
+def test_errors_are_one_sentence(tmp_path: Path, arguments: list[str], status: int, message: str) -> None:
+    got, out, err = run("up", "--port", "0", *arguments, cwd=tmp_path)
+    assert (got, out) == (status, "")
+    assert message in err
+    assert "Traceback" not in err
+    if status == 1:
+        assert err.count("\n") == 1
+
+
+def test_settings_from_file_environment_and_flags(new_cluster: NewCluster, tmp_path: Path) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text("num.partitions=2\nlog.retention.hours=5\nlog.dirs=/nowhere\nfile.only.key=1\n")
+    cluster = new_cluster(
+        arguments=("--config", str(config)),
+        settings={"group.initial.rebalance.delay.ms": "7"},
+        env={"KAFKA_NUM_PARTITIONS": "4", "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "9"},
+    )
+    shown = json.loads(run("cluster", "describe", "-b", cluster.bootstrap, "--configs", "--format", "json")[1])
+    configs = shown["brokers"][0]["configs"]
+    assert configs["num.partitions"] == "4"
+    assert configs["log.retention.ms"] == "18000000"
+    assert configs["group.initial.rebalance.delay.ms"] == "7"
+    assert "unknown setting file.only.key" in errors_of(cluster)
+    assert "log.dirs has no effect on `oncelog up`" in errors_of(cluster)
+
+
+def test_topics_are_there_when_it_is_ready_and_not_made_twice(new_cluster: NewCluster) -> None:
+    cluster = new_cluster(arguments=("--topic", "one", "--topic", "many:3"))
+    for _ in range(2):
+        topics = json.loads(run("topic", "list", "-b", cluster.bootstrap, "--format", "json")[1])
+        assert {topic["name"]: topic["partitions"] for topic in topics} == {"one": 1, "many": 3}
+        cluster.stop()
+        cluster.start()
+
+
+def test_ephemeral_leaves_nothing(tmp_path: Path) -> None:
+    command = [ONCELOG, "up", "--port", "0", "--ephemeral"]
+    process = ManagedProcess(command, tmp_path / "out", "up", {**os.environ, "TMPDIR": str(tmp_path)})
+    try:
+        process.wait_for(lambda: list(process.lines()), "ready")
+        assert len(list(tmp_path.glob("oncelog-*"))) == 1
+        assert process.stop() == 0
+        assert list(tmp_path.glob("oncelog-*")) == []
+    finally:
+        process.kill()
+
+
+def test_a_single_broker_from_a_properties_file(tmp_path: Path) -> None:
+    config = tmp_path / "server.properties"
+    data = tmp_path / "logs"
+    config.write_text(f"node.id=5\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={data}\n")
+    process = ManagedProcess([ONCELOG, "broker", "--config", config], tmp_path, "broker")
+    try:
+        process.wait_for(
+            lambda: "[KafkaServer id=5] started" in process.stderr_path.read_text(), "the broker says that it is ready"
+        )
+        assert int((data / "broker.pid").read_text()) == process.pid
+        assert process.stop() == 0
+    finally:
+        process.kill()
+
+
+def test_help_imports_no_verb_and_up_no_client() -> None:
+    code = """
+import sys
+from click.testing import CliRunner
+from oncelog.cli.app import oncelog
+result = CliRunner().invoke(oncelog, ["--help"])
+assert result.exit_code == 0 and "topic" in result.output, result.output
+assert not any(name.startswith("oncelog.cli.") and name != "oncelog.cli.app" for name in sys.modules)
+import oncelog.cli.up
+heavy = {"asyncio", "oncelog.client", "oncelog.broker.broker", "rich", "numpy", "pyarrow", "logging"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_broker_imports_nothing_heavy() -> None:
+    code = """
+import sys
+import oncelog.broker.process, oncelog.broker.broker, oncelog.cluster.tree_sqlite, oncelog.log.disk
+heavy = {"numpy", "pyarrow", "numba", "rich", "click", "oncelog.client", "pandas"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_an_idle_broker_is_small(new_cluster: NewCluster) -> None:
+    cluster = new_cluster()
+    fields = Path(f"/proc/{cluster.broker_pid()}/status").read_text()
+    match = re.search(r"VmRSS:\s+(\d+) kB", fields)
+    assert match is not None
+    assert int(match[1]) < 80 * 1024
