@@ -94,6 +94,7 @@ def join(registry: Registry, joining: Joining, effects: Effects, now_ms: int) ->
     if not _has_room(registry, group, request.member_id):
         group.remove(request.member_id)
         effects.replies.append(joining.refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
+        rebalance.complete_if_all_joined(registry, group, effects, now_ms)  # it may have been the last one awaited
     elif not request.member_id:
         _join_new(registry, group, joining, effects, now_ms)
     else:

@@ -1,0 +1,617 @@
+"""Classic groups: joining, assigning, leaving, time-outs, static members; every error and what is written."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from oncelog.protocol.errors import ErrorCode as E
+from oncelog.protocol.messages.group_metadata_value import GroupMetadataValue
+from oncelog.protocol.messages.list_groups import ListGroupsRequest
+
+from oncelog.coordinator.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
+from oncelog.coordinator.groups.group import Group
+from oncelog.coordinator.groups.records import decode_record
+from oncelog.coordinator.groups.states import GroupState as S
+from oncelog.coordinator.groups.states import IllegalTransitionError
+from support.group_driver import (
+    GROUP,
+    RANGE,
+    REBALANCE_MS,
+    SESSION_MS,
+    GroupDriver,
+    Waiting,
+    subscription,
+)
+
+# Kafka's `ClassicGroupState`, written down again: from -> to.
+LEGAL = {
+    (S.PREPARING_REBALANCE, S.EMPTY),
+    (S.STABLE, S.PREPARING_REBALANCE),
+    (S.COMPLETING_REBALANCE, S.PREPARING_REBALANCE),
+    (S.EMPTY, S.PREPARING_REBALANCE),
+    (S.PREPARING_REBALANCE, S.COMPLETING_REBALANCE),
+    (S.COMPLETING_REBALANCE, S.STABLE),
+    *((state, S.DEAD) for state in S),
+}
+
+
+def last_group(driver: GroupDriver) -> GroupMetadataValue:
+    """The newest record of the group."""
+    for entry in reversed(driver.log):
+        assert entry.key is not None
+        record = decode_record(entry.key, entry.value)
+        if record is not None and isinstance(record.value, GroupMetadataValue):
+            return record.value
+    raise AssertionError("no group record")
+
+
+@pytest.mark.parametrize(("old", "new"), list(product(S, S)))
+def test_only_kafkas_transitions_are_legal(old: S, new: S) -> None:
+    group = Group(GROUP, 0)
+    group.state = old
+    if (old, new) in LEGAL:
+        group.transition_to(new, 5)
+        assert (group.state, group.previous_state, group.state_timestamp_ms) == (new, old, 5)
+    else:
+        with pytest.raises(IllegalTransitionError):
+            group.transition_to(new, 5)
+        assert group.state is old
+
+
+# -- one member -----------------------------------------------------------------------------------------------------
+
+
+def test_a_member_joins_syncs_and_leaves() -> None:
+    driver = GroupDriver()
+    first = driver.join()
+    assert (first.error, first.response.generation_id, first.response.member_id) == (
+        E.MEMBER_ID_REQUIRED, -1, "client-1",
+    )  # fmt: skip
+    member = first.response.member_id
+    assert driver.group.state is S.EMPTY
+    assert last_group(driver).generation == 0
+    joined = driver.join(member)
+    assert joined.response is None
+    assert driver.group.state is S.PREPARING_REBALANCE
+    driver.pass_time(0)
+    assert driver.group.state is S.COMPLETING_REBALANCE
+    response = joined.response
+    assert (response.generation_id, response.protocol_type, response.protocol_name) == (1, "consumer", "range")
+    assert (response.leader, response.member_id, response.skip_assignment) == (member, member, False)
+    assert [(other.member_id, other.metadata) for other in response.members] == [(member, subscription("t"))]
+    synced = driver.sync(member, 1, {member: b"mine"})
+    assert (synced.response.assignment, synced.response.protocol_name) == (b"mine", "range")
+    assert driver.group.state is S.STABLE
+    written = last_group(driver)
+    assert (written.generation, written.leader, written.protocol) == (1, member, "range")
+    assert [(m.member_id, m.client_id, m.client_host, m.assignment, m.session_timeout, m.rebalance_timeout)
+            for m in written.members] == [(member, "client", "/host", b"mine", SESSION_MS, REBALANCE_MS)]  # fmt: skip
+    assert driver.heartbeat(member, 1) is E.NONE
+    assert driver.leave((member, None)).response.members[0].error_code == E.NONE
+    assert driver.group.state is S.EMPTY
+    written = last_group(driver)
+    assert (written.generation, written.members, written.protocol_type) == (2, [], "consumer")
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_old_clients_join_in_one_step(version: int) -> None:
+    driver = GroupDriver()
+    joined = driver.join(version=version)
+    driver.pass_time(0)
+    assert joined.response.generation_id == 1
+    member = driver.group.members[joined.response.member_id]
+    assert member.rebalance_timeout_ms == (SESSION_MS if version == 0 else REBALANCE_MS)
+
+
+def test_a_member_id_that_is_not_used_expires() -> None:
+    driver = GroupDriver()
+    member = driver.join().response.member_id
+    driver.pass_time(SESSION_MS - 1)
+    assert member in driver.group.pending_joins
+    driver.pass_time(1)
+    assert driver.group.pending_joins == {}
+    assert driver.join(member).error is E.UNKNOWN_MEMBER_ID
+
+
+def test_a_pending_member_holds_up_the_join_phase_until_it_expires() -> None:
+    driver = GroupDriver()
+    (leader,) = driver.stable_group(1)
+    driver.join()
+    rejoined = driver.join(leader)
+    assert rejoined.response is None
+    driver.pass_time(SESSION_MS)
+    assert rejoined.response.generation_id == 2
+
+
+def test_a_pending_member_may_leave() -> None:
+    driver = GroupDriver()
+    member = driver.join().response.member_id
+    assert driver.leave((member, None)).response.members[0].error_code == E.NONE
+    assert driver.join(member).error is E.UNKNOWN_MEMBER_ID
+
+
+# -- several members ------------------------------------------------------------------------------------------------
+
+
+def test_a_second_member_makes_a_rebalance() -> None:
+    driver = GroupDriver()
+    (one,) = driver.stable_group(1)
+    two, joined = driver.enter()
+    assert driver.heartbeat(one, 1) is E.REBALANCE_IN_PROGRESS
+    assert joined.response is None
+    rejoined = driver.join(one)
+    assert rejoined.response.generation_id == joined.response.generation_id == 2
+    assert [other.member_id for other in rejoined.response.members] == [one, two]
+    assert joined.response.members == []
+    assert joined.response.leader == one
+    follower = driver.sync(two, 2)
+    assert follower.response is None
+    leader = driver.sync(one, 2, {one: b"1", two: b"2"})
+    assert (leader.response.assignment, follower.response.assignment) == (b"1", b"2")
+    late = driver.sync(two, 2)
+    assert late.response.assignment == b"2"
+
+
+def test_members_without_an_assignment_get_an_empty_one() -> None:
+    driver = GroupDriver()
+    one, two = driver.stable_group(2)
+    driver.join(one)
+    driver.join(two)
+    follower = driver.sync(two, 2)
+    driver.sync(one, 2, {"stranger": b"x"})
+    assert follower.response.assignment == b""
+    assert {m.member_id: m.assignment for m in last_group(driver).members} == {one: b"", two: b""}
+
+
+def test_who_does_not_rejoin_in_time_is_out_and_another_leads() -> None:
+    driver = GroupDriver(GroupConfig(max_session_timeout_ms=10 * REBALANCE_MS))
+    one, two = driver.stable_group(2, session_ms=5 * REBALANCE_MS)
+    protocols = (("range", subscription("t", "u")),)
+    rejoined = driver.join(two, protocols=protocols, session_ms=5 * REBALANCE_MS)
+    driver.pass_time(REBALANCE_MS - 1)
+    assert rejoined.response is None
+    driver.pass_time(1)
+    assert rejoined.response.leader == two
+    assert driver.heartbeat(one, 1) is E.UNKNOWN_MEMBER_ID
+    assert driver.sync(one, 2).error is E.UNKNOWN_MEMBER_ID
+
+
+def test_who_does_not_sync_in_time_is_out() -> None:
+    driver = GroupDriver()
+    one, two = driver.stable_group(2, rebalance_ms=SESSION_MS // 2)
+    driver.join(one, rebalance_ms=SESSION_MS // 2)
+    driver.join(two, rebalance_ms=SESSION_MS // 2)
+    synced = driver.sync(one, 2, {})
+    assert synced.error is E.NONE
+    driver.pass_time(SESSION_MS // 2)
+    assert list(driver.group.members) == [one]
+    assert driver.group.state is S.PREPARING_REBALANCE
+
+
+def test_a_silent_member_is_out_after_its_session() -> None:
+    driver = GroupDriver()
+    one, two = driver.stable_group(2)
+    driver.pass_time(SESSION_MS - 1)
+    assert driver.heartbeat(one, 1) is E.NONE
+    driver.pass_time(1)
+    assert list(driver.group.members) == [one]
+    assert driver.group.state is S.PREPARING_REBALANCE
+    assert driver.heartbeat(two, 1) is E.UNKNOWN_MEMBER_ID
+    assert driver.join(one).response.generation_id == 2
+
+
+def test_commits_are_signs_of_life() -> None:
+    driver = GroupDriver()
+    (one,) = driver.stable_group(1)
+    driver.pass_time(SESSION_MS - 1)
+    driver.commit({("t", 0): 1}, member_id=one, generation=1)
+    driver.pass_time(SESSION_MS - 1)
+    assert list(driver.group.members) == [one]
+
+
+def test_who_waits_for_us_is_not_silent() -> None:
+    driver = GroupDriver()
+    one, two = driver.stable_group(2, rebalance_ms=5 * SESSION_MS)
+    waiting = driver.join(one, rebalance_ms=5 * SESSION_MS)
+    for _ in range(4):
+        driver.pass_time(SESSION_MS - 1)
+        assert driver.heartbeat(two, 1) is E.REBALANCE_IN_PROGRESS
+    assert waiting.response is None
+    assert one in driver.group.members
+    driver.join(two, rebalance_ms=5 * SESSION_MS)
+    assert waiting.response.generation_id == 2
+
+
+def test_a_new_member_that_went_away_while_it_waits_is_out_after_five_minutes() -> None:
+    long = 2 * NEW_MEMBER_JOIN_TIMEOUT_MS
+    driver = GroupDriver()
+    (one,) = driver.stable_group(1, rebalance_ms=long, session_ms=1_800_000)
+    two, joined = driver.enter(rebalance_ms=long)
+    driver.pass_time(NEW_MEMBER_JOIN_TIMEOUT_MS - 1)
+    assert two in driver.group.members
+    driver.pass_time(1)
+    assert list(driver.group.members) == [one]
+    assert joined.error is E.UNKNOWN_MEMBER_ID
+
+
+def test_the_initial_delay_waits_for_more_while_they_come() -> None:
+    driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=3000))
+    one, first = driver.enter()
+    driver.pass_time(2000)
+    _, second = driver.enter()
+    driver.pass_time(1000)
+    assert first.response is None  # somebody came: three seconds more
+    driver.pass_time(2999)
+    assert first.response is None
+    driver.pass_time(1)
+    assert first.response.leader == one
+    assert {other.member_id for other in first.response.members} == {one, second.response.member_id}
+
+
+def test_the_initial_delay_ends_with_the_rebalance_time_out() -> None:
+    driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=3000))
+    joins = [driver.enter(rebalance_ms=7000)[1]]
+    for _ in range(6):
+        driver.pass_time(1000)
+        joins.append(driver.enter(rebalance_ms=7000)[1])
+    driver.pass_time(999)
+    assert joins[0].response is None
+    driver.pass_time(1)
+    assert joins[0].response.generation_id == 1
+
+
+def test_a_lost_answer_is_given_again() -> None:
+    driver = GroupDriver()
+    one, two = driver.stable_group(2)
+    again = driver.join(two)
+    assert (again.response.generation_id, again.response.members) == (1, [])
+    assert driver.group.state is S.STABLE
+    driver.join(one)
+    driver.join(two)
+    assert driver.group.state is S.COMPLETING_REBALANCE
+    again = driver.join(one)
+    assert (again.response.generation_id, len(again.response.members)) == (2, 2)
+    assert driver.group.state is S.COMPLETING_REBALANCE
+
+
+def test_a_changed_subscription_and_a_rejoining_leader_make_a_rebalance() -> None:
+    driver = GroupDriver()
+    one, two = driver.stable_group(2)
+    assert driver.join(two, protocols=(("range", subscription("t", "u")),)).response is None
+    assert driver.group.state is S.PREPARING_REBALANCE
+    driver.join(one)
+    waiting = driver.sync(one, 2, {})
+    assert waiting.error is E.NONE
+    assert driver.join(one).response is None
+    assert driver.group.state is S.PREPARING_REBALANCE
+
+
+def test_a_change_while_the_assignment_is_made_sends_everybody_back() -> None:
+    driver = GroupDriver()
+    one, two = driver.stable_group(2)
+    driver.join(one)
+    driver.join(two)
+    waiting = driver.sync(two, 2)
+    rejoin = driver.join(one, protocols=(("range", subscription("u")),))
+    assert waiting.error is E.REBALANCE_IN_PROGRESS
+    assert rejoin.response is None
+    assert driver.join(two).response.generation_id == 3
+
+
+def test_leaving_ends_the_join_phase_of_the_rest() -> None:
+    driver = GroupDriver()
+    one, two = driver.stable_group(2)
+    waiting = driver.join(one)
+    assert waiting.response is None
+    driver.leave((two, None))
+    assert waiting.response.generation_id == 2
+
+
+def test_a_member_that_leaves_while_it_waits_is_told() -> None:
+    driver = GroupDriver()
+    one, two = driver.stable_group(2)
+    waiting = driver.join(one)
+    driver.leave((one, None))
+    assert waiting.error is E.UNKNOWN_MEMBER_ID
+    driver.join(two)
+    driver.enter()
+    driver.join(two)
+    syncing = driver.sync(two, driver.group.generation)
+    driver.leave((two, None))
+    assert syncing.error in (E.NONE, E.UNKNOWN_MEMBER_ID)
+
+
+# -- protocols ------------------------------------------------------------------------------------------------------
+
+
+def test_the_protocol_that_most_like_best_of_those_that_all_speak() -> None:
+    def speaks(*names: str) -> tuple[tuple[str, bytes], ...]:
+        return tuple((name, subscription("t")) for name in names)
+
+    driver = GroupDriver()
+    one, first = driver.enter(protocols=speaks("sticky", "range"))
+    driver.enter(protocols=speaks("range", "sticky"))
+    driver.enter(protocols=speaks("only-mine", "range", "sticky"))
+    driver.pass_time(0)
+    assert first.response.protocol_name == "range"
+    assert driver.join(one, protocols=speaks("other")).error is E.INCONSISTENT_GROUP_PROTOCOL
+    assert driver.join(protocols=speaks("only-mine")).error is E.INCONSISTENT_GROUP_PROTOCOL
+    assert driver.join(protocols=RANGE, protocol_type="connect").error is E.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_member_must_speak_something() -> None:
+    driver = GroupDriver()
+    assert driver.join(protocols=()).error is E.INCONSISTENT_GROUP_PROTOCOL
+    assert driver.join(protocol_type="").error is E.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_sync_names_the_protocol() -> None:
+    driver = GroupDriver()
+    (one,) = driver.stable_group(1)
+    assert driver.sync(one, 1, protocol="sticky").error is E.INCONSISTENT_GROUP_PROTOCOL
+    assert driver.sync(one, 1, protocol=None).error is E.NONE
+
+
+# -- errors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
+def test_session_time_outs_have_bounds(session_ms: int) -> None:
+    driver = GroupDriver()
+    assert driver.join(session_ms=session_ms).error is E.INVALID_SESSION_TIMEOUT
+    assert driver.coordinator.groups == {}
+
+
+def test_strangers_and_former_generations_are_told() -> None:
+    driver = GroupDriver()
+    assert driver.join("nobody").error is E.UNKNOWN_MEMBER_ID
+    assert driver.heartbeat("nobody", 1) is E.UNKNOWN_MEMBER_ID
+    assert driver.sync("nobody", 1).error is E.UNKNOWN_MEMBER_ID
+    assert driver.leave(("nobody", None)).response.members[0].error_code == E.UNKNOWN_MEMBER_ID
+    assert driver.leave(("nobody", None), version=2).error is E.UNKNOWN_MEMBER_ID
+    (one,) = driver.stable_group(1)
+    for generation in (0, 2):
+        assert driver.heartbeat(one, generation) is E.ILLEGAL_GENERATION
+        assert driver.sync(one, generation).error is E.ILLEGAL_GENERATION
+    assert driver.heartbeat("nobody", 1) is E.UNKNOWN_MEMBER_ID
+    assert driver.join("nobody").error is E.UNKNOWN_MEMBER_ID
+
+
+def test_a_full_group_takes_nobody() -> None:
+    driver = GroupDriver(GroupConfig(max_size=2))
+    ids = driver.stable_group(2)
+    full = driver.join()
+    assert (full.error, full.response.member_id) == (E.GROUP_MAX_SIZE_REACHED, "")
+    assert driver.group.state is S.STABLE
+    driver.leave((ids[0], None))
+    assert driver.join().error is E.MEMBER_ID_REQUIRED
+
+
+def test_a_group_that_is_over_its_new_size_shrinks() -> None:
+    driver = GroupDriver()
+    ids = driver.stable_group(3)
+    driver.config = GroupConfig(max_size=2)
+    driver.fail_over()
+    assert driver.group.state is S.PREPARING_REBALANCE
+    answers = [driver.join(member) for member in ids]
+    assert answers[2].error is E.GROUP_MAX_SIZE_REACHED
+    assert [answer.error for answer in answers[:2]] == [E.NONE, E.NONE]
+
+
+# -- static members (KIP-345) -----------------------------------------------------------------------------------------
+
+
+def static_group(driver: GroupDriver) -> tuple[str, str]:
+    """Ids of the members "a" (the leader) and "b", stable."""
+    one, two = driver.join(instance="a"), driver.join(instance="b")
+    driver.pass_time(0)
+    ids = one.response.member_id, two.response.member_id
+    driver.sync(ids[0], 1, {ids[0]: b"A", ids[1]: b"B"}, instance="a")
+    assert driver.sync(ids[1], 1, instance="b").response.assignment == b"B"
+    return ids
+
+
+def test_static_members_need_no_second_step_and_are_named_by_their_instance() -> None:
+    driver = GroupDriver()
+    one, two = static_group(driver)
+    assert one.startswith("a-")
+    assert two.startswith("b-")
+    assert [m.group_instance_id for m in last_group(driver).members] == ["a", "b"]
+
+
+@pytest.mark.parametrize(("version", "skips"), [(5, False), (8, False), (9, True)])
+def test_a_static_leader_comes_back_without_a_rebalance(version: int, skips: bool) -> None:
+    driver = GroupDriver()
+    one, two = static_group(driver)
+    back = driver.join(instance="a", version=version)
+    new = back.response.member_id
+    assert new != one
+    assert (back.error, back.response.generation_id) == (E.NONE, 1)
+    assert back.response.skip_assignment is skips
+    assert back.response.leader == (new if skips else one)
+    assert {m.member_id for m in back.response.members} == ({new, two} if skips else set())
+    assert driver.group.state is S.STABLE
+    assert last_group(driver).leader == new
+    assert driver.sync(new, 1, instance="a").response.assignment == b"A"
+    assert driver.heartbeat(one, 1, "a") is E.FENCED_INSTANCE_ID
+    assert driver.sync(one, 1, instance="a").error is E.FENCED_INSTANCE_ID
+    assert driver.join(one, instance="a").error is E.FENCED_INSTANCE_ID
+    assert driver.commit({("t", 0): 1}, member_id=one, generation=1, instance="a") is E.FENCED_INSTANCE_ID
+    assert driver.leave((one, "a")).response.members[0].error_code == E.FENCED_INSTANCE_ID
+    assert driver.heartbeat(new, 1, "stranger") is E.UNKNOWN_MEMBER_ID
+
+
+def test_a_static_follower_that_comes_back_does_not_lead() -> None:
+    driver = GroupDriver()
+    one, _ = static_group(driver)
+    back = driver.join(instance="b")
+    assert (back.response.leader, back.response.skip_assignment, back.response.members) == (one, False, [])
+
+
+def test_a_static_member_that_wants_another_protocol_makes_a_rebalance() -> None:
+    driver = GroupDriver()
+    both = (("range", subscription("t")), ("sticky", subscription("t")))
+    one = driver.join(instance="a", protocols=both)
+    driver.pass_time(0)
+    driver.sync(one.response.member_id, 1, {}, instance="a")
+    back = driver.join(instance="a", protocols=(both[1],))
+    assert (back.response.generation_id, back.response.protocol_name) == (2, "sticky")
+
+
+def test_a_static_member_that_comes_back_while_it_waits_fences_its_former_self() -> None:
+    driver = GroupDriver()
+    _, two = static_group(driver)
+    waiting = driver.join(two, instance="b", protocols=(("range", subscription("u")),))
+    back = driver.join(instance="b")
+    assert waiting.error is E.FENCED_INSTANCE_ID
+    assert back.response is None
+    assert driver.group.state is S.PREPARING_REBALANCE
+
+
+def test_static_members_keep_their_place_in_a_rebalance() -> None:
+    driver = GroupDriver()
+    one, two = static_group(driver)
+    rejoined = driver.join(one, instance="a")
+    for _ in range(REBALANCE_MS // (SESSION_MS - 1) + 1):
+        driver.heartbeat(two, 1, "b")
+        driver.pass_time(SESSION_MS - 1)
+    assert {m.member_id for m in rejoined.response.members} == {one, two}
+
+
+def test_a_rebalance_without_anybody_waits_on_for_static_members() -> None:
+    driver = GroupDriver()
+    one, two = static_group(driver)
+    third, _ = driver.enter()
+    driver.leave((third, None))
+    for _ in range(REBALANCE_MS // (SESSION_MS - 1) + 2):
+        driver.heartbeat(one, 1, "a")
+        driver.heartbeat(two, 1, "b")
+        driver.pass_time(SESSION_MS - 1)
+    assert driver.group.state is S.PREPARING_REBALANCE
+    driver.join(one, instance="a")
+    assert driver.join(two, instance="b").response.generation_id == 2
+
+
+def test_an_administrator_removes_static_members_in_one_request() -> None:
+    driver = GroupDriver()
+    static_group(driver)
+    answer = driver.leave(("", "a"), ("", "stranger"), ("", "b"))
+    assert [member.error_code for member in answer.response.members] == [E.NONE, E.UNKNOWN_MEMBER_ID, E.NONE]
+    assert driver.group.state is S.EMPTY
+    assert driver.group.static_members == {}
+
+
+# -- appends that fail ------------------------------------------------------------------------------------------------
+
+
+def test_an_assignment_that_cannot_be_written_is_not_given() -> None:
+    driver = GroupDriver()
+    one, two = driver.stable_group(2)
+    driver.join(one)
+    driver.join(two)
+    follower = driver.sync(two, 2)
+    driver.refuse = E.NOT_ENOUGH_REPLICAS
+    leader = driver.sync(one, 2, {one: b"1", two: b"2"})
+    assert leader.failed is follower.failed is E.NOT_ENOUGH_REPLICAS
+    assert driver.group.state is S.COMPLETING_REBALANCE
+    # Both look for the coordinator and join again: the generation is still theirs.
+    assert driver.join(one).response.generation_id == 2
+    assert driver.join(two).response.generation_id == 2
+    follower = driver.sync(two, 2)
+    assert driver.sync(one, 2, {one: b"3", two: b"4"}).response.assignment == b"3"
+    assert follower.response.assignment == b"4"
+    assert driver.group.state is S.STABLE
+
+
+def test_a_static_member_whose_return_cannot_be_written_has_not_returned() -> None:
+    driver = GroupDriver()
+    one, _ = static_group(driver)
+    driver.refuse = E.NOT_ENOUGH_REPLICAS
+    assert driver.join(instance="a").failed is E.NOT_ENOUGH_REPLICAS
+    assert driver.heartbeat(one, 1, "a") is E.NONE
+    back = driver.join(instance="a")
+    assert back.error is E.NONE
+    assert driver.heartbeat(one, 1, "a") is E.FENCED_INSTANCE_ID
+
+
+# -- fail-over --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stable_group_lives_on_with_a_new_coordinator() -> None:
+    driver = GroupDriver()
+    one, two = driver.stable_group(2)
+    driver.pass_time(SESSION_MS - 1)
+    driver.fail_over()
+    assert driver.group.state is S.STABLE
+    assert driver.heartbeat(one, 1) is E.NONE
+    assert driver.sync(two, 1).response.assignment == two.encode()
+    driver.pass_time(SESSION_MS)
+    assert driver.group.members == {}
+    assert driver.group.state is S.EMPTY
+    assert last_group(driver).generation == 2
+
+
+def test_an_unfinished_generation_is_forgotten_by_a_new_coordinator() -> None:
+    driver = GroupDriver()
+    (one,) = driver.stable_group(1)
+    driver.enter()
+    driver.join(one)
+    assert driver.group.generation == 2
+    driver.fail_over()
+    assert (driver.group.generation, list(driver.group.members)) == (1, [one])
+    assert driver.heartbeat(one, 2) is E.ILLEGAL_GENERATION
+
+
+# -- looking in -------------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_listed_by_state_and_type() -> None:
+    driver = GroupDriver()
+    driver.stable_group(1)
+
+    def listed(states: list[str], types: list[str]) -> list[tuple[str, str, str, str]]:
+        request = ListGroupsRequest(states_filter=states, types_filter=types)
+        return [
+            (group.group_id, group.protocol_type, group.group_state, group.group_type)
+            for group in driver.coordinator.list_groups(request)
+        ]
+
+    mine = [(GROUP, "consumer", "Stable", "Classic")]
+    assert listed([], []) == mine
+    assert listed(["stable", "Empty"], []) == mine
+    assert listed(["Empty"], []) == []
+    assert listed([], ["CLASSIC"]) == mine
+    assert listed([], ["consumer"]) == []
+
+
+def test_groups_are_described() -> None:
+    driver = GroupDriver()
+    (one,) = driver.stable_group(1)
+    described = driver.coordinator.describe_group(GROUP, 6)
+    assert (described.group_state, described.protocol_type, described.protocol_data) == (
+        "Stable", "consumer", "range",
+    )  # fmt: skip
+    (member,) = described.members
+    assert (member.member_id, member.client_id, member.client_host) == (one, "client", "/host")
+    assert (member.member_metadata, member.member_assignment) == (subscription("t"), one.encode())
+    driver.join(one)
+    described = driver.coordinator.describe_group(GROUP, 6)
+    assert (described.group_state, described.protocol_data) == ("CompletingRebalance", "")
+    assert described.members[0].member_metadata == b""
+
+
+@pytest.mark.parametrize(("version", "error"), [(5, E.NONE), (6, E.GROUP_ID_NOT_FOUND)])
+def test_what_is_not_there_is_dead(version: int, error: E) -> None:
+    described = GroupDriver().coordinator.describe_group("nothing", version)
+    assert (described.group_state, described.error_code) == ("Dead", error)
+
+
+def test_a_retried_join_answers_the_first_one_too() -> None:
+    driver = GroupDriver()
+    one, two = driver.stable_group(2)
+    first: Waiting = driver.join(one)
+    second = driver.join(one)
+    assert first.error is E.REBALANCE_IN_PROGRESS
+    driver.join(two)
+    assert second.response.generation_id == 2
