@@ -106,7 +106,9 @@ def test_a_record_count_that_lies_is_an_error() -> None:
 def test_any_binary_or_string_column_sliced_or_chunked(type_: pa.DataType) -> None:
     text = pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
     wanted = ["a", None, "", "dd", "e"] if text else [b"a", None, b"", b"dd", b"e"]
-    chunked = pa.chunked_array([pa.array(wanted[:2], type_), pa.array(["x", *wanted[2:]] if text else [b"x", *wanted[2:]], type_).slice(1)])
+    other = "x" if text else b"x"
+    tail = pa.array([other, *wanted[2:]], type_).slice(1)
+    chunked = pa.chunked_array([pa.array(wanted[:2], type_), tail])
     (encoded,) = encode_partition(None, chunked, timestamps=5)
     stamp(encoded.buffer, -1, -1, -1, transactional=False)
     expected = [None if value is None else value.encode() if isinstance(value, str) else value for value in wanted]
