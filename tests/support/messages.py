@@ -1,58 +1,166 @@
-"""Random messages of any class and version, for tests of the codec."""
+"""Random protocol messages from their declarations, and the same message as kio sees it.
+
+kio is an independent implementation of the protocol, generated from Kafka's schemas: the oracle for names, order,
+types, versions and bytes. It has richer types than the wire: durations, times, error codes, None for the zero UUID.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import datetime
+import importlib
+import io
+import typing
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.serial import entity_reader, entity_writer
 
 from oncelog.protocol.apis import ApiKey, messages
-from oncelog.protocol.messages import consumer_protocol, group_metadata_value, offset_commit_value, transaction_log
-from oncelog.protocol.schema import Field, Message
+from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey, GroupMetadataValue
+from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
+from oncelog.protocol.messages.transaction_log import TransactionLogKey, TransactionLogValue
+from oncelog.protocol.schema import NO_UUID, Field, Message
 
 INTERNAL: list[type[Message]] = [
-    transaction_log.TransactionLogKey,
-    transaction_log.TransactionLogValue,
-    offset_commit_value.OffsetCommitKey,
-    offset_commit_value.OffsetCommitValue,
-    group_metadata_value.GroupMetadataKey,
-    group_metadata_value.GroupMetadataValue,
-    consumer_protocol.ConsumerProtocolSubscription,
-    consumer_protocol.ConsumerProtocolAssignment,
+    TransactionLogKey,
+    TransactionLogValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    GroupMetadataKey,
+    GroupMetadataValue,
 ]
-WIRE: list[type[Message]] = [cls for key in ApiKey for cls in messages(key)]
-EVERY = [(cls, version) for cls in WIRE + INTERNAL for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1)]
 
 _SCALARS: dict[str, st.SearchStrategy[Any]] = {
-    "int8": st.integers(-128, 127),
+    "int8": st.integers(-(2**7), 2**7 - 1),
     "int16": st.integers(-(2**15), 2**15 - 1),
     "uint16": st.integers(0, 2**16 - 1),
     "int32": st.integers(-(2**31), 2**31 - 1),
     "int64": st.integers(-(2**63), 2**63 - 1),
-    "float64": st.floats(allow_nan=False),
+    "float64": st.floats(allow_nan=False, allow_infinity=False),
     "bool": st.booleans(),
-    "uuid": st.integers(0, 2**128 - 1).map(lambda number: UUID(int=number)),
-    "string": st.text(max_size=20) | st.just("x" * 200),
-    "bytes": st.binary(max_size=20) | st.just(b"x" * 200),
+    "uuid": st.just(NO_UUID) | st.uuids(),
+    "string": st.text(max_size=8) | st.text(min_size=130, max_size=140),
+    "bytes": st.binary(max_size=8) | st.binary(min_size=130, max_size=140),
     "records": st.binary(max_size=20),
 }
+_ERROR_CODES = st.sampled_from([int(code) for code in KioErrorCode])
+_TIMES = st.integers(0, 2**40)
+_TIMED = frozenset({"log_append_time_ms", "transaction_start_time_ms", "retention_time_ms"})
+"""int64 fields that kio reads as a date or a duration, which hold fewer values."""
 
 
-def values(field: Field, version: int) -> st.SearchStrategy[Any]:
-    """Any value of a field in a version."""
-    strategy: st.SearchStrategy[Any]
+class Case(NamedTuple):
+    """One message class in one version, and its module in kio."""
+
+    cls: type[Message]
+    version: int
+    module: str
+
+    def __str__(self) -> str:
+        return f"{self.cls.__name__}-v{self.version}"
+
+    @property
+    def kio(self) -> Any:
+        """The same message's class in kio."""
+        return getattr(importlib.import_module(self.module), self.cls.__name__)
+
+
+def message_classes() -> Iterator[tuple[str, str, type[Message]]]:
+    """(kio's name of the API, request | response | data, class) of everything that kio knows too."""
+    for key in ApiKey:
+        request, response = messages(key)
+        yield key.name.lower(), "request", request
+        yield key.name.lower(), "response", response
+    yield "consumer_protocol_subscription", "data", ConsumerProtocolSubscription
+    yield "consumer_protocol_assignment", "data", ConsumerProtocolAssignment
+
+
+def cases() -> list[Case]:
+    """Every message in every version that we declare."""
+    return [
+        Case(cls, version, f"kio.schema.{api}.v{version}.{kind}")
+        for api, kind, cls in message_classes()
+        for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1)
+    ]
+
+
+def internal_cases() -> list[Case]:
+    """What is written to the internal topics, in every version; kio does not know these."""
+    return [
+        Case(cls, version, "")
+        for cls in INTERNAL
+        for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1)
+    ]
+
+
+def instances(cls: type[Message], version: int) -> st.SearchStrategy[Any]:
+    """Messages whose every field that the version has is drawn, null where it may be."""
+    return st.builds(
+        cls,
+        **{name: _values(name, field, version) for name, field in cls.FIELDS.items() if field.present(version)},
+    )
+
+
+def _values(name: str, field: Field, version: int) -> st.SearchStrategy[Any]:
     if field.kind == "array":
-        element = _SCALARS[field.element] if isinstance(field.element, str) else instances(field.element, version)
-        strategy = st.lists(element, max_size=3)
+        element = field.element
+        items = _SCALARS[element] if isinstance(element, str) else instances(element, version)
+        values: st.SearchStrategy[Any] = st.lists(items, max_size=2)
     elif field.kind == "struct":
-        strategy = instances(field.element, version)
+        values = instances(field.element, version)
+    elif name.endswith("error_code"):
+        values = _ERROR_CODES
+    elif name in _TIMED:
+        values = _TIMES
     else:
-        strategy = _SCALARS[field.kind]
-    return st.none() | strategy if field.may_be_null(version) else strategy
+        values = _SCALARS[field.kind]
+    return st.none() | values if field.may_be_null(version) else values
 
 
-def instances(cls: type[Message], version: int) -> st.SearchStrategy[Message]:
-    """Any message of a class that a version can carry."""
-    fields = {name: values(field, version) for name, field in cls.FIELDS.items() if field.present(version)}
-    return st.builds(cls, **fields)
+def parse_with_kio(case: Case, data: bytes) -> tuple[Any, int]:
+    """kio's instance and the number of bytes it took."""
+    parsed, size = entity_reader(case.kio)(data, 0)
+    return parsed, size
+
+
+def write_with_kio(entity: Any) -> bytes:
+    """kio's bytes for its instance."""
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+def field_names(cls: type[Message], version: int) -> list[str]:
+    """Names of our fields in a version, in their order."""
+    return [name for name, field in cls.FIELDS.items() if field.present(version)]
+
+
+def kio_name(ours: str, kio_type: Any) -> str:
+    """Durations and dates lose their unit in kio's names."""
+    kinds = typing.get_args(kio_type) or (kio_type,)
+    timed = any(isinstance(kind, type) and issubclass(kind, datetime.timedelta | datetime.date) for kind in kinds)
+    return ours.removesuffix("_ms") if timed else ours
+
+
+def same(ours: Any, kio: Any) -> bool:
+    """Whether one of our values is what kio holds at its place."""
+    if isinstance(ours, Message):
+        present = [getattr(kio, field.name) for field in dataclasses.fields(kio)]
+        names = field_names(type(ours), int(kio.__version__))
+        return len(names) == len(present) and all(
+            same(getattr(ours, name), value) for name, value in zip(names, present, strict=True)
+        )
+    if isinstance(ours, list):
+        return isinstance(kio, tuple) and len(ours) == len(kio) and all(map(same, ours, kio))
+    if isinstance(kio, datetime.timedelta):
+        return bool(ours == round(kio / datetime.timedelta(milliseconds=1)))
+    if isinstance(kio, datetime.datetime):
+        return bool(ours == round(kio.timestamp() * 1000))
+    if isinstance(ours, UUID):
+        return ours == (kio or NO_UUID)
+    return bool(ours == kio) or (kio is None and ours == -1)
