@@ -111,7 +111,8 @@ def files(folders: Iterable[str] = TEXT_FOLDERS) -> Iterator[Path]:
     yield ROOT / "pyproject.toml"
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.is_file() and not {"__pycache__", ".ipynb_checkpoints"} & set(path.parts):
+            inside = path.relative_to(ROOT / folder).parts
+            if path.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in inside):
                 yield path
 
 
