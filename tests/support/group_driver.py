@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from oncelog.coordinator.effects import CoordinatorRecord, Effects
+from oncelog.coordinator.groups.config import GroupConfig
+from oncelog.coordinator.groups.coordinator import GroupCoordinator
+from oncelog.coordinator.groups.group import Group
+from oncelog.coordinator.groups.records import decode_record
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
@@ -23,12 +28,6 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from oncelog.protocol.schema import encode_versioned
-
-from oncelog.coordinator.effects import CoordinatorRecord, Effects
-from oncelog.coordinator.groups.config import GroupConfig
-from oncelog.coordinator.groups.coordinator import GroupCoordinator
-from oncelog.coordinator.groups.group import Group
-from oncelog.coordinator.groups.records import decode_record
 
 START_MS = 1_000_000
 SESSION_MS = 10_000

@@ -5,16 +5,16 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from oncelog.protocol.errors import ErrorCode as E
-from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey
-from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
-from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from oncelog.protocol.schema import read_version
 
 from oncelog.coordinator.groups.config import GroupConfig
 from oncelog.coordinator.groups.coordinator import CLEANUP_LIMIT, CLEANUP_PAUSE_MS
 from oncelog.coordinator.groups.records import CommittedOffset, decode_record, offset_record
 from oncelog.coordinator.groups.states import GroupState as S
+from oncelog.protocol.errors import ErrorCode as E
+from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey
+from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
+from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from oncelog.protocol.schema import read_version
 from support.group_driver import GROUP, START_MS, GroupDriver, Waiting
 
 HOUR_MS = 3_600_000

@@ -5,15 +5,15 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from oncelog.protocol.errors import ErrorCode as E
-from oncelog.protocol.messages.group_metadata_value import GroupMetadataValue
-from oncelog.protocol.messages.list_groups import ListGroupsRequest
 
 from oncelog.coordinator.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from oncelog.coordinator.groups.group import Group
 from oncelog.coordinator.groups.records import decode_record
 from oncelog.coordinator.groups.states import GroupState as S
 from oncelog.coordinator.groups.states import IllegalTransitionError
+from oncelog.protocol.errors import ErrorCode as E
+from oncelog.protocol.messages.group_metadata_value import GroupMetadataValue
+from oncelog.protocol.messages.list_groups import ListGroupsRequest
 from support.group_driver import (
     GROUP,
     RANGE,

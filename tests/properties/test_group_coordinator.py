@@ -1,0 +1,353 @@
+"""Random members that join, sync, leave, fall silent and restart, commits inside and outside of transactions, lost
+appends and fail-overs, against one group coordinator.
+
+The model knows nothing of how the coordinator decides: it watches what members are told, and the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+
+from oncelog.coordinator.groups.config import GroupConfig
+from oncelog.coordinator.groups.coordinator import GroupCoordinator
+from oncelog.coordinator.groups.group import Group
+from oncelog.coordinator.groups.states import GroupState as S
+from oncelog.protocol.errors import ErrorCode as E
+from support.group_driver import GROUP, SESSION_MS, GroupDriver, Waiting, subscription
+
+PROTOCOLS = (
+    (("range", subscription("t")),),
+    (("range", subscription("t", "u")),),
+    (("sticky", subscription("t")), ("range", subscription("t"))),
+)
+PARTITIONS = (("t", 0), ("t", 1), ("u", 0))
+PRODUCERS = (1, 2)
+# Written down again here, not imported: the coordinator's own table is what is being checked.
+LEGAL = {
+    (S.EMPTY, S.PREPARING_REBALANCE),
+    (S.PREPARING_REBALANCE, S.EMPTY),
+    (S.PREPARING_REBALANCE, S.COMPLETING_REBALANCE),
+    (S.COMPLETING_REBALANCE, S.PREPARING_REBALANCE),
+    (S.COMPLETING_REBALANCE, S.STABLE),
+    (S.STABLE, S.PREPARING_REBALANCE),
+    (S.EMPTY, S.DEAD),
+}
+
+
+@dataclass(eq=False)
+class Consumer:
+    """One client process and what it was told last."""
+
+    instance: str | None
+    protocols: tuple[tuple[str, bytes], ...]
+    member_id: str = ""
+    generation: int = -1
+    joining: Waiting | None = None
+    syncing: Waiting | None = None
+    members: list[str] = field(default_factory=list)
+    since_heard_ms: int = 0
+
+
+class Groups(RuleBasedStateMachine):
+    consumers = Bundle("consumers")
+
+    @initialize(delay=st.sampled_from((0, 3000)), size=st.sampled_from((3, 2**31 - 1)))
+    def start(self, delay: int, size: int) -> None:
+        self.driver = GroupDriver(
+            GroupConfig(
+                initial_rebalance_delay_ms=delay,
+                max_size=size,
+                offsets_retention_ms=20 * SESSION_MS,
+                retention_check_interval_ms=5 * SESSION_MS,
+            )
+        )
+        self.alive: list[Consumer] = []
+        self.given: dict[tuple[int, str], bytes] = {}
+        self.leaders: dict[int, str] = {}
+        self.highest = 0
+        self.model: dict[tuple[str, int], int] = {}
+        self.pending: dict[int, dict[tuple[str, int], tuple[int, int]]] = {}
+        self.written: dict[tuple[str, int], int] = {}
+        self.commits = 0
+        self.watch()
+
+    def watch(self) -> None:
+        """Checks every transition of every group, whoever makes it."""
+        seen = Group.transition_to
+
+        def transition_to(group: Group, state: S, now_ms: int) -> None:
+            assert (group.state, state) in LEGAL, (group.state, state)
+            seen(group, state, now_ms)
+
+        self.undo = seen
+        Group.transition_to = transition_to  # type: ignore[method-assign]
+
+    def teardown(self) -> None:
+        if hasattr(self, "undo"):
+            Group.transition_to = self.undo  # type: ignore[method-assign]
+
+    # -- what members do ------------------------------------------------------------------------------------------
+
+    @rule(target=consumers, instance=st.sampled_from((None, None, "a", "b")), protocols=st.sampled_from(PROTOCOLS))
+    def begin(self, instance: str | None, protocols: tuple[tuple[str, bytes], ...]) -> Consumer:
+        consumer = Consumer(instance, protocols)
+        self.alive.append(consumer)
+        return consumer
+
+    @rule(consumer=consumers, protocols=st.none() | st.sampled_from(PROTOCOLS), version=st.sampled_from((3, 5, 9)))
+    def join(
+        self, consumer: Consumer, protocols: tuple[tuple[str, bytes], ...] | None, version: int
+    ) -> None:
+        if consumer.joining is not None:
+            return
+        consumer.protocols = protocols or consumer.protocols
+        instance = consumer.instance if version >= 5 else None
+        consumer.joining = self.driver.join(
+            consumer.member_id, instance=instance, protocols=consumer.protocols, version=version
+        )
+        consumer.syncing = None
+        self.settle()
+
+    @rule(consumer=consumers)
+    def sync(self, consumer: Consumer) -> None:
+        if consumer.generation < 0 or consumer.syncing is not None or consumer.joining is not None:
+            return
+        assignments = {
+            name: f"{consumer.generation}/{name}/{len(self.driver.log)}".encode() for name in consumer.members
+        }
+        consumer.syncing = self.driver.sync(
+            consumer.member_id, consumer.generation, assignments, instance=consumer.instance, protocol=None
+        )
+        self.settle()
+
+    @rule(consumer=consumers)
+    def beat(self, consumer: Consumer) -> None:
+        error = self.driver.heartbeat(consumer.member_id, consumer.generation, consumer.instance)
+        if error in (E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID):
+            self.forget(consumer)
+
+    @rule(consumer=consumes(consumers))
+    def leave(self, consumer: Consumer) -> None:
+        self.driver.leave((consumer.member_id, consumer.instance))
+        self.alive.remove(consumer)
+        self.settle()
+
+    @rule(target=consumers, consumer=consumes(consumers))
+    def restart(self, consumer: Consumer) -> Consumer:
+        """A process that dies without a word; a static one is the same member again."""
+        self.alive.remove(consumer)
+        again = Consumer(consumer.instance, consumer.protocols)
+        self.alive.append(again)
+        return again
+
+    @rule(target=consumers, consumer=consumes(consumers))
+    def die(self, consumer: Consumer) -> object:
+        self.alive.remove(consumer)
+        return multiple()
+
+    def forget(self, consumer: Consumer) -> None:
+        consumer.member_id, consumer.generation, consumer.members = "", -1, []
+        consumer.joining = consumer.syncing = None
+
+    def settle(self) -> None:
+        """Members read their answers."""
+        for consumer in self.alive:
+            self.read_join(consumer)
+            self.read_sync(consumer)
+
+    def read_join(self, consumer: Consumer) -> None:
+        answer = consumer.joining
+        if answer is None or (answer.response is None and answer.failed is None):
+            return
+        consumer.joining = None
+        if answer.failed is not None:
+            return
+        response = answer.response
+        if answer.error is E.MEMBER_ID_REQUIRED:
+            assert not consumer.member_id
+            consumer.member_id = response.member_id
+        elif answer.error is E.NONE:
+            self.highest = max(self.highest, response.generation_id)
+            consumer.member_id, consumer.generation = response.member_id, response.generation_id
+            consumer.members = [member.member_id for member in response.members]
+            if response.members:
+                assert response.leader == consumer.member_id
+                assert response.skip_assignment or consumer.member_id in consumer.members
+                self.one_leader(consumer, bool(response.skip_assignment))
+            if response.skip_assignment:
+                consumer.members = []
+        elif answer.error is not E.REBALANCE_IN_PROGRESS:
+            self.forget(consumer)
+
+    def one_leader(self, consumer: Consumer, skips: bool) -> None:
+        """A generation has one who assigns; only a static one may take the place of its former self."""
+        leader = self.leaders.setdefault(consumer.generation, consumer.member_id)
+        assert leader == consumer.member_id or (skips and consumer.instance is not None)
+        self.leaders[consumer.generation] = consumer.member_id
+
+    def read_sync(self, consumer: Consumer) -> None:
+        answer = consumer.syncing
+        if answer is None or (answer.response is None and answer.failed is None):
+            return
+        consumer.syncing = None
+        if answer.failed is not None:
+            return
+        if answer.error is E.NONE:
+            # One generation, one assignment: whoever asks again is told the same.
+            key = consumer.generation, consumer.member_id
+            assert self.given.setdefault(key, answer.response.assignment) == answer.response.assignment
+        elif answer.error in (E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID):
+            self.forget(consumer)
+
+    # -- offsets --------------------------------------------------------------------------------------------------
+
+    @rule(consumer=consumers, partition=st.sampled_from(PARTITIONS))
+    def commit(self, consumer: Consumer, partition: tuple[str, int]) -> None:
+        self.commits += 1
+        offset = self.commits
+        answer = self.driver.commit(
+            {partition: offset},
+            member_id=consumer.member_id,
+            generation=consumer.generation,
+            instance=consumer.instance if consumer.generation >= 0 else None,
+        )
+        if isinstance(answer, Waiting) and answer.failed is None:
+            self.model[partition] = self.written[partition] = offset
+
+    @rule(producer=st.sampled_from(PRODUCERS), partition=st.sampled_from(PARTITIONS))
+    def commit_in_transaction(self, producer: int, partition: tuple[str, int]) -> None:
+        self.commits += 1
+        answer = self.driver.commit_in_transaction(producer, {partition: self.commits})
+        if isinstance(answer, Waiting) and answer.failed is None:
+            self.pending.setdefault(producer, {})[partition] = self.commits, self.commits
+
+    @rule(producer=st.sampled_from(PRODUCERS), commit=st.booleans())
+    def end_transaction(self, producer: int, commit: bool) -> None:
+        self.driver.marker(producer, commit)
+        for partition, (offset, order) in self.pending.pop(producer, {}).items():
+            if commit and self.written.get(partition, 0) < order:
+                self.model[partition], self.written[partition] = offset, order
+
+    # -- what goes wrong ------------------------------------------------------------------------------------------
+
+    @rule(ms=st.sampled_from((0, 1, 1000, SESSION_MS // 2, SESSION_MS, 3 * SESSION_MS)))
+    def time_passes(self, ms: int) -> None:
+        self.driver.refuse = None
+        self.driver.pass_time(ms)
+        self.expire_model()
+        self.settle()
+
+    def expire_model(self) -> None:
+        """What is expired is gone from the log: only that much is taken from it, and only what nobody needs."""
+        for partition in tuple(self.model):
+            if self.driver.fetch(*partition) == -1:
+                assert partition not in {key for offsets in self.pending.values() for key in offsets}
+                del self.model[partition], self.written[partition]
+
+    @rule()
+    def the_next_append_fails(self) -> None:
+        self.driver.refuse = E.NOT_ENOUGH_REPLICAS
+
+    @rule()
+    def fail_over(self) -> None:
+        self.driver.refuse = None
+        self.driver.fail_over()
+        for consumer in self.alive:
+            consumer.joining = consumer.syncing = None  # the connection broke; they ask again
+        # What was not written is forgotten, so the numbers of unfinished generations come again.
+        current = self.driver.coordinator.groups.get(GROUP)
+        generation = current.generation if current is not None else -1
+        self.given = {key: value for key, value in self.given.items() if key[0] <= generation}
+        self.leaders = {key: value for key, value in self.leaders.items() if key < generation}
+        for consumer in self.alive:
+            if consumer.generation > generation:
+                consumer.generation, consumer.members = -1, []
+        self.settle()
+
+    # -- what always holds ----------------------------------------------------------------------------------------
+
+    @invariant()
+    def offsets_are_the_models(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        unstable = {partition for offsets in self.pending.values() for partition in offsets}
+        for partition in PARTITIONS:
+            assert self.driver.fetch(*partition) == self.model.get(partition, -1)
+            stable = self.driver.fetch(*partition, stable=True)
+            assert stable == (
+                E.UNSTABLE_OFFSET_COMMIT if partition in unstable else self.model.get(partition, -1)
+            )
+
+    @invariant()
+    def a_reload_knows_the_same(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        mine, other = self.driver.coordinator, self.driver.reloaded()
+        assert durable_offsets(mine) == durable_offsets(other)
+        group, loaded = mine.groups.get(GROUP), other.groups.get(GROUP)
+        if group is not None and group.state is S.STABLE:
+            assert loaded is not None
+            assert describe(group) == describe(loaded)
+        elif loaded is not None and group is not None:
+            assert loaded.generation <= group.generation
+
+    @invariant()
+    def the_group_makes_sense(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        group = self.driver.coordinator.groups.get(GROUP)
+        if group is None:
+            return
+        assert (group.leader in group.members) if group.members else group.leader is None
+        assert {m.group_instance_id: m.member_id for m in group.members.values() if m.is_static} == group.static_members
+        assert not set(group.pending_joins) & set(group.members)
+        if group.state is S.EMPTY:
+            assert not group.members
+        elif group.state is S.PREPARING_REBALANCE:
+            assert group.join_due_ms is not None, "nothing would ever end it"
+        else:
+            assert group.members
+            assert all(member.joining is None for member in group.members.values())
+        if group.state is S.COMPLETING_REBALANCE and group.pending_syncs:
+            assert group.sync_due_ms is not None
+        if group.state is not S.COMPLETING_REBALANCE:
+            assert all(member.syncing is None for member in group.members.values())
+        for member in group.members.values():
+            assert member.due_ms is not None
+        deadline = self.driver.coordinator.deadline()
+        due = group.next_due_ms()
+        assert due is None or (deadline is not None and deadline <= due)
+
+
+def durable_offsets(coordinator: GroupCoordinator) -> tuple[object, object]:
+    committed = {
+        partition: (kept.offset, kept.metadata, kept.commit_timestamp_ms)
+        for partition, kept in coordinator.offsets.committed(GROUP).items()
+    }
+    pending = {
+        producer: {partition: kept.offset for partition, kept in groups.get(GROUP, {}).items()}
+        for producer, groups in coordinator.offsets.open_transactions().items()
+    }
+    return committed, pending
+
+
+def describe(group: Group) -> object:
+    return (
+        group.state,
+        group.generation,
+        group.protocol_type,
+        group.protocol,
+        group.leader,
+        [
+            (m.member_id, m.group_instance_id, m.assignment, m.session_timeout_ms, m.rebalance_timeout_ms)
+            for m in group.members.values()
+        ],
+    )
+
+
+TestGroups = Groups.TestCase
+TestGroups.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
