@@ -5,12 +5,13 @@ Exit status: 0, 1 for an error (one sentence on stderr), 2 for wrong usage, 130 
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from typing import NoReturn
 
 import click
+
+from oncelog.cli.lazy import LazyGroup
 
 TRACE_VARIABLE = "ONCELOG_TRACE"
 """Set to anything, an error's traceback is shown after its sentence."""
@@ -27,28 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Verb group -> (module:command, help)."""
 
 
-class LazyGroup(click.Group):
-    """Imports a command's module when it is run; its help line is known before."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="oncelog", message="oncelog %(version)s")
 def oncelog() -> None:
     """Exactly-once streaming: a broker that speaks Kafka's protocol, and tools for any Kafka cluster."""

@@ -1,0 +1,78 @@
+"""What the verbs that talk to a cluster share: where it is, what output looks like, what an error code says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from oncelog import errors
+
+if TYPE_CHECKING:
+    from oncelog.client.blocking import BlockingCluster
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Row = Mapping[str, Any]
+
+BROKERS_VARIABLE = "ONCELOG_BROKERS"
+DEFAULT_BROKERS = "127.0.0.1:9092"
+CONNECT_WAIT_MS = 10_000
+"""How long a command tries to reach a broker."""
+
+
+def connected(command: Command) -> Command:
+    """Adds `-b/--bootstrap-server`."""
+    return click.option(
+        "-b",
+        "--bootstrap-server",
+        "bootstrap",
+        envvar=BROKERS_VARIABLE,
+        default=DEFAULT_BROKERS,
+        metavar="HOST:PORT,...",
+        help=f"Brokers to ask (${BROKERS_VARIABLE}, else {DEFAULT_BROKERS}).",
+    )(command)
+
+
+def formatted(command: Command) -> Command:
+    """Adds `--format`."""
+    return click.option(
+        "--format", "form", type=click.Choice(["text", "json"]), default="text", help="Output for people or programs."
+    )(command)
+
+
+def open_cluster(bootstrap: str) -> BlockingCluster:
+    """A client of the cluster, as a context manager."""
+    from oncelog.client.blocking import BlockingCluster
+
+    return BlockingCluster(bootstrap, client_id="oncelog-cli", api_timeout_ms=CONNECT_WAIT_MS)
+
+
+def check(code: int, about: str) -> None:
+    """Raises the exception of an error code unless it is NONE."""
+    if code:
+        raise errors.error_for(code, about)
+
+
+def show(data: Any, form: str, columns: Sequence[str] = ()) -> None:
+    """Prints rows as JSON or as a table with these columns (by default those of the first row)."""
+    if form == "json":
+        click.echo(json.dumps(data, ensure_ascii=False))
+        return
+    names = list(columns or (data[0] if data else ()))
+    cells = [[_cell(row[name]) for name in names] for row in data]
+    if not cells:
+        return
+    headings = [name.replace("_", " ").upper() for name in names]
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    for line in (headings, *cells):
+        click.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ",".join(map(_cell, value)) if isinstance(value, (list, tuple)) else str(value)
