@@ -239,6 +239,8 @@ class LogMachine(RuleBasedStateMachine):
             return
         content = self.disk.files[active.path]
         del content.data[-torn:]
+        if content.synced is not None and len(content.synced) > len(content.data):
+            content.synced = bytes(content.data)
         self.batches.pop()
         self.flushed = min(self.flushed, self.end)
         self.reopen(clean=False)

@@ -215,15 +215,15 @@ class Log:
         for header in headers:
             segment.commit(header, header.last_offset, header.max_timestamp)
         if appends:
-            self._commit_producers(headers, appends, segment)
+            self._commit_producers(headers, appends, segment, now_ms)
         self._state.end_offset = self.log_end_offset = last.next_offset
 
     def _commit_producers(
-        self, headers: list[BatchHeader], appends: dict[int, ProducerAppend], segment: Segment
+        self, headers: list[BatchHeader], appends: dict[int, ProducerAppend], segment: Segment, now_ms: int
     ) -> None:
         completed: list[CompletedTransaction] = []
         for append in appends.values():
-            self._state.commit(append)
+            self._state.commit(append, now_ms)
             completed += append.completed
         if len(completed) > 1:
             completed.sort(key=lambda transaction: transaction.last_offset)

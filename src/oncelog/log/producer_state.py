@@ -89,7 +89,7 @@ class BatchMetadata(NamedTuple):
 class ProducerEntry:
     """State of one producer id; an empty one has epoch -1."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "txn_start")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "touched_ms", "txn_start")
 
     def __init__(
         self,
@@ -104,6 +104,8 @@ class ProducerEntry:
         self.epoch = epoch
         self.coordinator_epoch = coordinator_epoch
         self.last_timestamp = last_timestamp
+        self.touched_ms = last_timestamp
+        """When the producer last wrote, by the broker's clock: its batches may carry times of long ago."""
         self.txn_start = txn_start
         self.batches: deque[BatchMetadata] = deque(batches, BATCHES_REMEMBERED)
 
@@ -426,9 +428,10 @@ class ProducerState:
             entry = ProducerEntry(producer_id)
         return ProducerAppend(entry, origin, self._verifications.get(producer_id))
 
-    def commit(self, append: ProducerAppend) -> None:
+    def commit(self, append: ProducerAppend, now_ms: int) -> None:
         """Take over what an append changes. Completed transactions are taken by `complete`."""
         entry = append.apply()
+        entry.touched_ms = max(now_ms, entry.last_timestamp)
         self.entries[entry.producer_id] = entry
         for offset in append.started:
             self._ongoing[offset] = entry.producer_id
@@ -486,4 +489,4 @@ class ProducerState:
         return len(expired)
 
     def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
-        return entry.txn_start < 0 and now_ms - entry.last_timestamp >= self.expiration_ms
+        return entry.txn_start < 0 and now_ms - entry.touched_ms >= self.expiration_ms

@@ -137,12 +137,14 @@ def add_batch(append: ProducerAppend, header: BatchHeader, view: Buffer, offset:
         )
 
 
-def replay(state: ProducerState, header: BatchHeader, view: Buffer, txn_index: TransactionIndex | None) -> None:
+def replay(
+    state: ProducerState, header: BatchHeader, view: Buffer, txn_index: TransactionIndex | None, now_ms: int
+) -> None:
     """Take a batch of the log into the producer state."""
     if header.producer_id >= 0:
         append = state.prepare(header.producer_id, Origin.REPLICATION)
         add_batch(append, header, view, header.base_offset)
-        state.commit(append)
+        state.commit(append, now_ms)
         finish_transactions(state, append.completed, txn_index)
     state.end_offset = header.next_offset
 
@@ -161,7 +163,7 @@ def rebuild_state(
             if header.base_offset >= end:
                 break
             view = segment.pread(header.size, at) if header.is_control else b""
-            replay(state, header, view, None)
+            replay(state, header, view, None, now_ms)
     state.end_offset = end
 
 
@@ -309,7 +311,7 @@ class Loader:
                 check_crc(header, view)
                 if header.base_offset < expected or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
                     break
-                replay(self._state, header, view, segment.txn_index)
+                replay(self._state, header, view, segment.txn_index, self._now_ms)
                 segment.commit(header, header.last_offset, header.max_timestamp)
                 latest = self._epochs.latest
                 if latest is None or header.partition_leader_epoch > latest:

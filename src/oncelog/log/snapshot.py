@@ -1,7 +1,9 @@
 """Producer snapshots (``<offset>.snapshot``), in Kafka's file format.
 
 Version 1, CRC-32C of what follows, then the producers. Of each only the last batch is kept, so after a restart a
-retry is recognised by that one, and by those that follow the snapshot in the log. Source: ``ProducerSnapshot.json``.
+retry is recognised by that one, and by those that follow the snapshot in the log. The timestamp, which says when a
+producer expires, is the broker's where that is later than the batch's: old data must not expire its producer. Source:
+``ProducerSnapshot.json``.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
                 batch.last_sequence,
                 batch.last_offset,
                 batch.offset_delta,
-                entry.last_timestamp,
+                entry.touched_ms,
                 entry.coordinator_epoch,
                 entry.txn_start,
             )

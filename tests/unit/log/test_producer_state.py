@@ -15,6 +15,7 @@ from oncelog.log.producer_state import (
     ProducerState,
     is_before,
 )
+from oncelog.log.snapshot import decode_snapshot, encode_snapshot
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import MAX_SEQUENCE, BatchHeader, build_control_batch, parse_header
 from support.logs import NOW, of_producer
@@ -48,7 +49,7 @@ class Book:
         header = self.header(sequence, count, epoch=epoch, txn=txn, time=time)
         append = self.state.prepare(PID, origin)
         append.append_data(header, self.end)
-        self.state.commit(append)
+        self.state.commit(append, time)
         if txn:
             self.state.end_verification(header)
         first, self.end = self.end, self.end + count
@@ -73,7 +74,7 @@ class Book:
             timestamp=time,
             transaction_version=version,
         )
-        self.state.commit(append)
+        self.state.commit(append, time)
         for completed in append.completed:
             self.state.complete(completed)
         self.end += 1
@@ -228,6 +229,19 @@ def test_i10_producers_expire_by_their_last_timestamp_markers_included() -> None
     assert book.state.infos() == []
 
 
+def test_i10_old_data_does_not_expire_its_producer() -> None:
+    """Batches may carry the times of what they tell of; the producer has written them now."""
+    book = Book()
+    append = book.state.prepare(PID, Origin.CLIENT)
+    append.append_data(book.header(0, time=5), 0)
+    book.state.commit(append, NOW)
+    assert book.state.expire(NOW + DAY - 1) == 0
+    (entry,) = decode_snapshot(encode_snapshot(book.state.entries.values()))
+    book.state.load([entry], 1, NOW + DAY - 1)
+    assert len(book.state.entries) == 1
+    assert book.state.expire(NOW + DAY) == 1
+
+
 def test_i10_a_producer_with_an_open_transaction_does_not_expire() -> None:
     book = Book()
     book.write(0, txn=True)
@@ -261,7 +275,7 @@ def test_one_append_may_hold_several_batches_of_a_producer() -> None:
     append.append_data(book.header(3), 3)
     append.append_data(book.header(0, epoch=1), 4)
     append.append_data(book.header(1, epoch=1), 5)
-    book.state.commit(append)
+    book.state.commit(append, NOW)
     assert [batch.last_offset for batch in book.entry.batches] == [4, 5]
 
 
@@ -358,7 +372,7 @@ def test_last_stable_offset_after_a_marker_is_the_next_open_transaction() -> Non
     book.write(0, txn=True)
     other = book.state.prepare(8, Origin.CLIENT)
     other.append_data(parse_header(of_producer(8, 0, txn=True)), 1)
-    book.state.commit(other)
+    book.state.commit(other, NOW)
     book.end = 2
     append = book.state.prepare(PID, Origin.COORDINATOR)
     append.append_marker(True, epoch=0, coordinator_epoch=0, offset=2, timestamp=NOW)
