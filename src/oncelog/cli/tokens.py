@@ -1,0 +1,66 @@
+"""kcat's `-f` format: `%s` and the like for a record's parts, `\\n` and the like for characters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+Header = tuple[str, bytes | None]
+
+
+class Shown(NamedTuple):
+    """What a format may show of a record."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+def _length(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def _headers(shown: Shown) -> bytes:
+    pairs = (name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in shown.headers)
+    return b",".join(pairs)
+
+
+TOKENS: dict[str, Callable[[Shown], bytes]] = {
+    "s": lambda shown: shown.value or b"",
+    "S": lambda shown: b"%d" % _length(shown.value),
+    "R": lambda shown: _length(shown.value).to_bytes(4, "big", signed=True),
+    "k": lambda shown: shown.key or b"",
+    "K": lambda shown: b"%d" % _length(shown.key),
+    "t": lambda shown: shown.topic.encode(),
+    "p": lambda shown: b"%d" % shown.partition,
+    "o": lambda shown: b"%d" % shown.offset,
+    "T": lambda shown: b"%d" % shown.timestamp,
+    "h": _headers,
+    "%": lambda shown: b"%",
+}
+"""Value, its length, its length as int32 (NULL: -1), key, its length, topic, partition, offset, timestamp, headers."""
+
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\", "0": b"\0"}
+_PIECE = re.compile(r"%(.)|\\x([0-9A-Fa-f]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
+
+
+def compile_format(text: str) -> Callable[[Shown], bytes]:
+    """A function from record to output; ValueError for an unknown token."""
+    parts: list[Callable[[Shown], bytes] | bytes] = []
+    for token, code, escape, plain, single in _PIECE.findall(text):
+        if token:
+            if token not in TOKENS:
+                raise ValueError(f"unknown token %{token}, there are {' '.join('%' + known for known in TOKENS)}")
+            parts.append(TOKENS[token])
+        elif code:
+            parts.append(bytes([int(code, 16)]))
+        elif escape:
+            parts.append(_ESCAPES.get(escape, escape.encode()))
+        else:
+            parts.append((plain or single).encode())
+    return lambda shown: b"".join(part if isinstance(part, bytes) else part(shown) for part in parts)
