@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import subprocess
 import sys
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
+from oncelog.errors import OncelogError
 from oncelog.spark import sink as product
-from oncelog.spark.commit.task import Prepared
+from oncelog.spark.faults import VARIABLE
 from oncelog.spark.sink import BATCH_ID, QUERY_ID, SinkMessage, StreamSink
 
 SCHEMA = StructType([StructField("key", StringType()), StructField("value", StringType())])
@@ -61,6 +65,7 @@ class Query:
             "checkpointlocation": str(checkpoint),
             **options,
         }
+        self.bootstrap, self.topic, self.prefix = bootstrap, topic, prefix
         self.checkpoint, self.rows = checkpoint, rows
         self.query = "6b1c9d2e-query"
 
@@ -77,10 +82,18 @@ class Query:
         assert first == second
         return first
 
-    def task(self, plan: bytes, batch: int, slot: int, values: list[str], number: int = 0, tid: int = 0) -> Any:
-        FakeTaskContext.current = FakeTaskContext(slot, number, tid or slot, batch, self.query)
+    def task(self, plan: bytes, batch: int, slot: int, values: list[str], number: int = 0, tid: int = 0) -> SinkMessage:
+        """One attempt of one task that writes these values."""
         rows = pa.RecordBatch.from_pydict({"key": values, "value": values})
-        return pickle.loads(pickle.dumps(pickle.loads(plan).write(iter([rows] if values else []))))
+        return self.attempt(plan, batch, slot, iter([rows] if values else []), number, tid)
+
+    def attempt(
+        self, plan: bytes, batch: int, slot: int, rows: Iterator[Any], number: int = 0, tid: int = 0
+    ) -> SinkMessage:
+        """One attempt of one task; the message travels as Spark sends it."""
+        FakeTaskContext.current = FakeTaskContext(slot, number, tid or slot, batch, self.query)
+        message: SinkMessage = pickle.loads(pickle.dumps(pickle.loads(plan).write(rows)))
+        return message
 
     def commit(self, messages: list[Any], batch: int) -> None:
         StreamSink(self.options, SCHEMA, overwrite=False).commit(messages, batch)
@@ -104,10 +117,60 @@ class Query:
             self.log(batch)
 
 
-def prepared(messages: list[SinkMessage]) -> list[Prepared]:
-    return [m.message for m in messages if isinstance(m.message, Prepared)]
+def serve() -> None:
+    """For each line of JSON on stdin: run the query in a forked process, print how it ended (imports cost seconds)."""
+    import oncelog.spark.rows  # noqa: F401 - before the fork
+
+    for line in sys.stdin:
+        order = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            os.environ[VARIABLE] = order["fault"]
+            status = 1
+            try:
+                Query(*order["sink"][:3], Path(order["sink"][3]), order["rows"], **order["options"]).run(order["until"])
+                status = 0
+            except OncelogError:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+class Starter:
+    """Starts drivers in processes of their own, one at a time; `with` it."""
+
+    def __enter__(self) -> Starter:
+        root = Path(__file__).resolve().parents[1]
+        env = {**os.environ, "PYTHONPATH": str(root)}
+        self.process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+        )
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+        self.process.stdout.close()
+
+    def run(self, query: Query, until: int, fault: str = "") -> int:
+        """The exit status of a driver; negative: the signal that killed it."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        names = ("kafka.bootstrap.servers", "topic", "transactionalIdPrefix", "checkpointlocation")
+        order = {
+            "sink": [query.options[name] for name in names],
+            "rows": query.rows,
+            "options": {name: value for name, value in query.options.items() if name not in names},
+            "until": until,
+            "fault": fault,
+        }
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
 
 
 if __name__ == "__main__":
-    bootstrap, topic, prefix, checkpoint, rows, until = sys.argv[1:]
-    Query(bootstrap, topic, prefix, Path(checkpoint), int(rows)).run(int(until))
+    serve()

@@ -11,21 +11,18 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from oncelog import errors
 from oncelog.client.blocking import BlockingCluster
-from oncelog.client.outcomes import raise_for_error
-from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.messages import create_topics as ct
 from oncelog.spark import faults
 from oncelog.spark.brokers import Brokers, run
-from oncelog.spark.commit import finish, plan, steps, task
+from oncelog.spark.commit import finish, steps, task
 from oncelog.spark.commit.errors import MisuseError, NotDecidedError, SinkError
-from oncelog.spark.commit.names import Attempt, TopicPartition
-from oncelog.spark.commit.plan import Carried, Planning
+from oncelog.spark.commit.names import Attempt
+from oncelog.spark.commit.plan import Carried
 from oncelog.spark.commit.record import APP, STREAM, WRITE, Source
-from oncelog.spark.commit.steps import MARGIN_MS, Sink
+from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Tasking, TaskMessage
-from oncelog.spark.options import SinkOptions, sink_options
+from oncelog.spark.driver import make_plan, sink_of
+from oncelog.spark.options import sink_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,56 +61,6 @@ def check_schema(schema: Any, topic: str | None) -> None:
         raise MisuseError("column value is missing")
     if topic is None and "topic" not in names:
         raise MisuseError("option topic is missing, and there is no column topic")
-
-
-def sink_of(options: SinkOptions, targets: tuple[TopicPartition, ...] = ()) -> Sink:
-    """The protocol's constants for these options."""
-    margin_ms = min(MARGIN_MS, options.timeout_ms // 4)
-    decision = TopicPartition(options.decision_topic, 0)
-    return Sink(options.prefix, decision, targets, task_timeout_ms=options.timeout_ms, margin_ms=margin_ms)
-
-
-def make_plan(options: SinkOptions) -> tuple[Sink, Carried]:
-    """Plan(b), on the driver."""
-    faults.enter("plan")
-    with BlockingCluster(**options.client) as cluster:
-        ensure_decision_topic(cluster, options.decision_topic)
-        sink = sink_of(options, target_partitions(cluster, options.topic))
-        planned = run(steps.run(plan.PLAN, Planning(sink)), Brokers(cluster))
-        return sink, planned.carried()
-
-
-def target_partitions(cluster: BlockingCluster, topic: str | None) -> tuple[TopicPartition, ...]:
-    """The partitions of option `topic`, which must exist."""
-    if topic is None:
-        return ()
-    try:
-        known = cluster.topic(topic)
-    except errors.UnknownTopicError as error:
-        raise MisuseError(
-            f"option topic: there is no topic {topic!r}; create it: oncelog topic create {topic}"
-        ) from error
-    return tuple(TopicPartition(topic, partition) for partition in sorted(known.partitions))
-
-
-def ensure_decision_topic(cluster: BlockingCluster, name: str) -> None:
-    """One partition, compacted; made if it does not exist."""
-    cluster.refresh([name])
-    if name not in cluster.topology.topics:
-        topic = ct.CreatableTopic(
-            name=name,
-            num_partitions=1,
-            replication_factor=-1,
-            assignments=[],
-            configs=[ct.CreatableTopicConfig(name="cleanup.policy", value="compact")],
-        )
-        response = cluster.call_controller(
-            ct.CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=False)
-        )
-        if response.topics[0].error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
-            raise_for_error(response, f"creating decisionTopic {name}")
-    if len(cluster.topic(name).partitions) != 1:
-        raise MisuseError(f"option decisionTopic: {name} must have exactly one partition")
 
 
 class Writer:
@@ -225,10 +172,3 @@ class BatchSink(Writer, DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """After failed tasks, and after a failed commit."""
         self.give_up(messages)
-
-
-def settle(options: SinkOptions) -> Planning:
-    """P0 to P4 without a batch: `oncelog sink settle`."""
-    with BlockingCluster(**options.client) as cluster:
-        sink = sink_of(options, target_partitions(cluster, options.topic))
-        return run(steps.run(plan.PLAN, Planning(sink)), Brokers(cluster))

@@ -34,7 +34,7 @@ DATA, COMMIT, ABORT = 0, 1, 2
 
 
 class Txn(NamedTuple):
-    """What the coordinator knows of one id. `parts`: in the transaction, later those whose marker is still to be sent."""
+    """What the coordinator knows of one id. `parts`: in the transaction, later those still without a marker."""
 
     pid: int
     epoch: int

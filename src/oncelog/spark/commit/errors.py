@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from oncelog.errors import OncelogError
 
-class SinkError(Exception):
+
+class SinkError(OncelogError):
     """Any refusal or failure of the commit protocol. The batch can be tried again unless a subclass says not."""
 
 

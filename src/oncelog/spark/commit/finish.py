@@ -46,6 +46,7 @@ def c1_collect(state: Committing) -> Steps[Committing]:
         rows=sum(m.rows for m in prepared),
         settled=not transactions,
         transactions=transactions,
+        topics=tuple(sorted({*carried.record.topics, *(s.at.topic for t in transactions for s in t.spans)})),
     )
     return replace(state, carried=carried, record=record)
 

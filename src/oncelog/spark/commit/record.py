@@ -58,6 +58,8 @@ class Record:
     rows: int = 0
     settled: bool = True
     transactions: tuple[Transaction, ...] = ()
+    topics: tuple[str, ...] = ()
+    """Every topic that was written so far: where lost markers are looked for."""
 
     def encode(self) -> bytes:
         """As JSON, for people who look into the topic."""

@@ -1,0 +1,137 @@
+"""The driver is killed before each operation of the protocol, one after the other, and started again."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oncelog.spark.commit.errors import AnotherDriverError, NotDecidedError
+from oncelog.spark.commit.task import Prepared
+from oncelog.spark.driver import look, settle
+from oncelog.spark.options import sink_options
+from spark.judges import create, open_producers, values
+from spark.micro_batches import Query, Starter
+from support.servers import Server
+
+ROWS = 6
+OPERATIONS = {"plan": 9, "task": 3, "commit": 14}
+"""How many operations each program sends at most when nothing goes wrong."""
+
+
+@pytest.fixture(scope="module")
+def starter() -> Iterator[Starter]:
+    with Starter() as made:
+        yield made
+
+
+@pytest.fixture
+def query(server: Server, name: str, tmp_path: Path) -> Query:
+    create(server.bootstrap, name)
+    return Query(server.bootstrap, name, f"sink-{name}", tmp_path / "checkpoint", ROWS)
+
+
+def check(query: Query, batches: int) -> None:
+    """Every row of these batches once, nothing else, nothing open."""
+    wanted = {value for batch in range(batches) for value in query.values(batch, 1)[0]}
+    seen = values(query.bootstrap, query.topic)
+    assert set(seen) == wanted, f"lost {sorted(wanted - set(seen))}, too many {sorted(set(seen) - wanted)}"
+    assert set(seen.values()) <= {1}, f"doubled {[value for value, count in seen.items() if count > 1]}"
+    assert not open_producers(query.bootstrap, query.topic, f"{query.prefix}-commits")
+
+
+@pytest.mark.parametrize("program", OPERATIONS)
+def test_killed_before_each_operation_and_started_again(
+    query: Query, starter: Starter, program: str, tmp_path: Path
+) -> None:
+    until, killed = 1, []
+    assert starter.run(query, until) == 0
+    for number in range(OPERATIONS[program]):
+        until += 1
+        status = starter.run(query, until, f"{program}:{number}:{tmp_path / str(number)}")
+        if status == -signal.SIGKILL:
+            killed.append(number)
+            assert starter.run(query, until) == 0
+        check(query, until)
+    print(f"{program}: killed before operations {killed}")
+    assert killed == list(range(len(killed)))
+    assert len(killed) >= 3
+
+
+@pytest.mark.parametrize("program", OPERATIONS)
+def test_killed_then_settled_then_started_again(query: Query, starter: Starter, program: str, tmp_path: Path) -> None:
+    """After `oncelog sink settle` nothing is open, decided batches are visible whole, others not at all."""
+    options = sink_options(query.options, streaming=True)
+    until = 1
+    assert starter.run(query, until) == 0
+    for number in range(0, OPERATIONS[program], 2):
+        until += 1
+        once = tmp_path / str(number)
+        if starter.run(query, until, f"{program}:{number}:{once}") == -signal.SIGKILL:
+            settled = settle(options)
+            assert not settled.strays
+            record, left, strays = look(options)
+            assert record.settled
+            assert not left
+            assert not strays
+            check(query, record.source.batch + 1)
+            assert starter.run(query, until) == 0
+        check(query, until)
+
+
+def test_a_replayed_batch_changes_nothing(query: Query) -> None:
+    query.run(2)
+    before = values(query.bootstrap, query.topic)
+    replayed = query.batch(1, slots=3)
+    assert not any(isinstance(message.message, Prepared) for message in replayed)
+    assert values(query.bootstrap, query.topic) == before
+
+
+def test_a_twin_is_neither_doubled_nor_left_open(query: Query) -> None:
+    plan = query.plan()
+    first, second = query.values(0, 2)
+    lost = query.task(plan, 0, 0, first, number=0, tid=0)
+    messages = [query.task(plan, 0, 0, first, number=1, tid=2), query.task(plan, 0, 1, second, tid=1)]
+    assert lost.message.transaction != messages[0].message.transaction
+    query.commit(messages, 0)
+    query.log(0)
+    check(query, 1)
+    query.run(3)
+    check(query, 3)
+
+
+def test_a_task_that_fails_is_tried_again(query: Query) -> None:
+    plan = query.plan()
+    first, second = query.values(0, 2)
+
+    def breaking() -> Iterator[object]:
+        yield from ()
+        raise RuntimeError("the source went away")
+
+    with pytest.raises(RuntimeError, match="went away"):
+        query.attempt(plan, 0, 0, breaking(), number=0, tid=0)
+    messages = [query.task(plan, 0, 0, first, number=1, tid=2), query.task(plan, 0, 1, second, tid=1)]
+    query.commit(messages, 0)
+    check(query, 1)
+
+
+def test_a_driver_that_was_taken_over_commits_nothing(query: Query) -> None:
+    plan = query.plan()
+    messages = [query.task(plan, 0, slot, rows) for slot, rows in enumerate(query.values(0, 2))]
+    query.batch(0, slots=3)
+    with pytest.raises((AnotherDriverError, NotDecidedError)):
+        query.commit(messages, 0)
+    with pytest.raises(AnotherDriverError):
+        query.task(plan, 0, 0, ["late"], number=3, tid=9)
+    query.log(0)
+    check(query, 1)
+
+
+def test_an_empty_batch_leaves_a_record(query: Query) -> None:
+    query.rows = 0
+    query.run(3)
+    record, left, _ = look(sink_options(query.options, streaming=True))
+    assert (record.source.batch, record.rows, record.settled) == (2, 0, True)
+    assert not left
