@@ -26,6 +26,9 @@ PROTOCOLS = (
 )
 PARTITIONS = (("t", 0), ("t", 1), ("u", 0))
 PRODUCERS = (1, 2)
+ROUNDS_TO_REST = 100
+ROUNDS_AT_REST = 40
+"""Of a quarter of a session each: longer than any time-out that is left over."""
 # Written down again here, not imported: the coordinator's own table is what is being checked.
 LEGAL = {
     (S.EMPTY, S.PREPARING_REBALANCE),
@@ -87,8 +90,46 @@ class Groups(RuleBasedStateMachine):
         Group.transition_to = transition_to  # type: ignore[method-assign]
 
     def teardown(self) -> None:
-        if hasattr(self, "undo"):
+        if not hasattr(self, "undo"):
+            return
+        try:
+            self.all_ends_well()
+        finally:
             Group.transition_to = self.undo  # type: ignore[method-assign]
+
+    def all_ends_well(self) -> None:
+        """When everybody behaves and nothing fails, the group comes to rest with those who live, and stays so."""
+        self.driver.refuse = None
+        newest = {consumer.instance: consumer for consumer in self.alive if consumer.instance is not None}
+        actors = [*newest.values(), *(consumer for consumer in self.alive if consumer.instance is None)]
+        self.alive = actors
+        if not actors:
+            return
+        self.everybody_behaves(actors, ROUNDS_TO_REST)
+        group = self.driver.group
+        resting = group.generation
+        self.everybody_behaves(actors, ROUNDS_AT_REST)
+        assert (group.state, group.generation) == (S.STABLE, resting)
+        members = {consumer.member_id for consumer in actors if consumer.generation == resting}
+        assert members == set(group.members)
+        assert len(members) == min(len(actors), self.driver.config.max_size)
+        for member in group.members.values():
+            assert self.given[resting, member.member_id] == member.assignment != b""
+
+    def everybody_behaves(self, actors: list[Consumer], rounds: int) -> None:
+        for _ in range(rounds):
+            for consumer in actors:
+                if consumer.joining is not None or consumer.syncing is not None:
+                    continue
+                if consumer.generation < 0:
+                    self.send_join(consumer, 9)
+                elif (consumer.generation, consumer.member_id) not in self.given:
+                    self.send_sync(consumer)
+                elif self.send_heartbeat(consumer) is not E.NONE:
+                    consumer.generation = -1
+            self.driver.pass_time(SESSION_MS // 4)
+            self.expire_model()
+            self.settle()
 
     # -- what members do ------------------------------------------------------------------------------------------
 
@@ -102,9 +143,11 @@ class Groups(RuleBasedStateMachine):
     def join(
         self, consumer: Consumer, protocols: tuple[tuple[str, bytes], ...] | None, version: int
     ) -> None:
-        if consumer.joining is not None:
-            return
-        consumer.protocols = protocols or consumer.protocols
+        if consumer.joining is None:
+            consumer.protocols = protocols or consumer.protocols
+            self.send_join(consumer, version)
+
+    def send_join(self, consumer: Consumer, version: int) -> None:
         instance = consumer.instance if version >= 5 else None
         consumer.joining = self.driver.join(
             consumer.member_id, instance=instance, protocols=consumer.protocols, version=version
@@ -114,8 +157,10 @@ class Groups(RuleBasedStateMachine):
 
     @rule(consumer=consumers)
     def sync(self, consumer: Consumer) -> None:
-        if consumer.generation < 0 or consumer.syncing is not None or consumer.joining is not None:
-            return
+        if consumer.generation >= 0 and consumer.syncing is None and consumer.joining is None:
+            self.send_sync(consumer)
+
+    def send_sync(self, consumer: Consumer) -> None:
         assignments = {
             name: f"{consumer.generation}/{name}/{len(self.driver.log)}".encode() for name in consumer.members
         }
@@ -126,9 +171,13 @@ class Groups(RuleBasedStateMachine):
 
     @rule(consumer=consumers)
     def beat(self, consumer: Consumer) -> None:
+        self.send_heartbeat(consumer)
+
+    def send_heartbeat(self, consumer: Consumer) -> E:
         error = self.driver.heartbeat(consumer.member_id, consumer.generation, consumer.instance)
         if error in (E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID):
             self.forget(consumer)
+        return error
 
     @rule(consumer=consumes(consumers))
     def leave(self, consumer: Consumer) -> None:
@@ -202,6 +251,9 @@ class Groups(RuleBasedStateMachine):
             assert self.given.setdefault(key, answer.response.assignment) == answer.response.assignment
         elif answer.error in (E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID):
             self.forget(consumer)
+        else:
+            assert answer.error in (E.REBALANCE_IN_PROGRESS, E.ILLEGAL_GENERATION)
+            consumer.generation = -1
 
     # -- offsets --------------------------------------------------------------------------------------------------
 
