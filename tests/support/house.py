@@ -22,7 +22,10 @@ MAX_MODULE = 500
 WORLD = frozenset({"asyncio", "socket", "time", "random", "os", "threading"})
 """Modules that reach for the world: state machines get time, randomness and bytes as arguments instead."""
 
-DRIVERS = ("admin", "blocking", "cluster", "consumer", "delivery", "member", "producer", "reader", "sender", "tables")
+DRIVERS = (
+    *("admin", "blocking", "cluster", "consumer", "delivery", "member", "offsets", "producer", "reader", "sender"),
+    *("tables",),
+)
 """The client's modules that turn its state machines into calls; the others decide, without a world."""
 
 EDGES = {
