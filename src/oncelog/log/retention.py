@@ -1,0 +1,47 @@
+"""Which segments a log may drop by age and size (``retention.ms``, ``retention.bytes``). Source: ``UnifiedLog``.
+
+Whole segments go, oldest first, and only those whose every batch is committed.
+"""
+
+from __future__ import annotations
+
+from oncelog.log.log import Log
+from oncelog.log.segment import Segment
+
+
+def retained_from(log: Log, now_ms: int) -> int:
+    """Return the offset that the log may begin at."""
+    start = log.log_start_offset
+    if not log.config.delete:
+        return start
+    segments = list(log.segments)
+    ends = [segment.base_offset for segment in segments[1:]] + [log.log_end_offset]
+    size = log.size_bytes
+    for segment, end in zip(segments, ends, strict=True):
+        expired = _is_old(segment, log.config.retention_ms, now_ms) or (
+            0 <= log.config.retention_bytes <= size - segment.size
+        )
+        if not segment.size or end > log.high_watermark or not expired:
+            break
+        size -= segment.size
+        start = max(start, end)
+    return start
+
+
+def apply_retention(log: Log, now_ms: int) -> int:
+    """Drop what has outlived its time or does not fit any more; return the number of segments.
+
+    Raises KAFKA_STORAGE_ERROR.
+    """
+    start = retained_from(log, now_ms)
+    if start == log.log_end_offset:
+        log.roll(now_ms)
+    log.advance_log_start(start)
+    return log.delete_old_segments()
+
+
+def _is_old(segment: Segment, retention_ms: int, now_ms: int) -> bool:
+    if retention_ms < 0:
+        return False
+    largest = segment.last_timestamp().timestamp
+    return now_ms - (largest if largest >= 0 else segment.created_ms) > retention_ms

@@ -1,0 +1,70 @@
+"""Segments that outlived their time or do not fit any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncelog.log.config import LogConfig
+from oncelog.log.log import Log
+from oncelog.log.retention import apply_retention
+from support.logs import NOW, append, batch, new_log, of_producer, values
+
+
+def filled(**settings: object) -> Log:
+    """Four segments of ten batches, a batch a ms."""
+    _, log = new_log(LogConfig(**settings))  # type: ignore[arg-type]
+    for number in range(40):
+        if number % 10 == 0:
+            log.roll(NOW)
+        append(log, of_producer(1, number, timestamp=NOW + number))
+    return log
+
+
+def bases(log: Log) -> list[int]:
+    return [segment.base_offset for segment in log.segments]
+
+
+@pytest.mark.parametrize(
+    ("age", "left"), [(100, [0, 10, 20, 30]), (109, [0, 10, 20, 30]), (110, [10, 20, 30]), (129, [20, 30]), (139, [30])]
+)
+def test_old_segments_go_by_their_youngest_batch(age: int, left: list[int]) -> None:
+    log = filled(retention_ms=100)
+    assert apply_retention(log, NOW + age) == 4 - len(left)
+    assert (bases(log), log.log_start_offset) == (left, left[0])
+    assert len(values(log)) == 40 - left[0]
+
+
+def test_the_active_segment_goes_as_well_and_sequences_go_on() -> None:
+    log = filled(retention_ms=100)
+    assert apply_retention(log, NOW + 140) == 4
+    assert (bases(log), log.log_start_offset, log.log_end_offset) == ([40], 40, 40)
+    assert apply_retention(log, NOW + 200) == 0
+    assert append(log, of_producer(1, 40)).first_offset == 40
+
+
+def test_what_does_not_fit_goes() -> None:
+    size = filled().size_bytes // 4
+    log = filled(retention_ms=-1, retention_bytes=2 * size)
+    assert apply_retention(log, NOW) == 2
+    assert bases(log) == [20, 30]
+    log = filled(retention_ms=-1, retention_bytes=2 * size + 1)
+    assert apply_retention(log, NOW) == 1
+
+
+def test_what_is_not_committed_stays() -> None:
+    _, log = new_log(LogConfig(retention_ms=1))
+    log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
+    assert apply_retention(log, NOW + 100) == 0
+
+
+@pytest.mark.parametrize("settings", [{"delete": False, "compact": True}, {"retention_ms": -1}])
+def test_what_is_kept_for_ever(settings: dict[str, object]) -> None:
+    log = filled(**settings)
+    assert apply_retention(log, NOW + 10**12) == 0
+
+
+def test_batches_without_a_time_are_as_old_as_their_segment() -> None:
+    _, log = new_log(LogConfig(retention_ms=100))
+    append(log, batch(timestamp=-1))
+    assert apply_retention(log, NOW + 100) == 0
+    assert apply_retention(log, NOW + 101) == 1
