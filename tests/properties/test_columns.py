@@ -1,5 +1,7 @@
 """Columns and the record codec are two ways to write and read the same bytes."""
 
+import contextlib
+
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,8 @@ from hypothesis import strategies as st
 from oncelog.columns.decode import decode_batches
 from oncelog.columns.encode import encode_partition, stamp
 from oncelog.protocol.compression import Codec
-from oncelog.protocol.records import Record, assign_offsets, build_batch, decode_records
+from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.records import HEADER_SIZE, Record, assign_offsets, build_batch, decode_records
 
 DATA = st.none() | st.binary(max_size=40)
 NAMES = st.text(max_size=5)
@@ -52,3 +55,16 @@ def test_what_the_record_codec_writes_columns_read(rows: list[Row], codec: Codec
     assert table.column("value").to_pylist() == [row[2] for row in kept]
     assert table.column("headers").to_pylist() == [headers_of(row) for row in kept]
     assert table.column("timestamp").cast(pa.int64()).to_pylist() == [row[0] * 1000 for row in kept]
+
+
+@given(ROWS, st.data())
+def test_damaged_records_are_an_error_or_a_sound_table(rows: list[Row], data: st.DataObject) -> None:
+    batch = build_batch([Record(0, *row[:3], tuple(row[3])) for row in rows])
+    for _ in range(data.draw(st.integers(1, 3))):
+        batch[data.draw(st.integers(HEADER_SIZE, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ProtocolError):
+        table, _ = decode_batches(
+            [batch], topic="t", partition=0, start_offset=0, include_headers=True, check_crcs=False
+        )
+        table.validate(full=True)
+        assert table.num_rows == len(rows)

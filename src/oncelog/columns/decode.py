@@ -43,6 +43,8 @@ SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", HEADERS))
 Buffer = bytes | bytearray | memoryview
 MAX_CHUNK_BYTES = 1 << 30
 """Payload of one record batch of the table: its offsets are 32 bits wide."""
+SMALLEST_RECORD = 7
+"""Bytes of a record without key, value and headers."""
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ def decode_batches(
     visible: list[_Batch] = []
     for header, view in _visible(chunks, aborted):
         if end_offset is not None and header.base_offset >= end_offset:
+            next_offset = max(next_offset, end_offset)  # compaction may have left nothing in between
             break
         next_offset = max(next_offset, header.next_offset)
         if header.is_control or header.count == 0 or header.next_offset <= start_offset:
@@ -81,6 +84,8 @@ def decode_batches(
         payload: Buffer = view[HEADER_SIZE:]
         if header.codec:
             payload = decompress(header.codec, payload, DEFAULT_DECOMPRESSED_LIMIT)
+        if not 0 < header.count <= len(payload) // SMALLEST_RECORD:
+            raise _malformed(header)
         visible.append(_Batch(header, np.frombuffer(payload, np.uint8)))
     schema = SCHEMA_WITH_HEADERS if include_headers else SCHEMA
     tables = [
@@ -107,7 +112,8 @@ def _visible(
                     aborting.add(waiting[position][0])
                     position += 1
                 if header.is_control:
-                    if header.producer_id in aborting and not decode_control(view)[0]:
+                    # compaction may have taken the marker out of its batch, long after the aborted records
+                    if header.producer_id in aborting and header.count and not decode_control(view)[0]:
                         aborting.discard(header.producer_id)
                 elif header.is_transactional and header.producer_id in aborting:
                     yield header._replace(count=0), view
@@ -164,7 +170,8 @@ def _columns(
                 batch.payload, header.count, header.base_offset, header.base_timestamp,
                 header.max_timestamp if header.timestamp_type else -1, start_offset, row,
                 offsets, timestamps, keys.ends, keys.valid, keys.data, values.ends, values.valid, values.data,
-                include_headers, header_rows, names.ends, names.data, contents.ends, contents.valid, contents.data,
+                include_headers, header_rows, names.ends, names.valid, names.data,
+                contents.ends, contents.valid, contents.data,
             ),
             header,
         )  # fmt: skip
@@ -181,9 +188,14 @@ def _columns(
     if not include_headers:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     used = int(header_rows[row])
-    names.valid[:] = 1
+    keys_of_headers = names.array(used, pa.string())
+    try:
+        keys_of_headers.validate(full=True)
+    except pa.ArrowInvalid as error:
+        message = f"a record header's key is not UTF-8 between the offsets {offsets[0]} and {offsets[row - 1]}"
+        raise ProtocolError(ErrorCode.INVALID_RECORD, message) from error
     pairs = pa.StructArray.from_arrays(
-        [names.array(used, pa.string()), contents.array(used, pa.binary())], fields=list(HEADERS.value_type)
+        [keys_of_headers, contents.array(used, pa.binary())], fields=list(HEADERS.value_type)
     )
     lists = pa.ListArray.from_arrays(pa.array(header_rows[: row + 1].astype(np.int32)), pairs)
     return pa.RecordBatch.from_arrays([*columns, lists.cast(HEADERS)], schema=SCHEMA_WITH_HEADERS)
@@ -197,6 +209,11 @@ def _header_count(batches: list[_Batch]) -> int:
 
 def _checked(result: int, header: BatchHeader) -> int:
     if result < 0:
-        message = f"the batch at offset {header.base_offset} holds malformed records"
-        raise ProtocolError(ErrorCode.INVALID_RECORD, message)
+        raise _malformed(header)
     return result
+
+
+def _malformed(header: BatchHeader) -> ProtocolError:
+    return ProtocolError(
+        ErrorCode.INVALID_RECORD, f"the batch at offset {header.base_offset} holds malformed records"
+    )

@@ -53,6 +53,8 @@ def stamp(
 
 def partition_of(keys: pa.Array | pa.ChunkedArray, partitions: int) -> Any:
     """Where Java's producer puts each key: int32 numpy array, -1 for rows without a key."""
+    if partitions < 1:
+        raise ValueError(f"a topic has at least one partition, not {partitions}")
     column = _Column(keys)
     out = np.empty(column.rows, np.int32)
     kernels.murmur2_partitions(column.ends, column.valid, column.data, partitions, out)
@@ -74,13 +76,16 @@ def encode_partition(
 
     `key` and `value`: binary or string columns of any Arrow kind, or None for nulls throughout. `headers`: a list of
     structs (key, value). `timestamps`: ms, one number or one a row, as an Arrow or numpy array. `rows`: numpy array of
-    the row numbers to take (all by default). Raises TypeError for other column types.
+    the row numbers to take (all by default). Raises TypeError for other column types, ValueError for columns of
+    different lengths, for times and header keys that are null, and for row numbers that do not exist.
     """
     columns = [column for column in (key, value, headers) if column is not None]
     total = len(columns[0]) if columns else 0
     if any(len(column) != total for column in columns):
         raise ValueError("key, value and headers must have the same number of rows")
     chosen = np.arange(total, dtype=np.int64) if rows is None else np.ascontiguousarray(rows, np.int64)
+    if len(chosen) and not 0 <= chosen.min() <= chosen.max() < total:
+        raise ValueError(f"row numbers from {chosen.min()} to {chosen.max()} of a table of {total} rows")
     times = _timestamps(timestamps, total)[chosen]
     keys, values = _Column(key), _Column(value)
     lists = _Headers(headers)
@@ -109,7 +114,7 @@ def encode_partition(
 def _batch(
     payload: Any, count: int, base_timestamp: int, max_timestamp: int, codec: Codec, level: int | None
 ) -> EncodedBatch:
-    data = memoryview(payload) if codec == Codec.NONE else compress(codec, payload.tobytes(), level)
+    data = memoryview(payload) if codec == Codec.NONE else compress(codec, memoryview(payload), level)
     size = HEADER_SIZE + len(data)
     buffer = bytearray(size)
     buffer[HEADER_SIZE:] = data
@@ -167,8 +172,8 @@ class _Headers:
         lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         self.rows = np.zeros(len(array) + 1, np.int64)
         np.cumsum(lengths, out=self.rows[1:])
-        items = array.flatten()
-        self.names, self.values = _Column(items.field(0)), _Column(items.field(1))
+        names, values = array.flatten().flatten()
+        self.names, self.values = _Column(names), _Column(values)
         if not self.names.valid.all():
             raise ValueError("a header must have a key")
 
@@ -197,7 +202,12 @@ def _timestamps(timestamps: Any, rows: int) -> Any:
         return np.full(rows, timestamps, np.int64)
     if isinstance(timestamps, pa.Array | pa.ChunkedArray):
         array = _one(timestamps)
+        if array.null_count:
+            raise ValueError(f"{array.null_count} of {len(array)} timestamps are null")
         if pa.types.is_timestamp(array.type):
             array = array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
         timestamps = array.to_numpy(zero_copy_only=False)
-    return np.ascontiguousarray(timestamps, np.int64)
+    times = np.ascontiguousarray(timestamps, np.int64)
+    if times.shape != (rows,):
+        raise ValueError(f"timestamps of shape {times.shape} for {rows} rows")
+    return times

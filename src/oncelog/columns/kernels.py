@@ -1,8 +1,8 @@
 """The inner loops between record batches and Arrow buffers, compiled by numba.
 
-Few kernels with explicit signatures, cached on disk where numba finds a writable folder, so that the first use in a new
-process costs a load and not a compilation. No `parallel`: Spark's daemon forks. A negative result is an error; the
-callers say which.
+Few kernels with explicit signatures, cached on disk so that the first use in a new process costs a load and not a
+compilation: in the folder that NUMBA_CACHE_DIR names, else beside this file, else in the user's cache folder. No
+`parallel`: Spark's daemon forks. Decoding trusts no length. A negative result is an error; the callers say which.
 """
 
 # numba has no types of its own to check against:
@@ -10,6 +10,7 @@ callers say which.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -25,11 +26,23 @@ _I64R = types.Array(types.int64, 1, "C", readonly=True)
 MALFORMED = -1
 TOO_SMALL = -2
 
-jit: Any = numba.njit
+
+def kernel(signature: Any) -> Callable[[Any], Any]:
+    """Compiles a function now, or loads it; in each process anew where no folder can be written."""
+
+    def compiled(function: Any) -> Any:
+        try:
+            return numba.njit(signature, cache=True)(function)
+        except RuntimeError as error:
+            if "no locator available" not in str(error):
+                raise
+            return numba.njit(signature)(function)
+
+    return compiled
 
 
-@jit(types.UniTuple(types.int64, 2)(_U8R, types.int64), cache=True)
-def read_varlong(data: Any, pos: int) -> tuple[Any, int]:
+@kernel(types.UniTuple(types.int64, 2)(_U8R, types.int64))
+def _read_varlong(data: Any, pos: int) -> tuple[Any, int]:
     """A zigzag varint and the position behind it; position -1 when it is cut off or too long."""
     value = np.uint64(0)
     shift = 0
@@ -44,122 +57,139 @@ def read_varlong(data: Any, pos: int) -> tuple[Any, int]:
     return 0, -1
 
 
-@jit(types.int64(_U8R, types.int64), cache=True)
+@kernel(types.UniTuple(types.int64, 2)(_U8R, types.int64, types.int64))
+def _read_size(data: Any, pos: int, end: int) -> tuple[int, int]:
+    """The length of a field (-1: null) and where it begins; position -1 unless it ends at `end` or before."""
+    length, pos = _read_varlong(data, pos)
+    if pos < 0 or pos > end or length < -1 or length > end - pos:  # no sum: it could overflow
+        return 0, -1
+    return length, pos
+
+
+@kernel(types.int64(_U8R, types.int64))
 def count_headers(data: Any, count: int) -> int:
     """Number of headers in a batch's records."""
     total = 0
     pos = 0
     for _ in range(count):
-        length, pos = read_varlong(data, pos)
-        end = pos + length
-        if pos < 0 or length < 0 or end > data.shape[0]:
+        length, pos = _read_size(data, pos, data.shape[0])
+        if pos < 0 or length < 0:
             return MALFORMED
+        end = pos + length
         pos += 1
         for _field in range(2):  # timestamp and offset
-            _, pos = read_varlong(data, pos)
+            _, pos = _read_varlong(data, pos)
             if pos < 0:
                 return MALFORMED
         for _field in range(2):  # key and value
-            length, pos = read_varlong(data, pos)
+            length, pos = _read_size(data, pos, end)
             if pos < 0:
                 return MALFORMED
             pos += max(length, 0)
-        if pos > end:
-            return MALFORMED
-        headers, pos = read_varlong(data, pos)
-        if pos < 0 or headers < 0:
+        headers, pos = _read_varlong(data, pos)
+        if pos < 0 or headers < 0 or headers > end - pos:
             return MALFORMED
         total += headers
         pos = end
     return total
 
 
-@jit(types.void(_U8R, types.int64, types.int64, types.int64, _I64, _U8, types.int64), cache=True)
-def _copy(data: Any, pos: int, length: int, row: int, ends: Any, out: Any, start: int) -> None:
+@kernel(types.void(_U8R, types.int64, types.int64, types.int64, _I64, _U8, _U8))
+def _take(data: Any, pos: int, length: int, row: int, ends: Any, valid: Any, out: Any) -> None:
+    """Copies a field to its row of a column; a length of -1 is null."""
+    valid[row] = length >= 0
+    start = ends[row]
     for index in range(length):
         out[start + index] = data[pos + index]
-    ends[row + 1] = start + length
+    ends[row + 1] = start + max(length, 0)
 
 
-@jit(
+@kernel(
+    types.int64(
+        _U8R, types.int64, types.int64, types.int64, types.int64,
+        _I64, _U8, _U8, _I64, _U8, _U8,
+    ),
+)  # fmt: skip
+def _take_headers(
+    data: Any, pos: int, end: int, headers: int, item: int,
+    name_ends: Any, name_valid: Any, names: Any, item_ends: Any, item_valid: Any, items: Any,
+) -> int:  # fmt: skip
+    """Copies a record's headers to the rows from `item` on; the position behind them."""
+    for index in range(item, item + headers):
+        length, pos = _read_size(data, pos, end)
+        if pos < 0 or length < 0:
+            return MALFORMED
+        _take(data, pos, length, index, name_ends, name_valid, names)
+        length, pos = _read_size(data, pos + length, end)
+        if pos < 0:
+            return MALFORMED
+        _take(data, pos, length, index, item_ends, item_valid, items)
+        pos += max(length, 0)
+    return pos
+
+
+@kernel(
     types.int64(
         _U8R, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64,
         _I64, _I64, _I64, _U8, _U8, _I64, _U8, _U8,
-        types.boolean, _I64, _I64, _U8, _I64, _U8, _U8,
+        types.boolean, _I64, _I64, _U8, _U8, _I64, _U8, _U8,
     ),
-    cache=True,
 )  # fmt: skip
 def decode_records(
     data: Any, count: int, base_offset: int, base_timestamp: int, append_time: int, start_offset: int, row: int,
     offsets: Any, timestamps: Any, key_ends: Any, key_valid: Any, keys: Any, value_ends: Any, value_valid: Any,
-    values: Any, with_headers: bool, header_rows: Any, name_ends: Any, names: Any, item_ends: Any, item_valid: Any,
-    items: Any,
+    values: Any, with_headers: bool, header_rows: Any, name_ends: Any, name_valid: Any, names: Any, item_ends: Any,
+    item_valid: Any, items: Any,
 ) -> int:  # fmt: skip
     """Takes the records of one batch apart, from `start_offset` on; gives the next free row.
 
     `*_ends` are Arrow offsets: entry row + 1 is written when entry row is there. `append_time` -1 means that each
-    record has its own time.
+    record has its own time. The columns have room for `count` more rows and for all bytes of `data`, those of headers
+    for as many as `count_headers` says.
     """
     pos = 0
     size = data.shape[0]
     for _ in range(count):
-        length, pos = read_varlong(data, pos)
+        length, pos = _read_size(data, pos, size)
+        if pos < 0 or length < 0:
+            return MALFORMED
         end = pos + length
-        if pos < 0 or length < 0 or end > size:
-            return MALFORMED
-        timestamp, pos = read_varlong(data, pos + 1)
+        timestamp, pos = _read_varlong(data, pos + 1)  # behind the attributes, which have no meaning
         if pos < 0:
             return MALFORMED
-        delta, pos = read_varlong(data, pos)
-        if pos < 0:
+        delta, pos = _read_varlong(data, pos)
+        if pos < 0 or pos > end:
             return MALFORMED
         if base_offset + delta < start_offset:
             pos = end
             continue
         offsets[row] = base_offset + delta
         timestamps[row] = base_timestamp + timestamp if append_time < 0 else append_time
-        length, pos = read_varlong(data, pos)
-        if pos < 0 or length < -1 or pos + length > end:
+        length, pos = _read_size(data, pos, end)
+        if pos < 0:
             return MALFORMED
-        key_valid[row] = length >= 0
-        length = max(length, 0)
-        _copy(data, pos, length, row, key_ends, keys, key_ends[row])
-        pos += length
-        length, pos = read_varlong(data, pos)
-        if pos < 0 or length < -1 or pos + length > end:
+        _take(data, pos, length, row, key_ends, key_valid, keys)
+        length, pos = _read_size(data, pos + max(length, 0), end)
+        if pos < 0:
             return MALFORMED
-        value_valid[row] = length >= 0
-        length = max(length, 0)
-        _copy(data, pos, length, row, value_ends, values, value_ends[row])
-        pos += length
-        headers, pos = read_varlong(data, pos)
-        if pos < 0 or headers < 0:
+        _take(data, pos, length, row, value_ends, value_valid, values)
+        headers, pos = _read_varlong(data, pos + max(length, 0))
+        if pos < 0 or headers < 0 or headers > end - pos:
             return MALFORMED
         if with_headers:
             item = header_rows[row]
             header_rows[row + 1] = item + headers
-            for _header in range(headers):
-                length, pos = read_varlong(data, pos)
-                if pos < 0 or length < 0 or pos + length > end:
-                    return MALFORMED
-                _copy(data, pos, length, item, name_ends, names, name_ends[item])
-                pos += length
-                length, pos = read_varlong(data, pos)
-                if pos < 0 or length < -1 or pos + length > end:
-                    return MALFORMED
-                item_valid[item] = length >= 0
-                length = max(length, 0)
-                _copy(data, pos, length, item, item_ends, items, item_ends[item])
-                pos += length
-                item += 1
-            if pos != end:
-                return MALFORMED
+            pos = _take_headers(
+                data, pos, end, headers, item, name_ends, name_valid, names, item_ends, item_valid, items
+            )
+        if pos != end and (with_headers or headers == 0):
+            return MALFORMED
         pos = end
         row += 1
     return row if pos == size else MALFORMED
 
 
-@jit(types.int64(types.int64), cache=True)
+@kernel(types.int64(types.int64))
 def _varlong_size(value: int) -> int:
     zigzag = np.uint64((value << 1) ^ (value >> 63))
     size = 1
@@ -169,7 +199,7 @@ def _varlong_size(value: int) -> int:
     return size
 
 
-@jit(types.int64(_U8, types.int64, types.int64), cache=True)
+@kernel(types.int64(_U8, types.int64, types.int64))
 def _write_varlong(out: Any, pos: int, value: int) -> int:
     zigzag = np.uint64((value << 1) ^ (value >> 63))
     while zigzag >= np.uint64(0x80):
@@ -180,7 +210,7 @@ def _write_varlong(out: Any, pos: int, value: int) -> int:
     return pos + 1
 
 
-@jit(types.int64(_U8, types.int64, _U8R, types.int64, types.int64), cache=True)
+@kernel(types.int64(_U8, types.int64, _U8R, types.int64, types.int64))
 def _write_sized(out: Any, pos: int, data: Any, start: int, end: int) -> int:
     pos = _write_varlong(out, pos, end - start)
     for index in range(start, end):
@@ -189,13 +219,12 @@ def _write_sized(out: Any, pos: int, data: Any, start: int, end: int) -> int:
     return pos
 
 
-@jit(
+@kernel(
     types.UniTuple(types.int64, 2)(
         _I64R, types.int64, types.int64, types.int64, _I64R,
         types.boolean, _I64R, _U8R, _U8R, types.boolean, _I64R, _U8R, _U8R,
         types.boolean, _I64R, _I64R, _U8R, _I64R, _U8R, _U8R, _U8,
     ),
-    cache=True,
 )  # fmt: skip
 def encode_records(
     rows: Any, first: int, limit: int, base_timestamp: int, timestamps: Any,
@@ -260,7 +289,7 @@ def encode_records(
     return rows.shape[0] - first, pos
 
 
-@jit(types.void(_I64R, _U8R, _U8R, types.int64, _I32), cache=True)
+@kernel(types.void(_I64R, _U8R, _U8R, types.int64, _I32))
 def murmur2_partitions(ends: Any, valid: Any, data: Any, partitions: int, out: Any) -> None:
     """Kafka's default partition of each key (`Utils.murmur2`, made positive, modulo); -1 without a key."""
     for row in range(out.shape[0]):

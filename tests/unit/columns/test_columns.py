@@ -12,6 +12,7 @@ from oncelog.protocol.records import (
     build_batch,
     build_control_batch,
     decode_records,
+    pack_batch,
     parse_header,
 )
 
@@ -172,3 +173,105 @@ def test_columns_of_different_length_are_refused() -> None:
 
 def test_no_rows_no_batches() -> None:
     assert encode.encode_partition(None, pa.array([], pa.binary())) == []
+
+
+def test_a_gap_behind_the_last_batch_does_not_hold_up_a_reader() -> None:
+    data = bytes(batch(0, [b"a"])) + bytes(batch(10, [b"b"]))
+    table, next_offset = decode_batches([data], topic="t", partition=0, start_offset=0, end_offset=5)
+    assert (table.column("value").to_pylist(), next_offset) == ([b"a"], 5)
+
+
+def test_an_end_marker_that_compaction_has_emptied_ends_nothing() -> None:
+    control = marker(1, 7, commit=False)
+    empty = control[:61]
+    empty[57:61] = bytes(4)
+    empty[8:12] = (61 - 12).to_bytes(4, "big")
+    data = bytes(batch(0, [b"aborted"], producer=7)) + bytes(empty) + bytes(batch(2, [b"also"], producer=7))
+    table, next_offset = decode_batches(
+        [data], topic="t", partition=0, start_offset=0, aborted=[(7, 0)], check_crcs=False
+    )
+    assert (table.num_rows, next_offset) == (0, 3)
+
+
+def crafted(payload: bytes, count: int) -> bytearray:
+    return pack_batch(payload, count, last_offset_delta=0, base_timestamp=0, max_timestamp=0)
+
+
+HUGE = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+"""2^63 - 1 as a varint."""
+LYING = {
+    "a record of 2^63 - 1 bytes": crafted(HUGE + bytes(20), 1),
+    "a key of 2^63 - 1 bytes": crafted(b"\x40\x00\x00\x00" + HUGE + bytes(18), 1),
+    "a value of 2^63 - 1 bytes": crafted(b"\x40\x00\x00\x00\x01" + HUGE + bytes(17), 1),
+    "2^63 - 1 headers": crafted(b"\x40\x00\x00\x00\x01\x01" + HUGE + bytes(16), 1),
+    "a header key of 2^63 - 1 bytes": crafted(b"\x40\x00\x00\x00\x01\x01\x02" + HUGE + bytes(15), 1),
+    "a header value of 2^63 - 1 bytes": crafted(b"\x40\x00\x00\x00\x01\x01\x02\x00" + HUGE + bytes(14), 1),
+    "a key of -2 bytes": crafted(b"\x40\x00\x00\x00\x03" + bytes(27), 1),
+    "2^31 - 1 records": crafted(bytes(14), 2**31 - 1),
+    "-1 records": crafted(bytes(14), -1),
+    "a varint that does not end": crafted(b"\xff" * 30, 1),
+    "a header key that is not UTF-8": crafted(b"\x12\x00\x00\x00\x01\x01\x02\x02\xff\x00", 1),
+}
+
+
+@pytest.mark.parametrize("data", LYING.values(), ids=LYING)
+def test_lengths_that_lie_are_errors(data: bytearray) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        decode_batches([data], topic="t", partition=0, start_offset=0, include_headers=True, check_crcs=False)
+    assert refused.value.code == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["a", None, "b"]).dictionary_encode(),
+        pa.chunked_array([pa.array(["a", None]).dictionary_encode(), pa.array(["b"]).dictionary_encode()]),
+        pa.array([b"a", None, b"b"], pa.binary(1)),
+        pa.array([b"x", b"a", None, b"b"], pa.binary(1)).slice(1),
+    ],
+    ids=["dictionary", "dictionaries", "fixed size", "fixed size, sliced"],
+)
+def test_other_kinds_of_bytes(column: pa.Array) -> None:
+    (encoded,) = encode_partition(column, None)
+    assert [record.key for record in decode_records(encoded.buffer)] == [b"a", None, b"b"]
+
+
+def test_columns_without_a_chunk_and_of_nulls() -> None:
+    assert encode_partition(None, pa.chunked_array([], pa.binary())) == []
+    (encoded,) = encode_partition(None, pa.nulls(2))
+    assert [record.value for record in decode_records(encoded.buffer)] == [None, None]
+
+
+def test_headers_sliced_chunked_and_null() -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    rows = [[{"key": "dropped", "value": b"0"}], [{"key": "a", "value": b"1"}, {"key": "b", "value": None}], None, []]
+    column = pa.chunked_array([pa.array(rows, kind).slice(1), pa.array([[{"key": "c", "value": b""}]], kind)])
+    (encoded,) = encode_partition(None, pa.nulls(4), column)
+    assert [record.headers for record in decode_records(encoded.buffer)] == [
+        (("a", b"1"), ("b", None)), (), (), (("c", b""),),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("timestamps", "rows", "message"),
+    [
+        (pa.array([1, None]), None, "1 of 2 timestamps are null"),
+        (np.array([1]), None, "shape"),
+        (0, np.array([2]), "row numbers from 2 to 2"),
+        (0, np.array([-1, 0]), "row numbers from -1 to 0"),
+    ],
+)
+def test_times_and_rows_that_do_not_fit_are_refused(timestamps: object, rows: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        encode_partition(None, pa.array([b"a", b"b"]), timestamps=timestamps, rows=rows)
+
+
+def test_headers_without_a_key_are_refused() -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    with pytest.raises(ValueError, match="must have a key"):
+        encode_partition(None, pa.array([b"a"]), pa.array([[None]], kind))
+
+
+def test_a_topic_without_partitions_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one partition"):
+        partition_of(pa.array([b"a"]), 0)
