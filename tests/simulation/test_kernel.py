@@ -70,6 +70,15 @@ def test_a_loop_that_spins_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
         in_world(scenario)
 
 
+def test_two_that_wait_for_each_other_are_ended() -> None:
+    async def scenario(world: World) -> None:
+        while True:
+            await asyncio.sleep(1)
+
+    with pytest.raises(TimeoutError, match="seed 5"):
+        World(5).run(scenario, limit_s=HOUR)
+
+
 def test_randomness_is_the_seeds() -> None:
     async def scenario(world: World) -> list[Any]:
         return [random.random(), os.urandom(8), uuid.uuid4(), random.SystemRandom().random()]

@@ -185,12 +185,18 @@ class World:
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    def run(self, scenario: Callable[[World], Coroutine[Any, Any, T]]) -> T:
-        """Runs `scenario(world)` as the process "client" and gives its result; fails on errors that nobody handled."""
+    def run(self, scenario: Callable[[World], Coroutine[Any, Any, T]], *, limit_s: float | None = None) -> T:
+        """Runs `scenario(world)` as the process "client" and gives its result; fails on errors that nobody handled.
+
+        After `limit_s` of virtual time it is a TimeoutError: those who wait for each other in a loop never stall.
+        """
         client = self.process("client")
         with self._edges():
             try:
-                result = self.loop.run_until_complete(self.loop.spawn(client, scenario(self)))
+                task = self.loop.spawn(client, asyncio.wait_for(scenario(self), limit_s))
+                result = self.loop.run_until_complete(task)
+            except TimeoutError as error:
+                raise TimeoutError(f"seed {self.seed}: not done after {limit_s} s") from error
             finally:
                 self._end()
         if self.errors:
