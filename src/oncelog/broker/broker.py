@@ -19,7 +19,7 @@ from oncelog.broker.dispatch import Dispatcher
 from oncelog.broker.fetch_sessions import FetchSessions
 from oncelog.broker.groups import GroupService
 from oncelog.broker.partitions import Partitions
-from oncelog.broker.topic_config import log_config
+from oncelog.broker.topic_config import effective, log_config
 from oncelog.broker.transactions import TransactionService
 from oncelog.cluster.metadata import INTERNAL_TOPICS, PartitionInfo, TopicInfo, Topics, assign
 from oncelog.cluster.tree import Tree
@@ -96,8 +96,10 @@ class Broker:
             disk=self._disk,
             directory=self.directory.path,
             recovery_points=self.directory.recovery_points(),
+            start_offsets=self.directory.start_offsets(),
             clean=self.directory.clean,
             log_config=lambda topic: log_config(self.config, topic.configs),
+            min_insync_replicas=lambda topic: int(effective(self.config, topic.configs, "min.insync.replicas")),
             now_ms=self.now_ms,
             logger=self.log,
         )

@@ -54,6 +54,10 @@ class DataDirectory:
         """(topic, partition) -> offset up to which the log was flushed."""
         return read_offset_checkpoint(self._disk, self._file(RECOVERY_POINTS))
 
+    def start_offsets(self) -> Offsets:
+        """(topic, partition) -> first offset that was not deleted."""
+        return read_offset_checkpoint(self._disk, self._file(START_OFFSETS))
+
     def checkpoint(self, *, recovery_points: Offsets, start_offsets: Offsets, high_watermarks: Offsets) -> None:
         """Writes the three offset checkpoints."""
         write_offset_checkpoint(self._disk, self._file(RECOVERY_POINTS), recovery_points)

@@ -30,8 +30,10 @@ class Partitions:
         disk: Disk,
         directory: str,
         recovery_points: dict[tuple[str, int], int],
+        start_offsets: dict[tuple[str, int], int],
         clean: bool,
         log_config: Callable[[TopicInfo], LogConfig],
+        min_insync_replicas: Callable[[TopicInfo], int],
         now_ms: Callable[[], int],
         logger: logging.Logger,
     ) -> None:
@@ -41,8 +43,10 @@ class Partitions:
         self._disk = disk
         self._directory = directory
         self._recovery_points = recovery_points
+        self._start_offsets = start_offsets
         self._clean = clean
         self._log_config = log_config
+        self._min_insync_replicas = min_insync_replicas
         self._now_ms = now_ms
         self._logger = logger
         self._replicas: dict[tuple[str, int], Replica] = {}
@@ -92,8 +96,16 @@ class Partitions:
             topic_id=info.topic_id,
             recovery_point=self._recovery_points.get((topic, partition), 0),
             clean=self._clean,
+            log_start_offset=self._start_offsets.get((topic, partition), 0),
         )
-        replica = Replica(topic, partition, info.topic_id, log, info.partitions[partition].leader_epoch)
+        replica = Replica(
+            topic,
+            partition,
+            info.topic_id,
+            log,
+            info.partitions[partition].leader_epoch,
+            min_insync_replicas=self._min_insync_replicas(info),
+        )
         self._replicas[topic, partition] = replica
         return replica
 
@@ -135,6 +147,7 @@ class Partitions:
             if self._disk.exists(directory):
                 self._disk.remove_tree(directory)
             self._recovery_points.pop((topic.name, partition), None)
+            self._start_offsets.pop((topic.name, partition), None)
 
     def close(self) -> bool:
         """Closes every open log; False when one of them could not be closed cleanly (the next start recovers)."""
@@ -154,8 +167,10 @@ class Partitions:
         return points
 
     def start_offsets(self) -> dict[tuple[str, int], int]:
-        """Log start offset of each open partition."""
-        return {key: replica.log.log_start_offset for key, replica in self._replicas.items()}
+        """Log start offset of each partition; of those never opened, what it was."""
+        offsets = {key: offset for key, offset in self._start_offsets.items() if self.leads(*key)}
+        offsets.update({key: replica.log.log_start_offset for key, replica in self._replicas.items()})
+        return offsets
 
     def high_watermarks(self) -> dict[tuple[str, int], int]:
         """High watermark of each open partition."""

@@ -10,20 +10,43 @@ from collections.abc import Callable
 from uuid import UUID
 
 from oncelog.log.log import AppendResult, Log, Origin
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 
 class Replica:
     """The leader's copy of (topic, partition)."""
 
-    __slots__ = ("_waiting", "_watchers", "bytes_appended", "leader_epoch", "log", "partition", "topic", "topic_id")
+    __slots__ = (
+        "_waiting",
+        "_watchers",
+        "bytes_appended",
+        "insync_replicas",
+        "leader_epoch",
+        "log",
+        "min_insync_replicas",
+        "partition",
+        "topic",
+        "topic_id",
+    )
 
-    def __init__(self, topic: str, partition: int, topic_id: UUID, log: Log, leader_epoch: int) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        topic_id: UUID,
+        log: Log,
+        leader_epoch: int,
+        *,
+        min_insync_replicas: int = 1,
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
         self.log = log
         self.leader_epoch = leader_epoch
         self.bytes_appended = 0
+        self.insync_replicas = 1
+        self.min_insync_replicas = min_insync_replicas
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._watchers: dict[Callable[[], None], None] = {}
         log.advance_high_watermark(log.log_end_offset)
@@ -36,6 +59,7 @@ class Replica:
         records: memoryview,
         *,
         now_ms: int,
+        all_replicas: bool = False,
         origin: Origin = Origin.CLIENT,
         transaction_version: int = 0,
         verified: bool = True,
@@ -43,9 +67,13 @@ class Replica:
     ) -> AppendResult:
         """Appends one or more batches as leader; offsets are patched into `records` in place.
 
-        `verified` and `guard`: see `Log.start_verification`. Raises ProtocolError with Kafka's code; nothing is
-        appended then.
+        With `all_replicas` (acks=all) NOT_ENOUGH_REPLICAS is raised while fewer replicas are in sync than the topic
+        demands. `verified` and `guard`: see `Log.start_verification`. Raises ProtocolError with Kafka's code; nothing
+        is appended then.
         """
+        if all_replicas and self.insync_replicas < self.min_insync_replicas:
+            message = f"{self.insync_replicas} replica(s) in sync, min.insync.replicas is {self.min_insync_replicas}"
+            raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.topic}-{self.partition}: {message}")
         result = self.log.append_as_leader(
             records,
             leader_epoch=self.leader_epoch,

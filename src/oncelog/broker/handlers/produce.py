@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.broker.context import RequestContext
 
+ALL = -1
+"""acks=all"""
 _NO_TOPIC_ID = UUID(int=0)
 _WITH_GENERIC_ERROR = 11  # TRANSACTION_ABORTABLE (KIP-890, part 1)
 _WITH_IMPLICIT_ADD = 12  # the produce request itself adds the partition (KIP-890, part 2)
@@ -68,7 +70,7 @@ def handle(
     broker: Broker, request: ProduceRequest, ctx: RequestContext
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Each partition has its own error; with acks=0 there is no answer at all."""
-    if request.acks not in (-1, 0, 1):
+    if request.acks not in (ALL, 0, 1):
         error = ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
         return _refuse(broker, request, ctx, error)
     resolved = _resolve(broker, request, ctx)
@@ -211,7 +213,7 @@ def _append(
     for topic_data, targets in resolved:
         partitions = []
         for target in targets:
-            partition = _append_one(broker, target, now_ms, transaction_version)
+            partition = _append_one(broker, target, now_ms, transaction_version, request.acks == ALL)
             if partition.error_code:
                 failed = target.error
             partitions.append(partition)
@@ -226,7 +228,9 @@ def _append(
     return ProduceResponse(responses=responses)
 
 
-def _append_one(broker: Broker, target: _Target, now_ms: int, transaction_version: int) -> PartitionProduceResponse:
+def _append_one(
+    broker: Broker, target: _Target, now_ms: int, transaction_version: int, all_replicas: bool
+) -> PartitionProduceResponse:
     data = target.data
     try:
         if target.error is not None:
@@ -237,6 +241,7 @@ def _append_one(broker: Broker, target: _Target, now_ms: int, transaction_versio
         result = target.replica.append(
             memoryview(data.records),
             now_ms=now_ms,
+            all_replicas=all_replicas,
             transaction_version=transaction_version,
             verified=target.verified,
             guard=target.guard,
