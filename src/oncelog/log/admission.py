@@ -125,7 +125,7 @@ def number(batches: ValidBatches, first: int, leader_epoch: int) -> ValidBatches
     offset = first
     for header in batches.headers:
         assign_offsets(batches.view, position, offset, leader_epoch)
-        headers.append(header._replace(base_offset=offset, partition_leader_epoch=leader_epoch))
+        headers.append(BatchHeader._make((offset, header.batch_length, leader_epoch, *header[3:])))
         offset += header.last_offset_delta + 1
         position += header.size
     return ValidBatches(headers, batches.view)
