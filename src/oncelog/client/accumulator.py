@@ -140,7 +140,8 @@ class Accumulator:
         """Take the batches that can go now, at most one a partition and max.request.size a broker.
 
         `leader(topic, partition)` is a node id or -1; `may_send(node)` whether it takes another request; `holds_back`
-        and `assign` are the transaction manager's. With `mute` (max.in.flight.requests.per.connection 1) a partition waits until `unmute`.
+        and `assign` are the transaction manager's. With `mute` (max.in.flight.requests.per.connection 1) a partition
+        waits until `unmute`.
         """
         by_node: dict[int, list[Batch]] = {}
         sizes: dict[int, int] = {}

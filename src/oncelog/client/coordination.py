@@ -1,7 +1,7 @@
 """What a producer tells its coordinators, and what it makes of their answers.
 
-`next_request(manager, drained)` is the next request, if there is one; `handle(manager, step, response)` takes in its answer.
-Only one is under way at a time. What an error code means for each request is the table `VERDICTS`.
+`next_request(manager, drained)` is the next request, if there is one; `handle(manager, step, response)` takes in its
+answer. Only one is under way at a time. What an error code means for each request is the table `VERDICTS`.
 """
 
 from __future__ import annotations
@@ -102,8 +102,9 @@ RECOVERABLE_ABORT = frozenset(
         _C.TRANSACTION_ABORTABLE,
     }
 )
-"""Answers to an abort that mean that the coordinator has ended the transaction already, mostly by its time-out. Whether this
-producer may go on is for InitProducerId with its old epoch to say (KIP-360): it refuses one that was fenced by another.
+"""Answers to an abort that mean that the coordinator has ended the transaction already, mostly by its time-out.
+Whether this producer may go on is for InitProducerId with its old epoch to say (KIP-360): it refuses one that was
+fenced by another.
 """
 
 
@@ -235,7 +236,7 @@ def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorC
             manager.ended()
             return None
         if request.committed and code is _C.INVALID_TXN_STATE and manager.end_attempts <= 1:
-            # Never committed by us and not in progress any more: the coordinator has aborted it, mostly over its time-out.
+            # Never committed by us, and not in progress any more: the coordinator has aborted it (its time-out).
             manager.bump_required = True
             manager.abortable(errors.error_for(code, "commit: the transaction had been ended by the coordinator"))
             return None

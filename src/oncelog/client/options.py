@@ -123,7 +123,7 @@ CONSUMER: dict[str, Option] = COMMON | {
     "max_partition_fetch_bytes": Option(1_048_576, _integer(0, MAX_INT)),
     "max_poll_interval_ms": Option(300_000, _integer(1, MAX_INT)),
     "max_poll_records": Option(500, _integer(1, MAX_INT)),
-    "partition_assignment_strategy": Option("range", _choice("range", "roundrobin", "cooperative-sticky")),
+    "partition_assignment_strategy": Option("range", _choice("range", "roundrobin")),
     "session_timeout_ms": Option(45_000, _integer(1, MAX_INT)),
 }
 ADMIN: dict[str, Option] = COMMON

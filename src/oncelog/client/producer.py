@@ -38,14 +38,16 @@ def to_bytes(data: Text) -> bytes | None:
 class Producer:
     """Sends records. Thread-safe; use as a context manager, or `close` it.
 
-    `Producer("localhost:9092", transactional_id="etl-1", linger_ms=20)`: options carry Kafka's names with `_` for `.`; a
-    mapping with the dotted names may be given as `config`. With a transactional id the producer is initialised at once:
-    predecessors with that id are fenced and their open transaction is aborted.
-    Errors: `oncelog.errors`.
+    `Producer("localhost:9092", transactional_id="etl-1", linger_ms=20)`: options carry Kafka's names with `_` for
+    `.`; a mapping with the dotted names may be given as `config`. With a transactional id the producer is initialised
+    at once: predecessors with that id are fenced and their open transaction is aborted. Errors: `oncelog.errors`.
     """
 
     def __init__(
-        self, bootstrap_servers: str | Sequence[str] | None = None, config: Mapping[str, Any] | None = None, **options: Any
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         if bootstrap_servers is not None:
             options["bootstrap_servers"] = bootstrap_servers
@@ -76,8 +78,8 @@ class Producer:
     def detach(self) -> None:
         """Send what is left, wait for the answers and hang up, leaving the transaction open.
 
-        Whoever knows (transactional id, `producer_id`, `producer_epoch`) can end it, until its time-out. Raises the error of
-        a transaction that could not be committed, and leaves that one open, too.
+        Whoever knows (transactional id, `producer_id`, `producer_epoch`) can end it, until its time-out. Raises the
+        error of a transaction that could not be committed, and leaves that one open, too.
         """
         self._thread.run(self._sender.close(detach=True))
         if self._sender.manager is not None:
@@ -133,7 +135,7 @@ class Producer:
             self._thread.run(self._sender.learn_topic(topic))
             return
         left = deadline - time.monotonic()
-        if left <= 0 or not self._sender.wait_for_memory(min(left, 0.5)) and time.monotonic() >= deadline:
+        if left <= 0 or (not self._sender.wait_for_memory(min(left, 0.5)) and time.monotonic() >= deadline):
             raise errors.TimedOutError(
                 f"no room for a record in buffer_memory = {self.options['buffer_memory']} after "
                 f"max_block_ms = {self.options['max_block_ms']}"
@@ -211,7 +213,8 @@ class Producer:
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Wait for every record's answer, then commit. FencedError: another producer took over, nothing was committed.
 
-        AbortableError: abort. TimedOutError (`timeout` seconds, default max.block.ms): the outcome is open, call it again.
+        AbortableError: abort. TimedOutError (`timeout` seconds, default max.block.ms): the outcome is open, call it
+        again.
         """
         self._thread.run(self._sender.commit(None if timeout is None else timeout * 1000))
 
@@ -224,8 +227,8 @@ class Producer:
     ) -> None:
         """Commit consumed offsets with the transaction.
 
-        `source` is a consumer (default: its positions), group metadata, or a bare group id (without the protection against
-        zombie consumers, KIP-447); `offsets`: (topic, partition) -> next offset to be read.
+        `source` is a consumer (default: its positions), group metadata, or a bare group id (without the protection
+        against zombie consumers, KIP-447); `offsets`: (topic, partition) -> next offset to be read.
         """
         from oncelog.client.group import group_and_offsets
 

@@ -1,8 +1,8 @@
 """The driver under both producers: turns the accumulator's batches into requests and answers into outcomes.
 
-Runs on one event loop; records may be added from any thread. A turn of the sender: expire what is too old, settle sequences
-in doubt, drain, send; what the coordinator has to hear goes out beside it, one request at a time. Turns are callbacks, not a
-task: one runs when a batch fills, an answer comes, or a time is reached.
+Runs on one event loop; records may be added from any thread. A turn of the sender: expire what is too old, settle
+sequences in doubt, drain, send; what the coordinator has to hear goes out beside it, one request at a time. Turns are
+callbacks, not a task: one runs when a batch fills, an answer comes, or a time is reached.
 """
 
 from __future__ import annotations
@@ -236,7 +236,12 @@ class Sender:
                 self._finish(batch, manager.error, outcomes)
 
     def _finish(
-        self, batch: Batch, error: BaseException | None, outcomes: list[Callable[[], None]], offset: int = -1, at: int = -1
+        self,
+        batch: Batch,
+        error: BaseException | None,
+        outcomes: list[Callable[[], None]],
+        offset: int = -1,
+        at: int = -1,
     ) -> None:
         """Settle a batch: memory now, its futures when the lock is free again."""
         if batch.done:

@@ -1,8 +1,8 @@
 """Sequence numbers: one count a partition and producer epoch, and which batches of it are under way.
 
-A batch gets its numbers when it is drained and keeps them for every retry. If they cannot be trusted any more (a batch
-expired without an answer, the broker lost its state), an idempotent producer raises its epoch and numbers that partition's
-batches anew from 0; other partitions keep the old epoch until nothing of theirs is under way.
+A batch gets its numbers when it is drained and keeps them for every retry. If they cannot be trusted any more (a
+batch expired without an answer, the broker lost its state), an idempotent producer raises its epoch and numbers that
+partition's batches anew from 0; other partitions keep the old epoch until nothing of theirs is under way.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The producer's half of the exactly-once machinery, without any I/O (KIP-98, 360, 447, 588, 890).
 
-Two things live here: the sequence numbers of an idempotent producer (`sequences`), and the state of a transactional one:
+Two things live here: the sequence numbers of an idempotent producer (`sequences`), and the state of a transactional
+one:
 
     UNINITIALIZED -> INITIALIZING -> READY -> IN_TRANSACTION -> COMMITTING -> READY
                                                   |     \\          |
@@ -9,11 +10,11 @@ Two things live here: the sequence numbers of an idempotent producer (`sequences
                                                   v               |
                                      READY <- ABORTING <----------+         (any) -> FATAL_ERROR
 
-Legal transitions are the table `LEGAL`. What the coordinator has to be told comes out of `next_request`, its answers go in
-through `handle` (both in `oncelog.client.coordination`, which knows the messages and their errors). With
-transaction.version 2 ("TV2") partitions join a transaction by being written to, every end of a transaction brings a new
-epoch, and a commit without anything written is not sent at all; before it ("TV1") partitions are added by a request, and
-after an error the epoch is renewed by InitProducerId.
+Legal transitions are the table `LEGAL`. What the coordinator has to be told comes out of `next_request`, its answers
+go in through `handle` (both in `oncelog.client.coordination`, which knows the messages and their errors). With
+transaction.version 2 ("TV2") partitions join a transaction by being written to, every end of a transaction brings a
+new epoch, and a commit without anything written is not sent at all; before it ("TV1") partitions are added by a
+request, and after an error the epoch is renewed by InitProducerId.
 """
 
 from __future__ import annotations

@@ -1,0 +1,240 @@
+"""Offsets by time, and what groups have committed: requests over many partitions, by leader or coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import NamedTuple
+
+from oncelog import errors
+from oncelog.client.backoff import Backoff
+from oncelog.client.batch import TopicPartition
+from oncelog.client.cluster import ClusterClient
+from oncelog.client.group import GroupMetadata
+from oncelog.net.connection import ConnectionLostError
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from oncelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from oncelog.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+CONSUMER = -1
+DEBUGGING = -2
+"""Replica id with which the end is the log end offset, whatever the isolation level."""
+
+COMMIT_VERSION = 9
+FETCH_VERSION = 9
+"""The last versions in which topics go by name."""
+
+
+class Listed(NamedTuple):
+    """An offset found; `offset` -1 if there is none (no record at or after a time)."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+async def list_offsets(
+    cluster: ClusterClient,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    isolation_level: int = 0,
+    replica_id: int = CONSUMER,
+    timeout_ms: float | None = None,
+) -> dict[TopicPartition, Listed]:
+    """Offset by partition for a timestamp each (`EARLIEST`, `LATEST` or ms); leaders are asked at the same time.
+
+    What passes by itself is tried again; other errors are raised, as is what is left when time is up.
+    """
+    loop = asyncio.get_running_loop()
+    limit = loop.time() + (cluster.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+    found: dict[TopicPartition, Listed] = {}
+    left = dict(wanted)
+    backoff = Backoff(50, 1000)
+    while left:
+        failure: errors.KafkaError | None = None
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for tp in left:
+            by_leader.setdefault((await cluster.partition(*tp)).leader, []).append(tp)
+        answers = await asyncio.gather(
+            *(_ask(cluster, node, {tp: left[tp] for tp in tps}, isolation_level, replica_id)
+              for node, tps in by_leader.items()),
+            return_exceptions=True,
+        )  # fmt: skip
+        for answer, tps in zip(answers, by_leader.values(), strict=True):
+            if isinstance(answer, ConnectionLostError | errors.RetriableError):
+                failure = errors.ConnectionFailedError(str(answer))
+                _forget(cluster, tps)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                failure = _take(cluster, answer, found, left) or failure
+        if left and failure is not None:
+            delay = backoff.next_ms(random.random()) / 1000
+            if loop.time() + delay > limit:
+                raise failure
+            await asyncio.sleep(delay)
+    return found
+
+
+def _forget(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> None:
+    for topic, _ in partitions:
+        cluster.topology.forget(topic)
+
+
+async def _ask(
+    cluster: ClusterClient, node: int, wanted: Mapping[TopicPartition, int], isolation_level: int, replica_id: int
+) -> ListOffsetsResponse:
+    if node < 0:
+        raise errors.error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"no leader for {sorted(wanted)}")
+    topics = [
+        ListOffsetsTopic(
+            name=topic,
+            partitions=[ListOffsetsPartition(partition_index=tp[1], timestamp=wanted[tp]) for tp in tps],
+        )
+        for topic, tps in groupby(sorted(wanted), key=lambda tp: tp[0])
+    ]
+    request = ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation_level, topics=topics)
+    connection = await cluster.connection(node)
+    response: ListOffsetsResponse = await connection.call(request)
+    return response
+
+
+def _take(
+    cluster: ClusterClient,
+    response: ListOffsetsResponse,
+    found: dict[TopicPartition, Listed],
+    left: dict[TopicPartition, int],
+) -> errors.KafkaError | None:
+    """Move what was answered from `left` to `found`; the last error that passes by itself."""
+    failure = None
+    for topic in response.topics:
+        for item in topic.partitions:
+            tp = (topic.name, item.partition_index)
+            code = ErrorCode.of(item.error_code)
+            if code is ErrorCode.NONE:
+                if left.pop(tp, None) is not None:
+                    found[tp] = Listed(item.offset, item.timestamp, item.leader_epoch)
+                continue
+            error = errors.error_for(code, f"offsets of {tp[0]}-{tp[1]}: {code.text}")
+            if not code.retriable:
+                raise error
+            failure = error
+            cluster.topology.forget(topic.name)
+    return failure
+
+
+async def fetch_committed(
+    cluster: ClusterClient,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    member: GroupMetadata | None = None,
+    require_stable: bool = True,
+    timeout_ms: float | None = None,
+) -> dict[TopicPartition, int]:
+    """A group's committed offsets, of some partitions or all; those without one are left out.
+
+    With `require_stable` it waits for transactions that hold offsets of the group (KIP-447).
+    """
+    node = await cluster._retry(lambda: _find_group(cluster, group_id), timeout_ms)
+    version = min((await cluster.connection(node)).version_for(OffsetFetchRequest), FETCH_VERSION)
+    topics = None
+    if partitions is not None:
+        topics = [(topic, [p for _, p in tps]) for topic, tps in groupby(sorted(set(partitions)), key=lambda tp: tp[0])]
+    request = OffsetFetchRequest(require_stable=require_stable and version >= 7)
+    if version >= 8:
+        named = None if topics is None else [OffsetFetchRequestTopics(name=t, partition_indexes=p) for t, p in topics]
+        asked = OffsetFetchRequestGroup(group_id=group_id, topics=named)
+        if version >= 9 and member is not None and member.member_id:
+            asked.member_id, asked.member_epoch = member.member_id, -1
+        request.groups = [asked]
+    else:
+        request.group_id = group_id
+        request.topics = (
+            None if topics is None else [OffsetFetchRequestTopic(name=t, partition_indexes=p) for t, p in topics]
+        )
+    response = await cluster.call_coordinator("group", group_id, request, version, timeout_ms=timeout_ms)
+    return _committed(response, version, group_id)
+
+
+async def _find_group(cluster: ClusterClient, group_id: str) -> int:
+    try:
+        return await cluster.coordinator("group", group_id)
+    except errors.RetriableError as error:
+        raise errors.ConnectionFailedError(error.message, error.code) from error
+
+
+def _committed(response: OffsetFetchResponse, version: int, group_id: str) -> dict[TopicPartition, int]:
+    answer = response.groups[0] if version >= 8 else response
+    code = ErrorCode.of(answer.error_code)
+    if code is not ErrorCode.NONE:
+        raise errors.error_for(code, f"committed offsets of {group_id!r}: {code.text}")
+    found = {}
+    for topic in answer.topics:
+        for item in topic.partitions:
+            code = ErrorCode.of(item.error_code)
+            if code is not ErrorCode.NONE:
+                raise errors.error_for(code, f"committed offset of {topic.name}-{item.partition_index}: {code.text}")
+            if item.committed_offset >= 0:
+                found[topic.name, item.partition_index] = item.committed_offset
+    return found
+
+
+async def commit(
+    cluster: ClusterClient,
+    group: GroupMetadata,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    timeout_ms: float | None = None,
+) -> None:
+    """Commit offsets of a group; KafkaError (GroupError when the membership has ended)."""
+    if not offsets:
+        return
+    topics = [
+        OffsetCommitRequestTopic(
+            name=topic,
+            partitions=[
+                OffsetCommitRequestPartition(
+                    partition_index=tp[1], committed_offset=offsets[tp], committed_metadata=""
+                )
+                for tp in tps
+            ],
+        )
+        for topic, tps in groupby(sorted(offsets), key=lambda tp: tp[0])
+    ]
+    request = OffsetCommitRequest(
+        group_id=group.group_id,
+        generation_id_or_member_epoch=group.generation_id,
+        member_id=group.member_id,
+        group_instance_id=group.group_instance_id,
+        topics=topics,
+    )
+    response = await cluster.call_coordinator("group", group.group_id, request, COMMIT_VERSION, timeout_ms=timeout_ms)
+    for answer in response.topics:
+        for item in answer.partitions:
+            code = ErrorCode.of(item.error_code)
+            if code is not ErrorCode.NONE:
+                raise errors.error_for(
+                    code, f"commit of {answer.name}-{item.partition_index} by {group.group_id!r}: {code.text}"
+                )

@@ -1,0 +1,514 @@
+"""The driver under both consumers: fetches ahead, keeps positions, and takes part in a group.
+
+Runs on one event loop. `poll` gives what has been fetched; fetching goes on in the background, one request a broker
+at a time, for partitions of which nothing is waiting. Group work (join, assignment) happens inside `poll` and the
+calls that need it, heartbeats beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from oncelog import errors
+from oncelog.client import offsets as offset_calls
+from oncelog.client.batch import TopicPartition
+from oncelog.client.cluster import LEADER_MOVED, ClusterClient
+from oncelog.client.fetcher import (
+    LAST_WITH_NAMES,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ConsumerRecord,
+    Fetched,
+    FetchSession,
+    PartitionState,
+    Wanted,
+    topic_ids_usable,
+)
+from oncelog.client.group import GroupMetadata
+from oncelog.client.member import Member
+from oncelog.client.options import cluster_options
+from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
+
+RESET = {"earliest": offset_calls.EARLIEST, "latest": offset_calls.LATEST}
+SESSION_LOST = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+Listener = Callable[[list[TopicPartition]], object]
+
+
+class Raw(NamedTuple):
+    """One partition's part of an answer as bytes, for `tables`."""
+
+    fetched: Fetched
+    start: int
+
+
+class Reader:
+    """Everything of a consumer but its face."""
+
+    def __init__(self, options: Mapping[str, Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.options = options
+        self.loop = loop
+        self.cluster = ClusterClient(options["bootstrap_servers"], **cluster_options(options))
+        self.isolation = READ_COMMITTED if options["isolation_level"] == "read_committed" else READ_UNCOMMITTED
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self.member: Member | None = None
+        self._pattern: re.Pattern[str] | None = None
+        self._subscribed: frozenset[str] = frozenset()
+        self._on_assigned: Listener | None = None
+        self._on_revoked: Listener | None = None
+        self._sessions: dict[int, FetchSession] = {}
+        self._fetching: set[int] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._arrived: asyncio.Future[None] | None = None
+        self._failure: Exception | None = None
+        self._ready: dict[TopicPartition, None] = {}
+        """Partitions with something fetched, in the order in which they get their turn."""
+        self._next_commit = 0.0
+        self._next_pattern_look = 0.0
+        self._refreshing = False
+        self.closed = False
+
+    # -- what to read ---------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | str,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+    ) -> None:
+        """Read topics as a member of the group; a text that begins with ^ is a pattern for their names."""
+        if self.options["group_id"] is None:
+            raise errors.UsageError("subscribe() needs the option group_id; assign() does without")
+        if self.states and self.member is None:
+            raise errors.UsageError("this consumer has partitions by assign(): unsubscribe() first")
+        if isinstance(topics, str):
+            self._pattern = re.compile(topics) if topics.startswith("^") else None
+            topics = [] if self._pattern else [topics]
+        else:
+            self._pattern = None
+        self._subscribed = frozenset(topics)
+        self._on_assigned, self._on_revoked = on_assigned, on_revoked
+        if self.member is None:
+            self.member = Member(self)
+        self.member.membership.subscribe(sorted(self._subscribed))
+        self._next_pattern_look = 0.0
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions; positions of those that stay are kept."""
+        if self.member is not None:
+            raise errors.UsageError("this consumer is subscribed: unsubscribe() first")
+        self.take_partitions(partitions, keep=True)
+
+    def take_partitions(self, partitions: Iterable[TopicPartition], *, keep: bool) -> None:
+        """From now on these partitions, with or without what is known of those that stay."""
+        old = self.states if keep else {}
+        self.states = {tp: old.get(tp) or PartitionState() for tp in partitions}
+        self._ready = {tp: None for tp in self._ready if tp in self.states and self.states[tp].buffered}
+
+    async def unsubscribe(self) -> None:
+        """Leave the group, read nothing."""
+        if self.member is not None:
+            await self._give_up_partitions()
+            await self.member.leave()
+            self.member = None
+        self._subscribed, self._pattern = frozenset(), None
+        self.take_partitions((), keep=False)
+
+    def state(self, tp: TopicPartition) -> PartitionState:
+        """Of an assigned partition; UsageError."""
+        found = self.states.get(tp)
+        if found is None:
+            raise errors.UsageError(f"{tp[0]}-{tp[1]} is not assigned to this consumer")
+        return found
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who commits; UsageError without group_id."""
+        if self.member is not None:
+            return self.member.membership.metadata()
+        if self.options["group_id"] is None:
+            raise errors.UsageError("this consumer has no group_id")
+        return GroupMetadata(self.options["group_id"], group_instance_id=self.options["group_instance_id"])
+
+    # -- group ----------------------------------------------------------------------------------------------------
+
+    async def _keep_membership(self, limit: float) -> bool:
+        """Be a member with a current assignment; False when time is up before."""
+        if self.member is None:
+            return True
+        self.member.polled()
+        if self._pattern is not None and self.loop.time() >= self._next_pattern_look:
+            found = await self.cluster.topics()
+            self.member.membership.subscribe([name for name in found if self._pattern.search(name)])
+            self._next_pattern_look = self.loop.time() + self.options["metadata_max_age_ms"] / 1000
+        self.member.raise_failure()
+        if not self.member.membership.needs_join:
+            return True
+        return await self.member.rejoin(limit, before=self._give_up_partitions, after=self._take_assignment)
+
+    async def _give_up_partitions(self) -> None:
+        """Before a rebalance (eager protocol): commit what was consumed, tell the user."""
+        member = self.member
+        if member is None or not self.states:
+            return
+        if self.options["enable_auto_commit"] and not member.membership.lost:
+            with contextlib.suppress(errors.KafkaError):
+                await self.commit(timeout_ms=self.options["default_api_timeout_ms"] / 4)
+        gone = list(self.states)
+        self.take_partitions((), keep=False)
+        if self._on_revoked is not None:
+            await _told(self._on_revoked, gone)
+
+    async def _take_assignment(self, partitions: list[TopicPartition]) -> None:
+        self.take_partitions(partitions, keep=False)
+        if self._on_assigned is not None:
+            await _told(self._on_assigned, list(partitions))
+
+    async def _auto_commit(self) -> None:
+        if not self.options["enable_auto_commit"] or self.member is None or self.loop.time() < self._next_commit:
+            return
+        self._next_commit = self.loop.time() + self.options["auto_commit_interval_ms"] / 1000
+        offsets = self.consumed()
+        if offsets:
+            self._spawn(self._commit_quietly(offsets))
+
+    async def _commit_quietly(self, offsets: dict[TopicPartition, int]) -> None:
+        """Auto-commit: an error is made good by the next one."""
+        with contextlib.suppress(errors.KafkaError):
+            await offset_calls.commit(self.cluster, self.group_metadata(), offsets)
+
+    # -- positions ------------------------------------------------------------------------------------------------
+
+    def consumed(self) -> dict[TopicPartition, int]:
+        """Partition -> offset behind what the user was given, where that is known."""
+        return {tp: state.consumed for tp, state in self.states.items() if state.consumed is not None}
+
+    async def find_positions(self, timeout_ms: float | None = None) -> None:
+        """Give every assigned partition a position: what was sought, else committed, else auto.offset.reset."""
+        unknown = [tp for tp, state in self.states.items() if state.position is None]
+        if not unknown:
+            return
+        sought = {tp: self.states[tp].reset for tp in unknown}
+        uncommitted = [tp for tp, timestamp in sought.items() if timestamp is None]
+        committed: dict[TopicPartition, int] = {}
+        if uncommitted and self.options["group_id"] is not None:
+            committed = await offset_calls.fetch_committed(
+                self.cluster, self.options["group_id"], uncommitted, timeout_ms=timeout_ms
+            )
+        wanted: dict[TopicPartition, int] = {}
+        for tp, timestamp in sought.items():
+            if tp in committed:
+                self._settle(tp, committed[tp])
+            elif timestamp is not None:
+                wanted[tp] = timestamp
+            else:
+                wanted[tp] = self._reset_policy(tp, "it has no committed offset")
+        if not wanted:
+            return
+        found = await offset_calls.list_offsets(
+            self.cluster, wanted, isolation_level=self.isolation, timeout_ms=timeout_ms
+        )
+        missing = {tp: offset_calls.LATEST for tp, item in found.items() if item.offset < 0}
+        if missing:  # no record at or after the time: the end
+            found |= await offset_calls.list_offsets(self.cluster, missing, isolation_level=self.isolation)
+        for tp, item in found.items():
+            self._settle(tp, item.offset)
+
+    def _settle(self, tp: TopicPartition, offset: int) -> None:
+        state = self.states.get(tp)
+        if state is not None and state.position is None:
+            state.seek(offset)
+
+    def _reset_policy(self, tp: TopicPartition, why: str) -> int:
+        policy = self.options["auto_offset_reset"]
+        if policy == "none":
+            raise errors.OffsetOutOfRangeError(f"no position for {tp[0]}-{tp[1]}: {why}, and auto_offset_reset is none")
+        return RESET[policy]
+
+    async def position(self, tp: TopicPartition, timeout_ms: float | None = None) -> int:
+        """Offset behind what the user was given."""
+        state = self.state(tp)
+        while state.consumed is None:
+            await self.find_positions(timeout_ms)
+            state = self.state(tp)
+        return state.consumed
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, int] | None = None, timeout_ms: float | None = None
+    ) -> None:
+        """Commit what was consumed, or `offsets`."""
+        group = self.group_metadata()
+        await offset_calls.commit(
+            self.cluster, group, self.consumed() if offsets is None else offsets, timeout_ms=timeout_ms
+        )
+
+    # -- polling --------------------------------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: float, max_records: int | None = None) -> list[ConsumerRecord]:
+        """Records, as soon as there are some; an empty list when time is up."""
+        count = self.options["max_poll_records"] if max_records is None else max_records
+        found: list[ConsumerRecord] = []
+
+        def take(tp: TopicPartition, state: PartitionState) -> bool:
+            found.extend(self._take(tp, state, count - len(found)))
+            return len(found) >= count
+
+        await self._collect(timeout_ms, take, lambda: bool(found))
+        return found
+
+    async def poll_raw(self, timeout_ms: float) -> list[Raw]:
+        """What has been fetched, undecoded and whole, as soon as there is some; positions are the caller's to move."""
+        found: list[Raw] = []
+
+        def take(tp: TopicPartition, state: PartitionState) -> bool:
+            while state.buffered:
+                fetched = state.buffered.popleft()
+                found.append(Raw(fetched, max(fetched.position, state.consumed or 0)))
+            return False
+
+        await self._collect(timeout_ms, take, lambda: bool(found))
+        return found
+
+    async def _collect(
+        self,
+        timeout_ms: float,
+        take: Callable[[TopicPartition, PartitionState], bool],
+        enough: Callable[[], bool],
+    ) -> None:
+        if self.closed:
+            raise errors.UsageError("the consumer is closed")
+        if self.member is None and not self.states:
+            raise errors.UsageError("subscribe() or assign() comes before poll()")
+        limit = self.loop.time() + timeout_ms / 1000
+        while True:
+            if await self._keep_membership(limit):
+                await self._auto_commit()
+                await self._find_positions_until(limit)
+                self._take_ready(take)
+                self._fetch()
+            if enough():
+                return
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            left = limit - self.loop.time()
+            if left <= 0:
+                return
+            await self._wait(min(left, 0.1 if self.member is not None else left))
+
+    async def _find_positions_until(self, limit: float) -> None:
+        left = max(limit - self.loop.time(), 1.0) * 1000
+        try:
+            await self.find_positions(left)
+        except (errors.TimedOutError, errors.ConnectionFailedError):
+            return  # the next poll tries again
+
+    def _take_ready(self, take: Callable[[TopicPartition, PartitionState], bool]) -> None:
+        for tp in list(self._ready):
+            state = self.states.get(tp)
+            if state is None or not state.buffered:
+                self._ready.pop(tp, None)
+                continue
+            if state.paused:
+                continue
+            full = take(tp, state)
+            del self._ready[tp]
+            if state.buffered:
+                self._ready[tp] = None
+            if full:
+                return
+
+    def _take(self, tp: TopicPartition, state: PartitionState, count: int) -> list[ConsumerRecord]:
+        """Up to `count` records of one partition; the position moves on."""
+        found: list[ConsumerRecord] = []
+        while state.buffered and len(found) < count:
+            fetched = state.buffered[0]
+            try:
+                found += fetched.take(count - len(found))
+            except ProtocolError as error:
+                if found:
+                    break
+                raise errors.error_for(
+                    error.code, f"{tp[0]}-{tp[1]} at offset {fetched.position}: {error}; seek past it to go on"
+                ) from error
+            state.consumed = fetched.position
+            if len(found) < count:
+                state.buffered.popleft()
+        return found
+
+    async def _wait(self, seconds: float) -> None:
+        arrived = self._arrived
+        if arrived is None or arrived.done():
+            arrived = self._arrived = self.loop.create_future()
+        await asyncio.wait([arrived], timeout=seconds)
+
+    def notify(self) -> None:
+        """Something arrived: let `poll` look."""
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+    # -- fetching -------------------------------------------------------------------------------------------------
+
+    def _fetch(self) -> None:
+        """Ask every leader that is not being asked for what is wanted and not waiting here."""
+        topology = self.cluster.topology
+        by_node: dict[int, dict[TopicPartition, Wanted]] = {}
+        limit = self.options["max_partition_fetch_bytes"]
+        unknown = False
+        for tp, state in self.states.items():
+            if state.position is None or state.paused or state.buffered:
+                continue
+            topic = topology.topics.get(tp[0])
+            partition = None if topic is None else topic.partitions.get(tp[1])
+            if topic is None or partition is None or partition.leader < 0:
+                unknown = True
+                continue
+            if partition.leader not in self._fetching:
+                wanted = Wanted(state.position, partition.leader_epoch, limit, topic.topic_id)
+                by_node.setdefault(partition.leader, {})[tp] = wanted
+        if unknown and not self._refreshing:
+            self._refreshing = True
+            self._spawn(self._refresh())
+        for node, wanted_there in by_node.items():
+            self._fetching.add(node)
+            self._spawn(self._fetch_from(node, wanted_there))
+
+    async def _refresh(self) -> None:
+        try:
+            await self.cluster.refresh({topic for topic, _ in self.states})
+        except errors.KafkaError:
+            await asyncio.sleep(self.options["retry_backoff_ms"] / 1000)
+        else:
+            failures = self.cluster.topology.failures
+            if any(topic in failures for topic, _ in self.states):
+                await asyncio.sleep(self.options["retry_backoff_ms"] / 1000)
+        finally:
+            self._refreshing = False
+            self.notify()
+
+    async def _fetch_from(self, node: int, wanted: dict[TopicPartition, Wanted]) -> None:
+        session = self._sessions.setdefault(node, FetchSession())
+        try:
+            connection = await self.cluster.connection(node, "fetch")
+            version = connection.version_for(FetchRequest)
+            if not topic_ids_usable(wanted):
+                version = min(version, LAST_WITH_NAMES)
+            options = {
+                "max_wait_ms": self.options["fetch_max_wait_ms"],
+                "min_bytes": self.options["fetch_min_bytes"],
+                "max_bytes": self.options["fetch_max_bytes"],
+                "isolation_level": self.isolation,
+            }
+            response = await connection.call(session.build(wanted, options, version), version)
+        except (ConnectionLostError, errors.RetriableError):
+            session.reset()
+            for topic, _ in wanted:
+                self.cluster.topology.forget(topic)
+            await asyncio.sleep(self.options["retry_backoff_ms"] / 1000 * (0.8 + 0.4 * random.random()))
+        except (errors.KafkaError, NoCommonVersionError) as error:
+            self._failure = error
+        else:
+            self._take_response(session, response, wanted)
+        finally:
+            self._fetching.discard(node)
+            self.notify()
+        if not self.closed:
+            self._fetch()
+
+    def _take_response(
+        self, session: FetchSession, response: FetchResponse, wanted: Mapping[TopicPartition, Wanted]
+    ) -> None:
+        code = ErrorCode.of(response.error_code)
+        if code is not ErrorCode.NONE:
+            session.reset()
+            if code not in SESSION_LOST and not code.retriable:
+                self._failure = errors.error_for(code, f"Fetch: {code.text}")
+            return
+        session.succeeded(response.session_id)
+        names = self.cluster.topology.names
+        for topic in response.responses:
+            name = topic.topic or names.get(topic.topic_id, "")
+            for item in topic.partitions:
+                tp = (name, item.partition_index)
+                state = self.states.get(tp)
+                asked = wanted.get(tp)
+                if state is not None and asked is not None and state.position == asked.offset:
+                    self._take_partition(session, tp, state, item)
+
+    def _take_partition(
+        self, session: FetchSession, tp: TopicPartition, state: PartitionState, item: PartitionData
+    ) -> None:
+        code = ErrorCode.of(item.error_code)
+        if code is ErrorCode.NONE:
+            state.high_watermark, state.log_start = item.high_watermark, item.log_start_offset
+            state.last_stable_offset = item.last_stable_offset
+            if item.records is None or not len(item.records):
+                return
+            assert state.position is not None
+            fetched = Fetched(
+                tp,
+                item,
+                state.position,
+                committed_only=self.isolation == READ_COMMITTED,
+                check_crcs=self.options["check_crcs"],
+            )
+            after = fetched.end
+            if after > state.position:
+                state.position = after
+                state.buffered.append(fetched)
+                self._ready[tp] = None
+        elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            try:
+                state.seek_to_time(self._reset_policy(tp, f"offset {state.position} is not in the log"))
+            except errors.OffsetOutOfRangeError as error:
+                self._failure = error
+        elif code in LEADER_MOVED:
+            session.reset()
+            self.cluster.topology.forget(tp[0])
+        elif not code.retriable:
+            self._failure = errors.error_for(code, f"Fetch of {tp[0]}-{tp[1]}: {code.text}")
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    async def close(self, timeout_ms: float = 30_000) -> None:
+        """Commit (where auto-commit is on), leave the group, hang up."""
+        if self.closed:
+            return
+        try:
+            if self.member is not None:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    if self.options["enable_auto_commit"] and not self.member.membership.needs_join:
+                        with contextlib.suppress(errors.KafkaError):
+                            await self.commit(timeout_ms=timeout_ms / 2)
+                    await self.member.leave()
+        except TimeoutError:
+            pass  # the group finds out by session.timeout.ms
+        finally:
+            self.closed = True
+            for task in list(self._tasks):
+                task.cancel()
+            await self.cluster.close()
+
+
+async def _told(listener: Listener, partitions: list[TopicPartition]) -> None:
+    result = listener(partitions)
+    if isinstance(result, Coroutine):
+        await result
+

@@ -1,0 +1,45 @@
+"""Going through polled records one by one, with the position behind the record at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from oncelog.client.fetcher import ConsumerRecord
+
+if TYPE_CHECKING:
+    from oncelog.client.reader import Reader
+
+
+class Walk:
+    """A poll's records; `reached` as each is handed out, `stop` at the end or where the user leaves the loop."""
+
+    def __init__(self, reader: Reader, records: Sequence[ConsumerRecord]) -> None:
+        self._reader = reader
+        self._after: dict[tuple[str, int], int | None] = {}
+        self._last: dict[tuple[str, int], int] = {}
+        for record in records:
+            self._last[record.topic, record.partition] = record.offset
+        for record in reversed(records):
+            tp = (record.topic, record.partition)
+            state = reader.states.get(tp)
+            if state is not None:
+                self._after.setdefault(tp, state.consumed)
+                state.consumed = record.offset
+
+    def reached(self, record: ConsumerRecord) -> None:
+        """The user has this record now."""
+        tp = (record.topic, record.partition)
+        state = self._reader.states.get(tp)
+        if state is None or tp not in self._after:
+            return
+        last = record.offset == self._last[tp]
+        state.consumed = self._after.pop(tp) if last else record.offset + 1
+
+    def stop(self) -> None:
+        """What was not reached is read again: go back to behind the last record that was."""
+        for tp in self._after:
+            state = self._reader.states.get(tp)
+            if state is not None and state.consumed is not None:
+                state.seek(state.consumed)
+        self._after.clear()
