@@ -9,6 +9,7 @@ import pytest
 
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
+from oncelog.log.snapshot import decode_snapshot
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.crashdisk import CrashDisk
 from support.logs import FOLDER, NOW, append, batch, end_txn, new_log, of_producer, open_log, values
@@ -316,6 +317,9 @@ def test_flush_makes_everything_survive_a_dead_machine() -> None:
     log.flush()
     assert log.recovery_point == log.log_end_offset
     disk.crash(lambda low, high: low)
+    snapshots = [path for path in disk.files if path.endswith(".snapshot")]
+    assert len(snapshots) == len(log.segments) - 1
+    assert all(decode_snapshot(disk.read_file(path)) for path in snapshots)
     assert fingerprint(reopen(disk, recovery_point=log.recovery_point)) == before
 
 
@@ -396,12 +400,14 @@ def compacted(disk: CrashDisk, log: Log) -> tuple[str, str]:
     return first.path, second.path
 
 
-def test_an_interrupted_swap_is_finished() -> None:
+@pytest.mark.parametrize("marked", [True, False])
+def test_an_interrupted_swap_is_finished(marked: bool) -> None:
     disk, log = filled()
     log.close()
     before = values(log)
     first, second = compacted(disk, log)
-    disk.rename(second, f"{second}.deleted")
+    if marked:
+        disk.rename(second, f"{second}.deleted")
     log = reopen(disk, clean=True)
     assert values(log) == before
     assert not disk.exists(second)
