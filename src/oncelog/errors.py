@@ -81,7 +81,7 @@ class KafkaError(OncelogError):
 
     def __init__(self, message: str = "", code: ErrorCode | None = None) -> None:
         self.code = self.default_code if code is None else code
-        self.message = message or self.code.text
+        self.message = message.rstrip(". ") or self.code.text
         self.advice = ADVICE.get(self.code, self.default_advice)
         super().__init__(f"{self.message} ({self.code.name}). {self.advice}")
 

@@ -109,7 +109,7 @@ class Consumer:
         return self._run(self._reader.poll(timeout * 1000, max_records))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Record by record, without end; the position is behind the record at hand, what was not reached comes again."""
+        """Record by record, without end; the position is behind the one at hand, what was not reached comes again."""
         while not self._reader.closed:
             records = self.poll(1.0)
             if not records:

@@ -35,7 +35,7 @@ class Delivery:
         self.ready = False
         self.error: BaseException | None = None
         self.base_offset = self.append_time = -1
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], object]] = []
 
     def complete(self, base_offset: int, append_time: int) -> None:
         """The batch is in the log."""
@@ -55,7 +55,7 @@ class Delivery:
         for callback in callbacks:
             callback()
 
-    def when_ready(self, callback: Callable[[], None]) -> None:
+    def when_ready(self, callback: Callable[[], object]) -> None:
         """Call back once there is an outcome: from the client's own thread, or now."""
         with self._guard:
             if not self.ready:

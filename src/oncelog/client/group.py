@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from oncelog import errors
 from oncelog.client.assignors import ASSIGNORS
@@ -20,18 +20,15 @@ from oncelog.client.batch import TopicPartition
 from oncelog.protocol import schema
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.consumer_protocol import (
+    AssignedPartition,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
-    AssignedPartition,
 )
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from oncelog.protocol.schema import Message
-
-if TYPE_CHECKING:
-    from oncelog.client.consumer import Consumer
 
 PROTOCOL_TYPE = "consumer"
 NO_GENERATION = -1
@@ -47,8 +44,18 @@ class GroupMetadata(NamedTuple):
     group_instance_id: str | None = None
 
 
+class Positioned(Protocol):
+    """A consumer, blocking or not, as far as its offsets go."""
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who commits."""
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Offsets behind what was consumed."""
+
+
 def group_and_offsets(
-    source: Consumer | GroupMetadata | str, offsets: Mapping[TopicPartition, int] | None
+    source: Positioned | GroupMetadata | str, offsets: Mapping[TopicPartition, int] | None
 ) -> tuple[GroupMetadata, dict[TopicPartition, tuple[int, int, str]]]:
     """What `send_offsets` was given, as (group, partition -> (offset, leader epoch, metadata)); UsageError."""
     if isinstance(source, str):
@@ -183,7 +190,7 @@ class Membership:
         """The answer to SyncGroup."""
         code = ErrorCode.of(response.error_code)
         if code is ErrorCode.NONE:
-            self.assignment = _decode_assignment(response.assignment)
+            self.assignment = decode_assignment(response.assignment)
             self.state = State.STABLE
             self.needs_join = self.lost = False
             return Next.GO_ON
@@ -264,7 +271,8 @@ def _encode_assignment(partitions: Sequence[TopicPartition]) -> bytes:
     return schema.encode_versioned(assignment, 0)
 
 
-def _decode_assignment(data: bytes) -> list[TopicPartition]:
+def decode_assignment(data: bytes) -> list[TopicPartition]:
+    """The partitions of an assignment as it stands in SyncGroup and DescribeGroups."""
     if not data:
         return []
     version = min(schema.read_version(data), ConsumerProtocolAssignment.MAX_VERSION)

@@ -87,23 +87,26 @@ class Member:
             return None
 
     async def _join(self) -> None:
+        """Through JoinGroup and SyncGroup, as often as it takes."""
+        while not await self._join_once():
+            pass
+        self._backoff.reset()
+
+    async def _join_once(self) -> bool:
+        """One round; whether it has led to an assignment. KafkaError if there is no way in."""
         membership = self.membership
-        while True:
-            response = await self._call(membership.join_request(), self._join_timeout_ms)
-            if response is None or not await self._proceed(membership.joined(response)):
-                if response is None:
-                    await self._pause()
-                continue
-            if membership.state is not State.SYNCING:
-                continue
-            partitions = await self._count_partitions() if membership.leading else {}
-            response = await self._call(membership.sync_request(partitions), self._join_timeout_ms)
-            if response is None:
-                await self._pause()
-                continue
-            if await self._proceed(membership.synced(response)) and membership.state is State.STABLE:
-                self._backoff.reset()
-                return
+        response = await self._call(membership.join_request(), self._join_timeout_ms)
+        if response is None:
+            await self._pause()
+            return False
+        if not await self._proceed(membership.joined(response)) or membership.state is not State.SYNCING:
+            return False
+        partitions = await self._count_partitions() if membership.leading else {}
+        response = await self._call(membership.sync_request(partitions), self._join_timeout_ms)
+        if response is None:
+            await self._pause()
+            return False
+        return await self._proceed(membership.synced(response)) and not membership.needs_join
 
     async def _proceed(self, what: Next) -> bool:
         if what is Next.GO_ON:

@@ -12,6 +12,7 @@ from oncelog.client.batch import TopicPartition
 from oncelog.client.blocking import LoopThread
 from oncelog.client.delivery import RecordFuture, RecordMetadata
 from oncelog.client.options import producer_options
+from oncelog.client.records import Text, to_bytes
 from oncelog.client.sender import Sender
 from oncelog.client.transaction_manager import State
 
@@ -20,20 +21,6 @@ if TYPE_CHECKING:
     from oncelog.client.group import GroupMetadata
 
 __all__ = ["Producer", "RecordFuture", "RecordMetadata", "Transaction"]
-
-Text = str | bytes | bytearray | memoryview | None
-
-
-def to_bytes(data: Text) -> bytes | None:
-    """A key or value as bytes; text becomes UTF-8."""
-    if data is None or type(data) is bytes:
-        return data
-    if isinstance(data, str):
-        return data.encode()
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
-    raise TypeError(f"key and value are bytes, str or None, not {type(data).__name__}")
-
 
 class Producer:
     """Sends records. Thread-safe; use as a context manager, or `close` it.

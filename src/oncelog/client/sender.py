@@ -28,6 +28,7 @@ from oncelog.client.partitioner import make_partitioner
 from oncelog.client.transaction_manager import State, TransactionManager
 from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 
 CONCURRENT_BACKOFF_MS = 20
 """First wait while the former transaction is still being ended: mostly a matter of milliseconds."""
@@ -429,7 +430,7 @@ class Sender:
             else:
                 connection = await self.cluster.connection(await self.cluster.coordinator(step.kind, step.key))
                 version = min(connection.version_for(type(step.request)), step.max_version)
-                if isinstance(step.request, coordination.InitProducerIdRequest) and step.kind == "transaction":
+                if isinstance(step.request, InitProducerIdRequest) and step.kind == "transaction":
                     self._learn_version(manager, connection.features)
                 with self.lock:
                     coordination.sent(manager, step)

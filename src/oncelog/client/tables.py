@@ -63,7 +63,7 @@ def partitions_of_rows(sender: Sender, topic: str, table: pa.Table) -> Any:
     if given is not None:
         rows = np.asarray(given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given).astype(np.int32)
         if len(rows) and (rows.min() < 0 or rows.max() >= count):
-            raise errors.UnknownTopicError(f"topic {topic!r} has partitions 0 to {count - 1}, the table asks for others")
+            raise errors.UnknownTopicError(f"topic {topic!r} has partitions 0 to {count - 1}, the table names others")
         return rows
     keys = _column(table, "key")
     rows = np.full(len(table), -1, np.int32) if keys is None else partition_of(keys, count)
@@ -80,7 +80,8 @@ def send_table(
     """Encode a table by partition and put its batches into the accumulator, as they are."""
     unknown = [name for name in table.column_names if name not in COLUMNS]
     if unknown or not {"key", "value"} & set(table.column_names):
-        raise errors.UsageError(f"a table to send has the columns {', '.join(COLUMNS)}, not {', '.join(table.column_names)}")
+        names = ", ".join(table.column_names)
+        raise errors.UsageError(f"a table to send has key, value or both, and some of {', '.join(COLUMNS)}; not {names}")
     rows = partitions_of_rows(sender, topic, table)
     timestamps = _milliseconds(_column(table, "timestamp"))
     order = np.argsort(rows, kind="stable")
@@ -92,7 +93,7 @@ def send_table(
         mine = order[bounds[partition] : bounds[partition + 1]]
         if not len(mine):
             continue
-        for encoded in encode_partition(
+        encoded = encode_partition(
             _column(table, "key"),
             _column(table, "value"),
             _column(table, "headers"),
@@ -101,8 +102,8 @@ def send_table(
             max_batch_bytes=limit,
             codec=options["compression_type"],
             level=options["compression_level"],
-        ):
-            deliveries.append(_enter(sender, (topic, partition), encoded.buffer, wait_for_room))
+        )
+        deliveries += [_enter(sender, (topic, partition), batch.buffer, wait_for_room) for batch in encoded]
     return TableFuture(deliveries)
 
 

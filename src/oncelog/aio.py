@@ -1,0 +1,375 @@
+"""The clients for asyncio: same names and options as the blocking ones in `oncelog`, with `await`.
+
+    async with Producer("localhost:9092", transactional_id="etl-1") as producer:
+        async with producer.transaction() as txn:
+            await txn.send("out", b"value")
+
+`send` waits for room and metadata only; what it returns can be awaited for the record's place. Time-outs are in
+seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+from oncelog import errors
+from oncelog.client import admin_calls
+from oncelog.client import offsets as offset_calls
+from oncelog.client.batch import TopicPartition
+from oncelog.client.cluster import ClusterClient
+from oncelog.client.delivery import RecordFuture, RecordMetadata
+from oncelog.client.fetcher import ConsumerRecord
+from oncelog.client.group import GroupMetadata, group_and_offsets
+from oncelog.client.options import ADMIN, cluster_options, consumer_options, producer_options, read_options
+from oncelog.client.reader import Listener, Reader
+from oncelog.client.records import Text, to_bytes
+from oncelog.client.sender import Sender
+from oncelog.client.transaction_manager import State
+from oncelog.client.walk import Walk
+
+__all__ = ["Admin", "Consumer", "ConsumerRecord", "GroupMetadata", "Producer", "RecordFuture", "RecordMetadata"]
+
+
+def _with_servers(servers: str | Sequence[str] | None, options: dict[str, Any]) -> dict[str, Any]:
+    return options if servers is None else {**options, "bootstrap_servers": servers}
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
+
+
+class Producer:
+    """Sends records. `async with`, or `await start()` and `await close()`. See `oncelog.Producer`."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.options = producer_options(config, _with_servers(bootstrap_servers, options))
+        self._started: Sender | None = None
+
+    @property
+    def _sender(self) -> Sender:
+        if self._started is None:
+            raise errors.UsageError("start() the producer first, or use it as `async with`")
+        return self._started
+
+    async def start(self) -> None:
+        """Take the running loop; with a transactional id, get producer id and epoch, fencing predecessors."""
+        self._started = Sender(self.options, asyncio.get_running_loop())
+        if self.options["transactional_id"] is not None:
+            try:
+                await self._started.init_transactions()
+            except BaseException:
+                await self._started.close(0)
+                raise
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Send what is left, abort an open transaction, hang up."""
+        await self._sender.close(_ms(timeout))
+
+    async def detach(self) -> None:
+        """As `oncelog.Producer.detach`: hang up, leaving the transaction open."""
+        await self._sender.close(detach=True)
+        if self._sender.manager is not None:
+            self._sender.manager.require_no_error()
+
+    async def send(
+        self,
+        topic: str,
+        value: Text = None,
+        key: Text = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> RecordFuture:
+        """Send a record; await what it returns for the record's place."""
+        sender = self._sender
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.options["max_block_ms"] / 1000
+        data, name = to_bytes(value), to_bytes(key)
+        while True:
+            future = sender.append(topic, data, name, partition, timestamp, headers)
+            if future is not None:
+                return future
+            if topic not in sender.counts:
+                await sender.learn_topic(topic)
+                continue
+            left = deadline - loop.time()
+            if left <= 0:
+                raise errors.TimedOutError(
+                    f"no room for a record in buffer_memory = {self.options['buffer_memory']} after "
+                    f"max_block_ms = {self.options['max_block_ms']}"
+                )
+            await sender.memory_freed(min(left, 0.5))
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send everything now and wait for the answers."""
+        await self._sender.flush(_ms(timeout))
+
+    @property
+    def producer_id(self) -> int:
+        """The producer id, -1 while there is none."""
+        return -1 if self._sender.manager is None else self._sender.manager.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        """The producer's epoch, -1 while there is none."""
+        return -1 if self._sender.manager is None else self._sender.manager.producer_epoch
+
+    @property
+    def first_offsets(self) -> dict[TopicPartition, int]:
+        """(topic, partition) -> first offset of the current (or last) transaction there."""
+        return {} if self._sender.manager is None else dict(self._sender.manager.first_offsets)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """A transaction around a block: committed at its end, aborted if the block raises or the commit is refused."""
+        self.begin_transaction()
+        try:
+            yield self
+            await self.commit_transaction()
+        except BaseException as error:
+            await self._abort_after(error)
+            raise
+
+    async def _abort_after(self, error: BaseException) -> None:
+        manager = self._sender.manager
+        if manager is None or manager.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+            return
+        try:
+            await self.abort_transaction()
+        except errors.KafkaError as second:
+            error.add_note(f"aborting the transaction failed as well: {second}")
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction."""
+        self._sender.begin()
+
+    async def commit_transaction(self, timeout: float | None = None) -> None:
+        """As `oncelog.Producer.commit_transaction`."""
+        await self._sender.commit(_ms(timeout))
+
+    async def abort_transaction(self, timeout: float | None = None) -> None:
+        """Abort; afterwards another transaction may begin."""
+        await self._sender.abort(_ms(timeout))
+
+    def send_offsets(
+        self, source: Consumer | GroupMetadata | str, offsets: Mapping[TopicPartition, int] | None = None
+    ) -> None:
+        """Commit consumed offsets with the transaction; see `oncelog.Producer.send_offsets`."""
+        group, found = group_and_offsets(source, offsets)
+        with self._sender.lock:
+            self._sender._transactional().add_offsets(group, found)
+        self._sender.wake()
+
+
+class Consumer:
+    """Reads records. `async with`, or `await start()` and `await close()`. See `oncelog.Consumer`."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.options = consumer_options(config, _with_servers(bootstrap_servers, options))
+        self._started: Reader | None = None
+
+    @property
+    def _reader(self) -> Reader:
+        if self._started is None:
+            raise errors.UsageError("start() the consumer first, or use it as `async with`")
+        return self._started
+
+    async def start(self) -> None:
+        """Take the running loop."""
+        self._started = Reader(self.options, asyncio.get_running_loop())
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self, timeout: float = 30.0) -> None:
+        """Commit if enable_auto_commit, leave the group, hang up."""
+        await self._reader.close(timeout * 1000)
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | str,
+        *,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+    ) -> None:
+        """Read topics as a member of the group; listeners (plain or async) are called inside `poll`."""
+        self._reader.subscribe(topics, on_assigned, on_revoked)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions."""
+        self._reader.assign(partitions)
+
+    async def unsubscribe(self) -> None:
+        """Leave the group, read nothing."""
+        await self._reader.unsubscribe()
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read now."""
+        return sorted(self._reader.states)
+
+    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
+        """Records as soon as there are some, an empty list after `timeout` seconds."""
+        return await self._reader.poll(timeout * 1000, max_records)
+
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Record by record, without end; the position is behind the record at hand."""
+        while not self._reader.closed:
+            records = await self.poll(1.0)
+            walk = Walk(self._reader, records)
+            try:
+                for record in records:
+                    walk.reached(record)
+                    yield record
+            finally:
+                walk.stop()
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Read from an offset on."""
+        self._reader.state((topic, partition)).seek(offset)
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read from the first offset on."""
+        self.seek_to_time(offset_calls.EARLIEST, partitions)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read what comes after the end."""
+        self.seek_to_time(offset_calls.LATEST, partitions)
+
+    def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read from the first record on whose timestamp is not before this (ms since the epoch)."""
+        for tp in self.assignment() if partitions is None else partitions:
+            self._reader.state(tp).seek_to_time(timestamp)
+
+    async def position(self, topic: str, partition: int) -> int:
+        """The offset behind what was consumed."""
+        return await self._reader.position((topic, partition))
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The same for every assigned partition of which anything is known."""
+        return self._reader.consumed()
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float | None = None) -> None:
+        """Commit what was consumed, or these offsets."""
+        await self._reader.commit(offsets, _ms(timeout))
+
+    async def committed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """The group's committed offsets."""
+        group = self._reader.group_metadata().group_id
+        return await offset_calls.fetch_committed(self._reader.cluster, group, partitions)
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """Offsets between position and end of every assigned partition."""
+        wanted = dict.fromkeys(self.assignment(), offset_calls.LATEST)
+        found = await offset_calls.list_offsets(
+            self._reader.cluster, wanted, isolation_level=self._reader.isolation
+        )
+        return {tp: max(0, item.offset - await self._reader.position(tp)) for tp, item in found.items()}
+
+    def group_metadata(self) -> GroupMetadata:
+        """What `Producer.send_offsets` needs to refuse zombies."""
+        return self._reader.group_metadata()
+
+
+class Admin:
+    """Topics, groups and transactions of a cluster. See `oncelog.Admin` and `oncelog.client.admin_calls`."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        found, _ = read_options(ADMIN, config, _with_servers(bootstrap_servers, options))
+        self.cluster = ClusterClient(found["bootstrap_servers"], **cluster_options(found))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self.cluster.close()
+
+    async def create_topics(
+        self,
+        topics: str | Iterable[str],
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create one or more topics alike."""
+        names = [topics] if isinstance(topics, str) else list(topics)
+        await admin_calls.create_topics(self.cluster, names, partitions, replication_factor, configs)
+
+    async def delete_topics(self, topics: str | Iterable[str]) -> None:
+        """Delete one or more topics."""
+        await admin_calls.delete_topics(self.cluster, [topics] if isinstance(topics, str) else list(topics))
+
+    async def list_topics(self, *, internal: bool = False) -> dict[str, int]:
+        """Number of partitions by topic name."""
+        found = await self.cluster.topics(internal=internal)
+        return {name: len(found[name].partitions) for name in sorted(found)}
+
+    async def describe_topics(self, topics: str | Iterable[str]) -> list[admin_calls.TopicInfo]:
+        """Topics with leaders and offsets."""
+        names = [topics] if isinstance(topics, str) else list(topics)
+        return await admin_calls.describe_topics(self.cluster, names)
+
+    async def describe_cluster(self) -> admin_calls.ClusterInfo:
+        """Brokers, controller, features."""
+        return await admin_calls.describe_cluster(self.cluster)
+
+    async def describe_configs(self, kind: str, name: str | int, *, all_: bool = True) -> dict[str, str | None]:
+        """Settings of a "topic" or "broker"."""
+        return await admin_calls.describe_configs(self.cluster, kind, str(name), all_=all_)
+
+    async def list_groups(self) -> list[admin_calls.GroupInfo]:
+        """All groups."""
+        return await admin_calls.list_groups(self.cluster)
+
+    async def describe_group(self, group_id: str) -> admin_calls.GroupDescription:
+        """State and members of a classic group."""
+        return await admin_calls.describe_group(self.cluster, group_id)
+
+    async def committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """Every committed offset of a group."""
+        return await admin_calls.committed(self.cluster, group_id)
+
+    async def list_transactions(self, states: Sequence[str] = ()) -> list[admin_calls.TransactionListing]:
+        """Transactional ids, in certain states or all."""
+        return await admin_calls.list_transactions(self.cluster, states)
+
+    async def describe_transaction(self, transactional_id: str) -> admin_calls.TransactionInfo:
+        """What the coordinator knows of a transactional id."""
+        return await admin_calls.describe_transaction(self.cluster, transactional_id)
+
+    async def describe_producers(self, topic: str, partition: int) -> list[admin_calls.ProducerInfo]:
+        """What a partition knows of its producers."""
+        return await admin_calls.describe_producers(self.cluster, topic, partition)

@@ -1,0 +1,125 @@
+"""The blocking admin client."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from oncelog.client import admin_calls as calls
+from oncelog.client.batch import TopicPartition
+from oncelog.client.blocking import LoopThread
+from oncelog.client.cluster import ClusterClient
+from oncelog.client.options import ADMIN, cluster_options, read_options
+
+__all__ = ["Admin"]
+
+T = TypeVar("T")
+
+
+class Admin:
+    """Topics, groups, transactions and settings of a cluster. Use as a context manager, or `close` it.
+
+    Options carry Kafka's names with `_` for `.`. Errors: `oncelog.errors`; errors that pass by themselves are tried
+    again until default_api_timeout_ms.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        if bootstrap_servers is not None:
+            options["bootstrap_servers"] = bootstrap_servers
+        found, _ = read_options(ADMIN, config, options)
+        self._thread = LoopThread.shared()
+        self.cluster = ClusterClient(found["bootstrap_servers"], **cluster_options(found))
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._run(self.cluster.close())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._thread.run(work)
+
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    def create_topics(
+        self,
+        topics: str | Iterable[str],
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create one or more topics alike and wait until they are known; -1: the broker's default."""
+        names = [topics] if isinstance(topics, str) else list(topics)
+        self._run(calls.create_topics(self.cluster, names, partitions, replication_factor, configs))
+
+    def delete_topics(self, topics: str | Iterable[str]) -> None:
+        """Delete one or more topics."""
+        self._run(calls.delete_topics(self.cluster, [topics] if isinstance(topics, str) else list(topics)))
+
+    def list_topics(self, *, internal: bool = False) -> dict[str, int]:
+        """Number of partitions by topic name."""
+        found = self._run(self.cluster.topics(internal=internal))
+        return {name: len(found[name].partitions) for name in sorted(found)}
+
+    def describe_topics(self, topics: str | Iterable[str]) -> list[calls.TopicInfo]:
+        """Topics with leader, ISR, first offset, HW, LSO and LEO of each partition."""
+        return self._run(calls.describe_topics(self.cluster, [topics] if isinstance(topics, str) else list(topics)))
+
+    def offsets(
+        self, wanted: Mapping[TopicPartition, int], *, committed_only: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Offset by partition for a timestamp each: -2 the first, -1 the end, else ms since the epoch (-1: no such
+        record).
+        """
+        return self._run(calls.offsets_for(self.cluster, wanted, committed_only=committed_only))
+
+    # -- cluster --------------------------------------------------------------------------------------------------
+
+    def describe_cluster(self) -> calls.ClusterInfo:
+        """Brokers, controller, features."""
+        return self._run(calls.describe_cluster(self.cluster))
+
+    def describe_configs(self, kind: str, name: str | int, *, all_: bool = True) -> dict[str, str | None]:
+        """Settings of a "topic" or "broker"; with `all_` False only those that somebody has set."""
+        return self._run(calls.describe_configs(self.cluster, kind, str(name), all_=all_))
+
+    # -- groups ---------------------------------------------------------------------------------------------------
+
+    def list_groups(self) -> list[calls.GroupInfo]:
+        """All groups."""
+        return self._run(calls.list_groups(self.cluster))
+
+    def describe_group(self, group_id: str) -> calls.GroupDescription:
+        """State and members of a classic group."""
+        return self._run(calls.describe_group(self.cluster, group_id))
+
+    def committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """Every committed offset of a group."""
+        return self._run(calls.committed(self.cluster, group_id))
+
+    def set_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set a group's committed offsets, while it has no members."""
+        self._run(calls.set_offsets(self.cluster, group_id, offsets))
+
+    # -- transactions ---------------------------------------------------------------------------------------------
+
+    def list_transactions(self, states: Sequence[str] = ()) -> list[calls.TransactionListing]:
+        """Transactional ids, in certain states (as "Ongoing") or all."""
+        return self._run(calls.list_transactions(self.cluster, states))
+
+    def describe_transaction(self, transactional_id: str) -> calls.TransactionInfo:
+        """What the coordinator knows of a transactional id."""
+        return self._run(calls.describe_transaction(self.cluster, transactional_id))
+
+    def describe_producers(self, topic: str, partition: int) -> list[calls.ProducerInfo]:
+        """What a partition knows of its producers."""
+        return self._run(calls.describe_producers(self.cluster, topic, partition))
