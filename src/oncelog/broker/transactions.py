@@ -23,6 +23,7 @@ from oncelog.coordinator.transactions.coordinator import (
     TransactionConfig,
     TransactionCoordinator,
     end_error,
+    expected_producer,
     init_error,
 )
 from oncelog.coordinator.transactions.markers import Outcome, marker_outcome
@@ -131,6 +132,8 @@ class TransactionService:
         try:
             await self._have_producer_ids()
             if request.transactional_id is None:
+                if expected_producer(request) is ErrorCode.INVALID_REQUEST:
+                    return init_error(ErrorCode.INVALID_REQUEST, version)
                 return InitProducerIdResponse(producer_id=self.producer_ids.take(), producer_epoch=0)
             response: InitProducerIdResponse = await self.shell.request(
                 self.shell.partition_for(request.transactional_id),

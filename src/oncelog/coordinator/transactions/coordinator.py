@@ -153,7 +153,7 @@ class TransactionCoordinator:
 
     def _decide_init(self, request: InitProducerIdRequest, now_ms: int) -> decisions.Decision:
         transactional_id = request.transactional_id
-        expected = _expected(request)
+        expected = expected_producer(request)
         if isinstance(expected, ErrorCode):
             return expected
         if not transactional_id:
@@ -383,7 +383,8 @@ def _created(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: i
     )
 
 
-def _expected(request: InitProducerIdRequest) -> tuple[int, int] | ErrorCode | None:
+def expected_producer(request: InitProducerIdRequest) -> tuple[int, int] | ErrorCode | None:
+    """The (producer id, epoch) that goes on, None for a new session; INVALID_REQUEST for half of it."""
     absent = (request.producer_id == NO_PRODUCER_ID, request.producer_epoch == NO_EPOCH)
     if all(absent):
         return None

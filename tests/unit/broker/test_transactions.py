@@ -1,0 +1,428 @@
+"""Transactions through a broker's front door: the handlers, the markers' sender, the producer ids at hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.cluster.tree import OutcomeUnknownError, UnavailableError
+from oncelog.coordinator.producer_ids import BLOCK_PATH
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from oncelog.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from oncelog.protocol.messages.end_txn import EndTxnRequest
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
+from oncelog.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from oncelog.sim.world import PORT, SimBroker, World
+from support.raw_client import RawWriter, RefusedError
+
+E = ErrorCode
+
+
+class Setup:
+    """A broker with the topic `out` of two partitions, and a writer `etl` that has started."""
+
+    def __init__(self, world: World, broker: SimBroker, writer: RawWriter, topic: UUID) -> None:
+        self.world = world
+        self.sim = broker
+        self.writer = writer
+        self.topic = topic
+
+    @property
+    def broker(self) -> Broker:
+        assert self.sim.broker is not None
+        return self.sim.broker
+
+    async def call(self, request: Any, version: int | None = None) -> Any:
+        return await self.writer.call(request, lambda _: 0, version)
+
+    async def write(self, partition: int = 0) -> None:
+        await self.writer.write(self.topic, partition, [b"x"], self.world.now_ms())
+
+    async def state(self, name: str = "etl") -> Any:
+        response = await self.call(DescribeTransactionsRequest(transactional_ids=[name]))
+        return response.transaction_states[0]
+
+    async def producers(self, partition: int = 0) -> Any:
+        request = DescribeProducersRequest(topics=[TopicRequest(name="out", partition_indexes=[partition])])
+        return (await self.call(request)).topics[0].partitions[0]
+
+
+def with_broker(scenario: Callable[[Setup], Coroutine[Any, Any, None]], **settings: Any) -> None:
+    async def run(world: World) -> None:
+        broker = await world.start_broker(**settings)
+        writer = RawWriter("broker-1", PORT, "etl")
+        topic = await writer.create_topic("out", 2)
+        await writer.start()
+        await scenario(Setup(world, broker, writer, topic))
+        await broker.stop()
+
+    World(1).run(run, limit_s=3600)
+
+
+def refuse_markers(setup: Setup, monkeypatch: pytest.MonkeyPatch, errors: list[ErrorCode]) -> list[tuple[str, int]]:
+    """The next markers are refused, one error each; gives the list of all that were tried."""
+    append = setup.broker.partitions.append_marker
+    tried: list[tuple[str, int]] = []
+
+    def append_marker(topic: str, partition: int, **marker: Any) -> Any:
+        tried.append((topic, partition))
+        if errors:
+            raise ProtocolError(errors.pop(0), "refused")
+        return append(topic, partition, **marker)
+
+    monkeypatch.setattr(setup.broker.partitions, "append_marker", append_marker)
+    return tried
+
+
+# -- markers -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_reaches_the_partitions() -> None:
+    async def scenario(setup: Setup) -> None:
+        await setup.write(0)
+        await setup.write(1)
+        found = await setup.producers()
+        assert [(p.producer_epoch, p.current_txn_start_offset) for p in found.active_producers] == [(0, 0)]
+        await setup.writer.end(commit=True)
+        assert (await setup.state()).transaction_state == "CompleteCommit"
+        found = await setup.producers()
+        assert [(p.producer_epoch, p.current_txn_start_offset) for p in found.active_producers] == [(1, -1)]
+        assert await setup.writer.read_committed(setup.topic, 0) == [b"x"]
+        assert await setup.writer.read_committed(setup.topic, 1) == [b"x"]
+
+    with_broker(scenario)
+
+
+def test_refused_markers_are_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(setup: Setup) -> None:
+        await setup.write(0)
+        await setup.write(1)
+        tried = refuse_markers(
+            setup, monkeypatch, [E.NOT_LEADER_OR_FOLLOWER, E.KAFKA_STORAGE_ERROR, E.UNKNOWN_TOPIC_OR_PARTITION]
+        )
+        await setup.writer.end(commit=True)
+        await asyncio.sleep(0.010)
+        assert (await setup.state()).transaction_state == "PrepareCommit"
+        await asyncio.sleep(5)
+        assert (await setup.state()).transaction_state == "CompleteCommit"
+        assert tried == [("out", 0), ("out", 1), ("out", 0), ("out", 1), ("out", 0)]
+
+    with_broker(scenario)
+
+
+def test_only_a_topic_that_is_deleted_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(setup: Setup) -> None:
+        await setup.write()
+        refuse_markers(setup, monkeypatch, [E.UNKNOWN_TOPIC_OR_PARTITION] * 1000)
+        await setup.writer.end(commit=True)
+        await asyncio.sleep(500)
+        assert (await setup.state()).transaction_state == "PrepareCommit"
+        topic = setup.broker.metadata.topic("out")
+        assert topic is not None
+        await setup.broker.delete_topic(topic)
+        await asyncio.sleep(5)
+        assert (await setup.state()).transaction_state == "CompleteCommit"
+
+    with_broker(scenario)
+
+
+def test_a_fenced_coordinator_leaves_the_rest_to_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(setup: Setup) -> None:
+        await setup.write()
+        tried = refuse_markers(setup, monkeypatch, [E.TRANSACTION_COORDINATOR_FENCED])
+        await setup.writer.end(commit=True)
+        await asyncio.sleep(500)
+        assert (await setup.state()).transaction_state == "PrepareCommit"
+        assert tried == [("out", 0)]
+        setup.sim.kill()
+        await setup.sim.start()
+        await setup.writer.start()
+        assert await setup.writer.read_committed(setup.topic, 0) == [b"x"]
+
+    with_broker(scenario)
+
+
+def test_operators_can_write_markers() -> None:
+    async def scenario(setup: Setup) -> None:
+        await setup.write()
+        marker = WritableTxnMarker(
+            producer_id=setup.writer.producer_id,
+            producer_epoch=setup.writer.epoch,
+            transaction_result=False,
+            coordinator_epoch=0,
+            topics=[WritableTxnMarkerTopic(name="out", partition_indexes=[0, 7])],
+        )
+        response = await setup.call(WriteTxnMarkersRequest(markers=[marker]), 1)
+        (result,) = response.markers
+        assert result.producer_id == setup.writer.producer_id
+        found = [(p.partition_index, p.error_code) for topic in result.topics for p in topic.partitions]
+        assert found == [(0, E.NONE), (7, E.UNKNOWN_TOPIC_OR_PARTITION)]
+        assert await setup.writer.read_committed(setup.topic, 0) == []
+        assert (await setup.call(WriteTxnMarkersRequest(markers=[]))).markers == []
+
+    with_broker(scenario)
+
+
+def test_time_out_aborts_and_fences() -> None:
+    async def scenario(setup: Setup) -> None:
+        await setup.write()
+        await asyncio.sleep(61)
+        assert (await setup.state()).transaction_state == "CompleteAbort"
+        with pytest.raises(RefusedError) as caught:
+            await setup.write()
+        assert caught.value.code is E.INVALID_PRODUCER_EPOCH
+        assert await setup.writer.read_committed(setup.topic, 0) == []
+
+    with_broker(scenario)
+
+
+# -- the log of the transactions ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("refusal", "answer"),
+    [
+        (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_NOT_AVAILABLE),
+        (E.NOT_LEADER_OR_FOLLOWER, E.NOT_COORDINATOR),
+        (E.KAFKA_STORAGE_ERROR, E.NOT_COORDINATOR),
+        (E.MESSAGE_TOO_LARGE, E.UNKNOWN_SERVER_ERROR),
+        (E.INVALID_RECORD, E.INVALID_RECORD),
+    ],
+)
+def test_a_log_that_refuses_is_told_in_the_coordinators_terms(
+    monkeypatch: pytest.MonkeyPatch, refusal: ErrorCode, answer: ErrorCode
+) -> None:
+    async def scenario(setup: Setup) -> None:
+        await setup.write()
+        before = await setup.state()
+        shell = setup.broker.transactions.shell
+        who = {"producer_id": setup.writer.producer_id, "producer_epoch": setup.writer.epoch}
+
+        def refuse(*_: Any) -> Any:
+            raise ProtocolError(refusal, "refused")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(shell, "_append", refuse)
+            ended = await setup.call(EndTxnRequest(transactional_id="etl", committed=True, **who))
+            begun = await setup.call(InitProducerIdRequest(transactional_id="new", transaction_timeout_ms=1000))
+            add = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id="etl",
+                v3_and_below_producer_id=who["producer_id"],
+                v3_and_below_producer_epoch=who["producer_epoch"],
+                v3_and_below_topics=[AddPartitionsToTxnTopic(name="out", partitions=[1])],
+            )
+            added = await setup.call(add, 3)
+        assert ended.error_code == begun.error_code == answer
+        results = added.results_by_topic_v3_and_below[0].results_by_partition
+        assert [result.partition_error_code for result in results] == [answer]
+        assert await setup.state() == before
+        await setup.writer.end(commit=True)
+
+    with_broker(scenario)
+
+
+# -- partitions of a transaction ---------------------------------------------------------------------------------------
+
+
+def test_partitions_join_all_or_none() -> None:
+    async def scenario(setup: Setup) -> None:
+        def request(*partitions: int, epoch: int = 0) -> AddPartitionsToTxnRequest:
+            return AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id="etl",
+                v3_and_below_producer_id=setup.writer.producer_id,
+                v3_and_below_producer_epoch=epoch,
+                v3_and_below_topics=[AddPartitionsToTxnTopic(name="out", partitions=list(partitions))],
+            )
+
+        async def errors(version: int, *partitions: int, epoch: int = 0) -> list[int]:
+            response = await setup.call(request(*partitions, epoch=epoch), version)
+            (topic,) = response.results_by_topic_v3_and_below
+            assert [result.partition_index for result in topic.results_by_partition] == list(partitions)
+            return [result.partition_error_code for result in topic.results_by_partition]
+
+        assert await errors(3, 0, 9) == [E.OPERATION_NOT_ATTEMPTED, E.UNKNOWN_TOPIC_OR_PARTITION]
+        assert (await setup.state()).transaction_state == "Empty"
+        assert await errors(3, 0, 1) == [E.NONE, E.NONE]
+        assert [(topic.topic, topic.partitions) for topic in (await setup.state()).topics] == [("out", [0, 1])]
+        assert await errors(2, 0, epoch=5) == [E.PRODUCER_FENCED]
+        assert await errors(1, 0, epoch=5) == [E.INVALID_PRODUCER_EPOCH]
+
+    with_broker(scenario)
+
+
+def test_brokers_ask_for_several_transactions_at_once() -> None:
+    async def scenario(setup: Setup) -> None:
+        def transaction(name: str, partition: int, *, verify: bool) -> AddPartitionsToTxnTransaction:
+            return AddPartitionsToTxnTransaction(
+                transactional_id=name,
+                producer_id=setup.writer.producer_id,
+                producer_epoch=setup.writer.epoch,
+                verify_only=verify,
+                topics=[AddPartitionsToTxnTopic(name="out", partitions=[partition])],
+            )
+
+        async def errors(*transactions: AddPartitionsToTxnTransaction) -> dict[str, int]:
+            response = await setup.call(AddPartitionsToTxnRequest(transactions=list(transactions)))
+            return {
+                result.transactional_id: result.topic_results[0].results_by_partition[0].partition_error_code
+                for result in response.results_by_transaction
+            }
+
+        unknown = E.INVALID_PRODUCER_ID_MAPPING
+        found = await errors(transaction("etl", 0, verify=True), transaction("nobody", 0, verify=True))
+        assert found == {"etl": E.TRANSACTION_ABORTABLE, "nobody": unknown}
+        assert await errors(transaction("etl", 0, verify=False)) == {"etl": E.NONE}
+        assert await errors(transaction("etl", 0, verify=True)) == {"etl": E.NONE}
+        assert await errors(transaction("etl", 5, verify=True)) == {"etl": E.UNKNOWN_TOPIC_OR_PARTITION}
+
+    with_broker(scenario)
+
+
+def test_a_groups_partition_joins_the_transaction() -> None:
+    async def scenario(setup: Setup) -> None:
+        def request(epoch: int) -> AddOffsetsToTxnRequest:
+            return AddOffsetsToTxnRequest(
+                transactional_id="etl",
+                producer_id=setup.writer.producer_id,
+                producer_epoch=epoch,
+                group_id="console-consumer-77682",
+            )
+
+        assert (await setup.call(request(0))).error_code == E.NONE
+        assert [(t.topic, t.partitions) for t in (await setup.state()).topics] == [("__consumer_offsets", [41])]
+        assert (await setup.call(request(3))).error_code == E.PRODUCER_FENCED
+        assert (await setup.call(request(3), 1)).error_code == E.INVALID_PRODUCER_EPOCH
+
+    with_broker(scenario)
+
+
+# -- looking in --------------------------------------------------------------------------------------------------------
+
+
+def test_transactions_are_listed_and_filtered() -> None:
+    async def scenario(setup: Setup) -> None:
+        idle = RawWriter("broker-1", PORT, "idle-1")
+        await idle.start()
+        await setup.write()
+        await asyncio.sleep(2)
+
+        async def names(**filters: Any) -> list[str]:
+            response = await setup.call(ListTransactionsRequest(**filters))
+            assert response.error_code == E.NONE
+            return sorted(state.transactional_id for state in response.transaction_states)
+
+        assert await names() == ["etl", "idle-1"]
+        assert await names(state_filters=["Ongoing"]) == ["etl"]
+        assert await names(state_filters=["Empty", "PrepareAbort"]) == ["idle-1"]
+        assert await names(state_filters=["Nonsense"]) == []
+        assert await names(producer_id_filters=[idle.producer_id]) == ["idle-1"]
+        assert await names(duration_filter=1000, state_filters=["Ongoing"]) == ["etl"]
+        assert await names(duration_filter=3000, state_filters=["Ongoing"]) == []
+        assert await names(transactional_id_pattern="idle-.") == ["idle-1"]
+        assert await names(transactional_id_pattern="idle") == []
+        assert await names(transactional_id_pattern="") == ["etl", "idle-1"]
+        response = await setup.call(ListTransactionsRequest(state_filters=["Nonsense", "Empty"]))
+        assert response.unknown_state_filters == ["Nonsense"]
+        response = await setup.call(ListTransactionsRequest(transactional_id_pattern="("))
+        assert (response.error_code, response.transaction_states) == (E.INVALID_REGULAR_EXPRESSION, [])
+
+    with_broker(scenario)
+
+
+def test_transactions_are_described() -> None:
+    async def scenario(setup: Setup) -> None:
+        await setup.write(1)
+        started = setup.world.now_ms()
+        found = await setup.state()
+        assert (found.error_code, found.transaction_state, found.transaction_timeout_ms) == (E.NONE, "Ongoing", 60_000)
+        assert (found.producer_id, found.producer_epoch) == (setup.writer.producer_id, 0)
+        assert 0 <= started - found.transaction_start_time_ms < 100
+        assert [(topic.topic, topic.partitions) for topic in found.topics] == [("out", [1])]
+        assert (await setup.state("nobody")).error_code == E.TRANSACTIONAL_ID_NOT_FOUND
+        assert (await setup.state("")).error_code == E.INVALID_REQUEST
+        assert (await setup.producers(7)).error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+
+    with_broker(scenario)
+
+
+# -- producer ids ------------------------------------------------------------------------------------------------------
+
+
+def block(world: World) -> tuple[int, int, int]:
+    fields = json.loads(world.tree.get(BLOCK_PATH).data)
+    return fields["broker"], int(fields["block_start"]), int(fields["block_end"])
+
+
+def test_a_block_is_taken_at_start_and_when_the_last_one_is_used_up() -> None:
+    async def scenario(setup: Setup) -> None:
+        assert block(setup.world) == (1, 0, 999)
+        request = InitProducerIdRequest(transactional_id=None)
+        seen = {setup.writer.producer_id}
+        for _ in range(1500):
+            response = await setup.call(request)
+            assert (response.error_code, response.producer_epoch) == (E.NONE, 0)
+            seen.add(response.producer_id)
+            if len(seen) == 999:
+                assert block(setup.world) == (1, 0, 999)
+        assert seen == set(range(1501))
+        assert block(setup.world) == (1, 1000, 1999)
+        setup.sim.kill()
+        await setup.sim.start()
+        assert (await setup.call(request)).producer_id == 2000
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("failure", [UnavailableError("/"), OutcomeUnknownError("/")])
+def test_a_store_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+    async def scenario(setup: Setup) -> None:
+        ids = setup.broker.transactions.producer_ids
+        while ids.remaining > 1:
+            ids.take()
+        write = setup.world.tree.set
+        failures = [failure] * 3
+
+        def fail(*args: Any) -> int:
+            if failures:
+                raise failures.pop()
+            return write(*args)
+
+        monkeypatch.setattr(setup.world.tree, "set", fail)
+        codes = []
+        producer_id = -1
+        while producer_id < 1000:
+            response = await setup.call(InitProducerIdRequest(transactional_id=None))
+            producer_id = response.producer_id
+            codes.append(response.error_code)
+            await asyncio.sleep(0.1)
+        assert set(codes) == {E.NONE, E.COORDINATOR_LOAD_IN_PROGRESS}
+        assert (producer_id, failures) == (1000, [])
+
+    with_broker(scenario)
+
+
+def test_a_wrong_session_request_is_refused_before_anything_happens() -> None:
+    async def scenario(setup: Setup) -> None:
+        for fields in ({"producer_id": 5}, {"producer_epoch": 5}):
+            response = await setup.call(InitProducerIdRequest(transactional_id=None, **fields))
+            assert response.error_code == E.INVALID_REQUEST
+
+    with_broker(scenario)
