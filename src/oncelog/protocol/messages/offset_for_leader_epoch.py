@@ -1,0 +1,50 @@
+"""OffsetForLeaderEpoch: where each leader epoch of a partition ended (KIP-101, 320)."""
+
+from __future__ import annotations
+
+from oncelog.protocol.schema import Message, array, int16, int32, int64, string
+
+
+class OffsetForLeaderPartition(Message):
+    """`Partitions` of OffsetForLeaderEpochRequest."""
+
+    partition: int = int32()
+    current_leader_epoch: int = int32(default=-1, ignorable=True)
+    leader_epoch: int = int32()
+
+
+class OffsetForLeaderTopic(Message):
+    """`Topics` of OffsetForLeaderEpochRequest."""
+
+    topic: str = string()
+    partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition)
+
+
+class OffsetForLeaderEpochRequest(Message, api_key=23, versions=(2, 4), flexible=4):
+    """The request."""
+
+    replica_id: int = int32(since=3, default=-2, ignorable=True)
+    topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic)
+
+
+class EpochEndOffset(Message):
+    """`Partitions` of OffsetForLeaderEpochResponse."""
+
+    error_code: int = int16()
+    partition: int = int32()
+    leader_epoch: int = int32(default=-1, ignorable=True)
+    end_offset: int = int64(default=-1)
+
+
+class OffsetForLeaderTopicResult(Message):
+    """`Topics` of OffsetForLeaderEpochResponse."""
+
+    topic: str = string()
+    partitions: list[EpochEndOffset] = array(EpochEndOffset)
+
+
+class OffsetForLeaderEpochResponse(Message, api_key=23, versions=(2, 4), flexible=4):
+    """The response."""
+
+    throttle_time_ms: int = int32(ignorable=True)
+    topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult)
