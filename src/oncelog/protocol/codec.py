@@ -199,17 +199,20 @@ class _Decoder(_Source):
 
     def tags(self) -> None:
         varint = self.name("varint", read_varint)
-        self.line(f"tags, pos = {varint}(buf, pos)")
-        self.line("for _ in range(tags):")
-        self.line(f"tag, pos = {varint}(buf, pos)", 2)
-        self.line(f"size, pos = {varint}(buf, pos)", 2)
-        self.line("end = pos + size", 2)
-        self.line("if end > len(buf): raise DecodeError('tagged field is cut off')", 2)
+        self.line("if buf[pos] == 0:")  # hardly ever is there a tag, and a call costs more than the look
+        self.line("pos += 1", 2)
+        self.line("else:")
+        self.line(f"tags, pos = {varint}(buf, pos)", 2)
+        self.line("for _ in range(tags):", 2)
+        self.line(f"tag, pos = {varint}(buf, pos)", 3)
+        self.line(f"size, pos = {varint}(buf, pos)", 3)
+        self.line("end = pos + size", 3)
+        self.line("if end > len(buf): raise DecodeError('tagged field is cut off')", 3)
         for name, field in self.tagged_fields():
-            self.line(f"if tag == {field.tag}:", 2)
-            self.value(f"o.{name}", field, 3)
-            self.line("if pos != end: raise DecodeError('tagged field has another length')", 3)
-        self.line("pos = end", 2)
+            self.line(f"if tag == {field.tag}:", 3)
+            self.value(f"o.{name}", field, 4)
+            self.line("if pos != end: raise DecodeError('tagged field has another length')", 4)
+        self.line("pos = end", 3)
 
 
 class _Encoder(_Source):
