@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from oncelog.version import __version__
 
 __all__ = ["Admin", "Consumer", "Producer", "__version__"]
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 from uuid import UUID
 
+from oncelog.broker import housekeeping
 from oncelog.broker.config import BrokerConfig
 from oncelog.broker.data_directory import DataDirectory
 from oncelog.broker.dispatch import Dispatcher
@@ -62,7 +63,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots, lambda: self.rng.randrange(1, 2**31)
         )
-        self._disk = disk
+        self.disk = disk
         self._server: Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._creating: dict[str, asyncio.Task[TopicInfo]] = {}
@@ -93,7 +94,7 @@ class Broker:
         self.partitions = Partitions(
             topics=self.metadata,
             node_id=self.node_id,
-            disk=self._disk,
+            disk=self.disk,
             directory=self.directory.path,
             recovery_points=self.directory.recovery_points(),
             start_offsets=self.directory.start_offsets(),
@@ -113,7 +114,7 @@ class Broker:
         )
         self._server = await serve(Dispatcher(self), self.config.host, self.config.port, limits)
         self.spawn(self._warm_up(), "load coordinators")
-        self.spawn(self._checkpoint_regularly(), "checkpoints")
+        housekeeping.start(self)
 
     async def stop(self) -> None:
         """Answers what is in progress, then closes every log cleanly."""
@@ -125,7 +126,7 @@ class Broker:
         self.transactions.close()
         self.groups.close()
         clean = self.partitions.close()
-        self._checkpoint()
+        self.checkpoint()
         if clean:
             self.directory.mark_clean()
 
@@ -154,12 +155,8 @@ class Broker:
                 self.partitions.get(topic.name, partition)
                 await asyncio.sleep(0)
 
-    async def _checkpoint_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(self.config.log_flush_offset_checkpoint_interval_ms / 1000)
-            self._checkpoint()
-
-    def _checkpoint(self) -> None:
+    def checkpoint(self) -> None:
+        """Writes down how far each log is safe, begins and is committed."""
         self.directory.checkpoint(
             recovery_points=self.partitions.recovery_points(),
             start_offsets=self.partitions.start_offsets(),

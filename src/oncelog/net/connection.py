@@ -15,11 +15,11 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
-from oncelog import __version__
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
 from oncelog.protocol.schema import Message
+from oncelog.version import __version__
 
 if TYPE_CHECKING:
     import ssl

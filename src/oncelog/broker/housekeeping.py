@@ -1,0 +1,67 @@
+"""What a broker does by the clock: sync full segments and write checkpoints, drop old segments, forget producers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from oncelog.cluster.replica import Replica
+from oncelog.log.retention import apply_retention
+from oncelog.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+
+
+def start(broker: Broker) -> None:
+    """Begins the rounds; they end with the broker."""
+    config = broker.config
+    rounds: list[tuple[str, int, Callable[[Broker, Replica], Awaitable[None]], Callable[[], None]]] = [
+        ("checkpoint", config.log_flush_offset_checkpoint_interval_ms, _sync, broker.checkpoint),
+        ("retention", config.log_retention_check_interval_ms, _retain, _nothing),
+        ("producer expiry", config.producer_id_expiration_check_interval_ms, _expire, _nothing),
+    ]
+    for name, interval_ms, work, after in rounds:
+        broker.spawn(_every(broker, interval_ms, work, after), name)
+
+
+async def _every(
+    broker: Broker,
+    interval_ms: int,
+    work: Callable[[Broker, Replica], Awaitable[None]],
+    after: Callable[[], None],
+) -> None:
+    while True:
+        await asyncio.sleep(interval_ms / 1000)
+        for replica in tuple(broker.partitions.opened()):
+            try:
+                await work(broker, replica)
+            except ProtocolError as error:  # one partition's disk; the others go on
+                broker.log.error("%r: %s", replica, error)
+            await asyncio.sleep(0)
+        after()
+
+
+async def _sync(broker: Broker, replica: Replica) -> None:
+    """The active segment is left to the operating system, as in Kafka: the others need not be read again."""
+    offset, paths = replica.log.pending_sync()
+    for path in paths:
+        await broker.offload(broker.disk.sync, path)
+    if paths:
+        replica.log.mark_synced(offset)
+
+
+async def _retain(broker: Broker, replica: Replica) -> None:
+    if replica.log.log_start_offset < replica.log.log_end_offset:
+        dropped = apply_retention(replica.log, broker.now_ms())
+        if dropped:
+            broker.log.info("%r: dropped %d old segments", replica, dropped)
+
+
+async def _expire(broker: Broker, replica: Replica) -> None:
+    replica.log.expire_producers(broker.now_ms())
+
+
+def _nothing() -> None:
+    """Nothing is left to do after the round."""

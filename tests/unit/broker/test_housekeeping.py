@@ -1,0 +1,48 @@
+import asyncio
+from pathlib import Path
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.config import load
+from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.log.disk import OsDisk
+from oncelog.protocol.records import Record, build_batch
+
+QUICK = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "log.flush.offset.checkpoint.interval.ms": "5",
+    "log.retention.check.interval.ms": "5",
+    "producer.id.expiration.check.interval.ms": "5",
+    "producer.id.expiration.ms": "1000",
+}
+TOPIC = {"internal.segment.bytes": "200", "retention.ms": "60000"}
+
+
+def batch(timestamp: int, sequence: int) -> memoryview:
+    record = Record(0, timestamp, None, b"x" * 100)
+    return memoryview(build_batch([record], producer_id=5, producer_epoch=0, base_sequence=sequence))
+
+
+def test_old_segments_go_producers_are_forgotten_and_checkpoints_are_written(tmp_path: Path) -> None:
+    async def run() -> None:
+        now = 1_000_000
+        config = load(QUICK | {"log.dirs": str(tmp_path)})
+        tree = MemoryTree(lambda: now)
+        broker = Broker(config, disk=OsDisk(), tree=tree, now_ms=lambda: now)
+        await broker.start()
+        await broker.create_topic("t", partitions=1, configs=TOPIC)
+        replica = broker.partitions.find("t", 0)
+        for sequence in range(5):
+            replica.append(batch(now, sequence), now_ms=now)
+        log = replica.log
+        checkpoint = tmp_path / "recovery-point-offset-checkpoint"
+        while log.recovery_point == 0 or not (checkpoint.exists() and "t 0 4" in checkpoint.read_text()):
+            await asyncio.sleep(0.005)
+        assert [producer.producer_id for producer in log.producers(now)] == [5]
+        assert log.log_start_offset == 0
+        now += 60_001
+        while log.log_start_offset < 5 or log.producers(now):
+            await asyncio.sleep(0.005)
+        await broker.stop()
+        assert (tmp_path / "log-start-offset-checkpoint").read_text().splitlines()[2:] == ["t 0 5"]
+
+    asyncio.run(run())
