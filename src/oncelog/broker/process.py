@@ -109,6 +109,7 @@ class FolderLock:
 def run(launch: Launch) -> int:
     """Runs a broker until it is told to stop; returns the exit status."""
     log = _start_logging()
+    _allow_many_files()
     try:
         config = load(_advertised(launch.settings))
         for warning in config.warnings:
@@ -216,6 +217,15 @@ def _advertised(settings: dict[str, str]) -> dict[str, str]:
     if config.advertised_host or config.host not in ("", "0.0.0.0", "::"):
         return settings
     return {**settings, "advertised.listeners": f"PLAINTEXT://{socket.gethostname()}:{config.port}"}
+
+
+def _allow_many_files() -> None:
+    """A connection is a file: takes as many as the system lets this user have."""
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS names a limit that it does not grant
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _bracketed(host: str) -> str:

@@ -18,8 +18,10 @@ Row = Mapping[str, Any]
 
 BROKERS_VARIABLE = "ONCELOG_BROKERS"
 DEFAULT_BROKERS = "127.0.0.1:9092"
-CONNECT_WAIT_MS = 10_000
-"""How long a command tries to reach a broker."""
+ANSWER_WAIT_MS = 30_000
+"""How long a command waits for an answer, with all retries."""
+TOPIC_WAIT_MS = 1_000
+"""How long a command waits for a topic that the brokers do not know (yet)."""
 
 
 def connected(command: Command) -> Command:
@@ -43,10 +45,16 @@ def formatted(command: Command) -> Command:
 
 
 def open_cluster(bootstrap: str) -> BlockingCluster:
-    """A client of the cluster, as a context manager."""
+    """A client of the cluster, as a context manager; ConnectionFailedError at once when nobody is there."""
     from oncelog.client.blocking import BlockingCluster
 
-    return BlockingCluster(bootstrap, client_id="oncelog-cli", api_timeout_ms=CONNECT_WAIT_MS)
+    cluster = BlockingCluster(bootstrap, client_id="oncelog-cli", api_timeout_ms=ANSWER_WAIT_MS)
+    try:
+        cluster.refresh([])
+    except BaseException:
+        cluster.close()
+        raise
+    return cluster
 
 
 def check(code: int, about: str) -> None:

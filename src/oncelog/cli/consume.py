@@ -74,8 +74,8 @@ def consume(
         else:
             isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
             asyncio.run(_read(bootstrap, topic, partitions, start, isolation, markers, stop_at_end, count, emit))
-    except KeyboardInterrupt:
-        pass  # the ordinary end of a reader that follows
+    except (KeyboardInterrupt, BrokenPipeError):  # ordinary ends: Ctrl-C, or whoever reads has had enough
+        return 0
     return 0
 
 
@@ -90,13 +90,15 @@ async def _read(
     count: int | None,
     emit: Printer,
 ) -> None:
-    from oncelog.cli.common import CONNECT_WAIT_MS
+    from oncelog.cli.common import ANSWER_WAIT_MS, TOPIC_WAIT_MS
     from oncelog.client.cluster import ClusterClient
 
-    async with ClusterClient(bootstrap, client_id="oncelog-cli", api_timeout_ms=CONNECT_WAIT_MS) as cluster:
+    async with ClusterClient(bootstrap, client_id="oncelog-cli", api_timeout_ms=ANSWER_WAIT_MS) as cluster:
+        await cluster.refresh([])
+        known = await cluster.topic(topic, timeout_ms=TOPIC_WAIT_MS)
         for partition in partitions:
             await cluster.partition(topic, partition)
-        numbers = partitions or tuple((await cluster.topic(topic)).partitions)
+        numbers = partitions or tuple(known.partitions)
         reader = Reader(cluster, topic, numbers, isolation=isolation, markers=markers)
         await reader.seek(start)
         ends = await reader.ends() if stop_at_end else None

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from oncelog.cli.common import CONNECT_WAIT_MS, connected, formatted, show
+from oncelog.cli.common import connected, formatted, show
 
 if TYPE_CHECKING:
     from oncelog import Producer
     from oncelog.client.delivery import RecordFuture
 
+BLOCK_MS = 10_000
+"""How long a record waits for its topic's metadata or for buffer memory."""
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -49,7 +51,7 @@ def produce(
     options: dict[str, Any] = {
         "client_id": "oncelog-cli",
         "compression_type": compression,
-        "max_block_ms": CONNECT_WAIT_MS,
+        "max_block_ms": BLOCK_MS,
         "transactional_id": transactional_id,
     }
     with Producer(bootstrap, **options) as producer:

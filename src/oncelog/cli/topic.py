@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncelog import errors
-from oncelog.cli.common import check, connected, formatted, open_cluster, show
+from oncelog.cli.common import TOPIC_WAIT_MS, check, connected, formatted, open_cluster, show
 from oncelog.cli.lazy import LazyGroup
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _describe(cluster: BlockingCluster, name: str) -> dict[str, Any]:
     from oncelog.cli.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
     from oncelog.cluster.metadata import topic_id_text
 
-    known = cluster.topic(name)
+    known = cluster.topic(name, timeout_ms=TOPIC_WAIT_MS)
     numbers = list(known.partitions)
     start, high, stable = cluster.run_many(
         [

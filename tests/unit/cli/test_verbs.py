@@ -1,0 +1,333 @@
+"""The verbs against a running broker: what they print, for people and for programs, and how they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncelog.cli.reader import Aborted
+from oncelog.net.connection import connect
+from oncelog.protocol.messages.fetch import AbortedTransaction, PartitionData
+from support.processes import wait_until
+from support.servers import OncelogCluster
+
+ONCELOG = Path(sys.executable).with_name("oncelog")
+
+
+class Tool:
+    """The command line, pointed at one cluster."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.env = {**os.environ, "ONCELOG_BROKERS": bootstrap}
+
+    def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(ONCELOG), *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=self.env,
+            check=False,
+        )
+
+    def __call__(self, *arguments: str, stdin: str = "") -> str:
+        """Its stdout; it must succeed."""
+        done = self.run(*arguments, stdin=stdin)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+    def json(self, *arguments: str, stdin: str = "") -> Any:
+        return json.loads(self(*arguments, "--format", "json", stdin=stdin))
+
+    def fails(self, status: int, *arguments: str, stdin: str = "") -> str:
+        """Its stderr, of which the last line is the sentence."""
+        done = self.run(*arguments, stdin=stdin)
+        assert done.returncode == status, done
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+
+@pytest.fixture
+def tool(oncelog_cluster: OncelogCluster) -> Tool:
+    return Tool(oncelog_cluster.bootstrap)
+
+
+@pytest.fixture
+def topic(tool: Tool) -> str:
+    name = f"cli-{uuid.uuid4().hex[:8]}"
+    tool("topic", "create", name, "-p", "2")
+    return name
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+def test_create_list_describe_delete(tool: Tool) -> None:
+    name = f"cli-{uuid.uuid4().hex[:8]}"
+    made = tool.json("topic", "create", name, "-p", "3", "-r", "1", "-c", "retention.ms=60000")
+    assert made == {"name": name, "created": True, "partitions": 3, "replication_factor": 1}
+    assert {"name": name, "partitions": 3, "replication_factor": 1, "internal": False} in tool.json("topic", "list")
+    (found,) = tool.json("topic", "describe", name)
+    assert found["configs"] == {"retention.ms": "60000"}
+    assert [item["partition"] for item in found["partitions"]] == [0, 1, 2]
+    first = found["partitions"][0]
+    assert {key: first[key] for key in ("leader", "replicas", "isr", "start", "lso", "hw", "leo")} == {
+        "leader": 1,
+        "replicas": [1],
+        "isr": [1],
+        "start": 0,
+        "lso": 0,
+        "hw": 0,
+        "leo": 0,
+    }
+    assert tool.json("topic", "delete", name) == [{"name": name, "deleted": True}]
+    assert name not in {item["name"] for item in tool.json("topic", "list")}
+
+
+def test_text_for_people(tool: Tool, topic: str) -> None:
+    lines = tool("topic", "list").splitlines()
+    assert lines[0].split() == ["NAME", "PARTITIONS", "REPLICATION", "FACTOR"]
+    assert [topic, "2", "1"] in [line.split() for line in lines]
+    lines = tool("topic", "describe", topic).splitlines()
+    assert lines[0].startswith(f"{topic}  id ")
+    assert lines[2].split() == ["0", "1", "0", "1", "1", "0", "0", "0", "0"]
+
+
+def test_topic_errors_are_sentences(tool: Tool, topic: str) -> None:
+    assert f"oncelog: topic '{topic}' already exists" in tool.fails(1, "topic", "create", topic)
+    assert tool.json("topic", "create", topic, "--if-not-exists") == {"name": topic, "created": False}
+    assert "unknown topic setting 'retention.mss', did you mean retention.ms?" in tool.fails(
+        1, "topic", "create", f"{topic}-2", "-c", "retention.mss=1"
+    )
+    assert "--config takes KEY=VALUE" in tool.fails(2, "topic", "create", "x", "-c", "retention.ms")
+    for verb in ("describe", "delete", "consume"):
+        message = tool.fails(1, "topic", verb, "no-such-topic")
+        assert "no-such-topic" in message
+        assert message.count("\n") == 1
+
+
+def test_nobody_there() -> None:
+    message = Tool("127.0.0.1:1").fails(1, "topic", "list")
+    assert message.startswith("oncelog: no broker can be reached: 127.0.0.1:1: ")
+    assert message.count("\n") == 1
+    assert "bootstrap" in Tool("nonsense").fails(1, "topic", "list")
+
+
+# -- produce and consume ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_lines_go_in_and_come_out(tool: Tool, topic: str, codec: str) -> None:
+    tool("topic", "produce", topic, "-p", "1", "-z", codec, "-K", ":", stdin="a:1\nb:2\n:3\nd:")
+    assert tool("topic", "consume", topic, "-e", "-K", "=") == "a=1\nb=2\n=3\nd=\n"
+    assert tool("topic", "consume", topic, "-e") == "1\n2\n3\n\n"
+    assert tool("topic", "consume", topic, "-e", "-p", "0") == ""
+
+
+def test_produce_reports_and_refuses(tool: Tool, topic: str) -> None:
+    assert tool.json("topic", "produce", topic, stdin="x\ny\n") == {"topic": topic, "records": 2}
+    assert "line 2 has no key delimiter ':'" in tool.fails(1, "topic", "produce", topic, "-K", ":", stdin="a:1\nb\n")
+    assert tool.fails(1, "topic", "produce", topic, "-p", "9", stdin="x\n").count("\n") == 1
+    assert "'bz2'" in tool.fails(2, "topic", "produce", topic, "-z", "bz2")
+
+
+def test_null_and_headers(tool: Tool, topic: str) -> None:
+    tool("topic", "produce", topic, "-p", "0", "-K", ":", "-Z", "-H", "h=1", "-H", "n", stdin=":\nk:v\n")
+    lines = tool("topic", "consume", topic, "-e", "--format", "json").splitlines()
+    first, second = map(json.loads, lines)
+    assert (first["key"], first["value"], first["headers"]) == (None, None, [["h", "1"], ["n", None]])
+    assert (second["key"], second["value"], second["offset"]) == ("k", "v", 1)
+
+
+def test_where_to_begin(tool: Tool, topic: str) -> None:
+    tool("topic", "produce", topic, "-p", "0", stdin="".join(f"{number}\n" for number in range(10)))
+    stamp = json.loads(tool("topic", "consume", topic, "-p", "0", "-c", "1", "--format", "json"))["timestamp"]
+
+    def read(*where: str) -> list[str]:
+        return tool("topic", "consume", topic, "-p", "0", "-e", *where).split()
+
+    everything = [str(number) for number in range(10)]
+    assert read() == read("-o", "beginning") == read("-o", "0") == read("-o", "-100") == read("-o", "s@0") == everything
+    assert read("-o", "7") == read("-o", "-3") == ["7", "8", "9"]
+    assert read("-o", "end") == read("-o", f"s@{stamp + 10_000_000}") == []
+    assert read("-o", "3", "-c", "2") == ["3", "4"]
+    assert "is not beginning, end, N, -N or s@" in tool.fails(2, "topic", "consume", topic, "-o", "later")
+    assert "OFFSET_OUT_OF_RANGE" in tool.fails(1, "topic", "consume", topic, "-p", "0", "-o", "99", "-c", "1")
+
+
+def test_a_follower_prints_what_comes_until_ctrl_c(tool: Tool, topic: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with out.open("wb") as file:
+        process = subprocess.Popen([str(ONCELOG), "topic", "consume", topic], stdout=file, env=tool.env)
+    try:
+        for line in ("first", "second"):
+            tool("topic", "produce", topic, stdin=f"{line}\n")
+            wait_until(lambda line=line: line in out.read_text(), f"{line} is printed")  # type: ignore[misc]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_reader_that_goes_away_is_no_error(tool: Tool, topic: str) -> None:
+    tool("topic", "produce", topic, stdin="x\n" * 20_000)
+    command = f"'{ONCELOG}' topic consume {topic} -e | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, env=tool.env, check=True)
+    assert (done.stdout, done.stderr) == ("x\n0\n", "")
+
+
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_is_visible_as_a_whole(tool: Tool, topic: str) -> None:
+    tool("topic", "produce", topic, "-p", "0", "--transactional-id", f"{topic}-txn", stdin="1\n2\n")
+    committed = ("topic", "consume", topic, "-e", "--read-committed")
+    assert tool(*committed) == "1\n2\n"
+    failing = tool.run(
+        "topic", "produce", topic, "-p", "0", "-K", ":", "--transactional-id", f"{topic}-txn", stdin="a:3\nbroken\n"
+    )
+    assert failing.returncode == 1
+    assert tool(*committed) == "1\n2\n"
+    markers = ("topic", "consume", topic, "-p", "0", "-e", "--print-control-records", "-f", "%o %s\\n")
+    lines = tool(*markers).splitlines()
+    assert lines[:2] == ["0 1", "1 2"]
+    assert lines[2].startswith("2 COMMIT producer ")
+    if len(lines) > 3:  # the failing one had sent its first line before it met the second
+        assert lines[-1].split()[1] == "ABORT"
+    states = {item["transactional_id"]: item["state"] for item in tool.json("txn", "list")}
+    assert states[f"{topic}-txn"] in ("CompleteCommit", "CompleteAbort", "Empty")
+    described = tool.json("txn", "describe", f"{topic}-txn")
+    assert described["partitions"] == []
+    assert described["timeout_ms"] == 60_000
+    assert "TRANSACTIONAL_ID_NOT_FOUND" in tool.fails(1, "txn", "describe", "nobody")
+    assert "there is no state 'Nonsense'" in tool.fails(2, "txn", "list", "--state", "Nonsense")
+
+
+def test_an_open_transaction_is_shown_and_hidden(tool: Tool, topic: str, oncelog_cluster: OncelogCluster) -> None:
+    from oncelog import Producer
+
+    with Producer(oncelog_cluster.bootstrap, transactional_id=f"{topic}-open") as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"open", partition=0)
+        producer.flush()
+        ongoing = tool.json("txn", "list", "--state", "Ongoing")
+        assert f"{topic}-open" in {item["transactional_id"] for item in ongoing}
+        assert tool.json("txn", "describe", f"{topic}-open")["partitions"] == [f"{topic}-0"]
+        assert tool("topic", "consume", topic, "-e", "--read-committed") == ""
+        assert tool("topic", "consume", topic, "-e") == "open\n"
+        (shown,) = tool.json("topic", "describe", topic)
+        assert (shown["partitions"][0]["lso"], shown["partitions"][0]["hw"]) == (0, 1)
+        producer.abort_transaction()
+    assert tool("topic", "consume", topic, "-e", "--read-committed") == ""
+    (shown,) = tool.json("topic", "describe", topic)
+    assert (shown["partitions"][0]["lso"], shown["partitions"][0]["hw"]) == (2, 2)
+
+
+def test_aborted_transactions_are_followed_through_a_partition() -> None:
+    """Producer 1 aborts, then commits; producer 2 aborts across both (offsets as a partition would have them)."""
+    data = PartitionData(
+        aborted_transactions=[
+            AbortedTransaction(producer_id=2, first_offset=1),
+            AbortedTransaction(producer_id=1, first_offset=0),
+        ]
+    )
+    aborted = Aborted(data)
+    assert aborted.hides(0, 1, True)
+    assert aborted.hides(1, 2, True)
+    assert not aborted.hides(2, 2, False)
+    assert not aborted.hides(3, 3, True)
+    aborted.ended(1)
+    assert not aborted.hides(5, 1, True)
+    assert aborted.hides(6, 2, True)
+    aborted.ended(2)
+    assert not aborted.hides(8, 2, True)
+
+
+# -- the rest ---------------------------------------------------------------------------------------------------------
+
+
+def test_cluster(tool: Tool, oncelog_cluster: OncelogCluster) -> None:
+    found = tool.json("cluster", "describe", "--configs")
+    (broker,) = found["brokers"]
+    assert f"{broker['host']}:{broker['port']}" == oncelog_cluster.bootstrap
+    assert (found["controller"], broker["id"], broker["controller"]) == (1, 1, True)
+    assert found["features"] == {"transaction.version": 2}
+    assert broker["configs"]["num.partitions"] == "1"
+    text = tool("cluster", "describe", "--configs")
+    assert f"cluster {found['cluster_id']}\n" in text
+    assert "  num.partitions=1\n" in text
+
+
+def test_groups(tool: Tool, topic: str, oncelog_cluster: OncelogCluster) -> None:
+    from oncelog.protocol.messages.offset_commit import (
+        OffsetCommitRequest,
+        OffsetCommitRequestPartition,
+        OffsetCommitRequestTopic,
+    )
+
+    tool("topic", "produce", topic, "-p", "1", stdin="1\n2\n3\n")
+    assert "GROUP_ID_NOT_FOUND" in tool.fails(1, "group", "describe", f"{topic}-nobody")
+    group = f"{topic}-group"
+    partition = OffsetCommitRequestPartition(partition_index=1, committed_offset=1)
+    request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=[partition])])
+
+    async def commit() -> None:
+        host, _, port = oncelog_cluster.bootstrap.rpartition(":")
+        connection = await connect(host, int(port))
+        response = await connection.call(request, 8)
+        assert response.topics[0].partitions[0].error_code == 0
+        connection.close()
+
+    asyncio.run(commit())
+    assert group in {item["group"] for item in tool.json("group", "list")}
+    shown = tool.json("group", "describe", group)
+    assert (shown["state"], shown["members"]) == ("Empty", [])
+    assert shown["offsets"] == [{"topic": topic, "partition": 1, "committed": 1, "end": 3, "lag": 2, "member_id": None}]
+    assert "2" in tool("group", "describe", group).splitlines()[-1].split()
+
+
+def test_a_group_goes_on_where_it_was(tool: Tool, topic: str) -> None:
+    tool("topic", "produce", topic, "-p", "0", stdin="1\n2\n3\n")
+    member = ("topic", "consume", topic, "--group", f"{topic}-readers")
+    assert tool(*member, "-c", "2") == "1\n2\n"
+    (shown,) = tool.json("group", "describe", f"{topic}-readers")["offsets"]
+    assert (shown["committed"], shown["end"], shown["lag"]) == (2, 3, 1)
+    assert tool(*member, "-e") == "3\n"
+    assert tool(*member, "-e") == ""
+    assert tool("topic", "consume", topic, "--group", f"{topic}-late", "-o", "end", "-e") == ""
+    assert "with --group, -o is beginning or end" in tool.fails(2, *member, "-o", "5")
+
+
+def test_usage_errors(tool: Tool) -> None:
+    assert "No such command 'nonsense'" in tool.fails(2, "nonsense")
+    assert "Missing argument" in tool.fails(2, "topic", "create")
+    assert "unknown token %q" in tool.fails(2, "topic", "consume", "x", "-f", "%q")
+    assert "--format json excludes" in tool.fails(2, "topic", "consume", "x", "-f", "%s", "--format", "json")
+    assert "--group excludes" in tool.fails(2, "topic", "consume", "x", "--group", "g", "-p", "0")
+
+
+def test_every_command_has_help(tool: Tool) -> None:
+    verbs = ["create", "list", "describe", "delete", "produce", "consume"]
+    commands = [["topic", verb] for verb in verbs]
+    commands += [
+        ["group", "list"],
+        ["group", "describe"],
+        ["txn", "list"],
+        ["txn", "describe"],
+        ["cluster", "describe"],
+    ]
+    commands += [["up"], ["broker"], ["topic"], ["group"], ["txn"], ["cluster"], []]
+    for command in commands:
+        assert "Usage: oncelog" in tool(*command, "--help"), command
+    assert tool("--version").startswith("oncelog 0.")
