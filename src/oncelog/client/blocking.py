@@ -118,9 +118,11 @@ class BlockingCluster:
         """See `ClusterClient.features`."""
         return self._thread.run(self.cluster.features())
 
-    def refresh(self, topics: Iterable[str] | None = None, *, create: bool = False) -> None:
+    def refresh(
+        self, topics: Iterable[str] | None = None, *, create: bool = False, patient: bool = False
+    ) -> None:
         """See `ClusterClient.refresh`."""
-        self._thread.run(self.cluster.refresh(topics, create=create))
+        self._thread.run(self.cluster.refresh(topics, create=create, patient=patient))
 
     def topic(self, name: str, *, create: bool = False, timeout_ms: float | None = None) -> Topic:
         """See `ClusterClient.topic`."""

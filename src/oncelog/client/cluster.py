@@ -195,9 +195,17 @@ class ClusterClient:
 
     # -- metadata -------------------------------------------------------------------------------------------------
 
-    async def refresh(self, topics: Iterable[str] | None = None, *, create: bool = False) -> None:
-        """Ask for brokers and some topics (None: all); equal calls at a time are one; topics' errors are kept."""
+    async def refresh(
+        self, topics: Iterable[str] | None = None, *, create: bool = False, patient: bool = False
+    ) -> None:
+        """Ask for brokers and some topics (None: all); equal calls at a time are one; topics' errors are kept.
+
+        ConnectionFailedError at once when no broker can be reached; `patient`: after api_timeout_ms of trying.
+        """
         key = (None if topics is None else frozenset(topics), create)
+        if patient:
+            await self._retry(lambda: self.refresh(key[0], create=create), None)
+            return
         task = self._refreshing.get(key)
         if task is None:
             task = asyncio.ensure_future(self._refresh(key[0], create))

@@ -69,7 +69,7 @@ def look(options: SinkOptions) -> tuple[Record, tuple[Owner, ...], tuple[op.Open
 
 
 def _check_used(cluster: BlockingCluster, options: SinkOptions) -> None:
-    cluster.refresh([options.decision_topic])
+    cluster.refresh([options.decision_topic], patient=True)
     if options.decision_topic not in cluster.topology.topics:
         raise MisuseError(f"there is no topic {options.decision_topic}: no sink {options.prefix} has ever run here")
 
@@ -102,7 +102,7 @@ def target_partitions(cluster: BlockingCluster, topic: str) -> tuple[TopicPartit
 
 def ensure_decision_topic(cluster: BlockingCluster, name: str) -> None:
     """One partition, compacted; made if it does not exist."""
-    cluster.refresh([name])
+    cluster.refresh([name], patient=True)
     if name not in cluster.topology.topics:
         topic = ct.CreatableTopic(
             name=name,

@@ -90,7 +90,7 @@ class Source:
             pattern = re.compile(subscription.pattern)
             topics = [topic for name, topic in self.cluster.topics().items() if pattern.fullmatch(name)]
         else:
-            self.cluster.refresh(subscription.topics)
+            self.cluster.refresh(subscription.topics, patient=True)
             topics = [self._topic(name) for name in subscription.topics]
         return sorted(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
 
