@@ -49,6 +49,7 @@ class Ending:
 
     commit: bool
     marker: tuple[int, int]
+    partitions: frozenset[Partition]
     unwritten: set[Partition] = field(default_factory=set)
 
 
@@ -95,7 +96,9 @@ class WatchedDriver(Driver):
             assert new.producer_epoch >= old.producer_epoch
         if new.state in (S.PREPARE_COMMIT, S.PREPARE_ABORT):
             commit = new.state is S.PREPARE_COMMIT
-            self.endings[name] = Ending(commit, (new.producer_id, new.producer_epoch), set(old.partitions))
+            self.endings[name] = Ending(
+                commit, (new.producer_id, new.producer_epoch), old.partitions, set(old.partitions)
+            )
             if new.client_version >= 2:
                 key = name, old.producer_id, old.producer_epoch
                 # Only an epoch that no client can hold may end twice.
@@ -273,6 +276,8 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule()
     def fail_over(self) -> None:
         self.old_markers += self.driver.markers
+        for ending in self.driver.endings.values():
+            ending.unwritten = set(ending.partitions)  # which markers are written, the log does not say
         self.driver.reload()
 
     @rule(pick=producers, commit=st.booleans())

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 from oncelog.coordinator.producer_ids import (
     AnswerLostError,
@@ -13,6 +12,7 @@ from oncelog.coordinator.producer_ids import (
     next_block,
     parse_block,
 )
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 KAFKAS = b'{"version":1,"broker":35,"block_start":"4000","block_end":"4999"}'
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.messages.transaction_log import TransactionLogValue
 
 from oncelog.coordinator.transactions.coordinator import TransactionConfig
 from oncelog.coordinator.transactions.states import PREVIOUS_STATES, TransactionState
@@ -16,6 +14,8 @@ from oncelog.coordinator.transactions.transaction import (
     IllegalTransitionError,
     check_transition,
 )
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.transaction_log import TransactionLogValue
 from support.transaction_driver import Driver
 
 S = TransactionState
@@ -419,6 +419,19 @@ def test_the_other_outcome_is_refused_while_ending(driver: Driver) -> None:
         assert driver.end("etl", producer, commit=False, version=version).error_code == CONCURRENT
     driver.write_markers()
     assert driver.state().state is S.COMPLETE_COMMIT
+
+
+def test_an_ending_of_version_1_is_not_repeated_by_one_of_version_2(driver: Driver) -> None:
+    """A client that crosses the border back (KAFKA-18227): epoch 0 was aborted, epoch 1 committed."""
+    aborted = open_transaction(driver)
+    response = driver.end("etl", aborted, commit=False)
+    driver.write_markers()
+    committed = response.producer_id, response.producer_epoch
+    driver.add("etl", committed, A, client_version=0)
+    driver.end("etl", committed, version=4)
+    driver.write_markers()
+    assert driver.end("etl", aborted, commit=True).error_code == FENCED
+    assert driver.end("etl", committed, version=4).error_code == NONE
 
 
 def test_a_transaction_without_partitions_is_complete_at_once(driver: Driver) -> None:

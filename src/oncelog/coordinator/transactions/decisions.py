@@ -3,7 +3,8 @@
 Written after Kafka 4.3.1 (`TransactionCoordinator`), whose order of checks clients rely on. Deliberate differences:
 
 - InitProducerId with a stale epoch never aborts the transaction of the producer that has taken over;
-- a commit under version 2 that lost against the coordinator's abort is PRODUCER_FENCED (KAFKA-20785).
+- a commit under version 2 that lost against the coordinator's abort is PRODUCER_FENCED (KAFKA-20785);
+- an ending under version 2 is no repetition of one under version 1, which had another epoch.
 """
 
 from __future__ import annotations
@@ -215,7 +216,8 @@ def end_transaction_2(
     )
     if transaction.producer_id != producer_id and not overflowed:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    retry = overflowed or transaction.producer_epoch == epoch + 1
+    # An ending of before version 2 left the epoch alone: the epoch before is then not that of this transaction.
+    retry = transaction.client_version >= 2 and (overflowed or transaction.producer_epoch == epoch + 1)
     if not retry and transaction.producer_epoch != epoch:
         return ErrorCode.PRODUCER_FENCED
     request = _Request.RETRY if retry else _Request.CURRENT
