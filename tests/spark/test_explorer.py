@@ -25,6 +25,7 @@ def bounds(batches: int, faults: dict[str, int], begin: str = "", split: int = 0
 QUICK: list[tuple[int, dict[str, int]]] = [
     (1, {"driver": 1}),
     (2, {"settle": 1}),
+    (2, {"undo": 1}),
     (2, {"twin": 1}),
     (2, {"dup": 1}),
     (2, {"rewind": 1}),

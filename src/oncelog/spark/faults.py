@@ -1,7 +1,8 @@
 """The one seam at which tests kill a process of the sink: before the n-th operation of a program.
 
 `ONCELOG_SINK_FAULT=plan:5` kills the process that plans before the fifth operation that it sends (from 0), and likewise
-`task:` and `commit:`; `plan:5:FILE` only if FILE does not exist yet, and makes it: so it happens once.
+`task:` and `commit:`; `plan:5:FILE` only if FILE does not exist yet, and makes it: so it happens once. `@FILE`: what
+that file says now, if it exists (Spark's processes get their environment once).
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ def enter(program: str) -> None:
 
 def reach(operation: str) -> None:
     """An operation is about to be sent."""
-    wanted = os.environ.get(VARIABLE)
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted.startswith("@"):
+        named = Path(wanted[1:])
+        wanted = named.read_text().strip() if named.exists() else ""
     if wanted:
         program, number, once = (*wanted.split(":", 2), "")[:3]
         if program == _Count.program and int(number) == _Count.sent and _first_time(once):

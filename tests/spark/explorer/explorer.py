@@ -20,6 +20,7 @@ from oncelog.spark.commit.plan import PLAN, Carried, Planning
 from oncelog.spark.commit.record import STREAM, Owner, Source
 from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import TASK, Tasking, abandon
+from oncelog.spark.commit.undo import UNDO
 from spark.explorer import kafka as model
 from spark.explorer.programs import Programs
 
@@ -31,11 +32,11 @@ SPLITS = (
 )
 """By driver: for each slot the (partition, row) it writes. A plan made anew may cut the same rows differently."""
 SLOTS = 2
-KINDS = ("driver", "twin", "kill", "stage", "lose", "timeout", "late", "dup", "settle", "slow", "rewind")
+KINDS = ("driver", "twin", "kill", "stage", "lose", "timeout", "late", "dup", "settle", "slow", "rewind", "undo")
 """driver: a new one starts, whatever the former does. twin: another attempt, with another number or the same.
 kill: a task aborts. stage: Spark gives the stage up. lose: a marker is lost, and the coordinator does not know.
 timeout: before C1b has looked, late: after. dup: a copy of a request stays on its way. slow: a look for markers ends
-too early. rewind: a new driver with an old checkpoint."""
+too early. rewind: a new driver with an old checkpoint. settle, undo: what `oncelog sink settle` and `abort` do."""
 DEAD = ("dead",)
 
 
@@ -385,6 +386,11 @@ class Explorer:
         spent = self._spend(world, "settle")
         if spent is not None:
             yield "settle starts", spent._replace(drivers=self.drivers((*drivers, self._plan(-1, "settle"))))
+        spent = self._spend(world, "undo")
+        if spent is not None:
+            undoing = Driver("settle", -1, self.programs.start(UNDO, Planning(self.sink)))
+            # Left half done it leaves a torn batch behind, loudly: it is to be run again.
+            yield "undo starts", spent._replace(drivers=self.drivers((*drivers, undoing)), late=True)
         for index, driver in enumerate(drivers):
             if driver is not DEAD:
                 yield from self._driver_faults(world, index, driver)

@@ -1,0 +1,123 @@
+"""The protocol's small parts, one by one: names, the record, the rules of K1, who is aborted."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import ValidationError
+
+from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.errors import MisuseError, SinkError
+from oncelog.spark.commit.finish import Committing, abort_batch, c1_collect
+from oncelog.spark.commit.names import Attempt, TopicPartition, check_prefix, is_task_id, task_id
+from oncelog.spark.commit.plan import Carried, last_decided
+from oncelog.spark.commit.record import APP, STREAM, WRITE, Owner, Record, Source, Span, Transaction, decode_record
+from oncelog.spark.commit.steps import Sink
+from oncelog.spark.commit.task import Permission, Prepared, Skipped, already_committed
+
+SINK = Sink("p", TopicPartition("p-commits", 0))
+DRIVER = Owner("p", 1, 0)
+TASK = Owner("p/0/1/0.0", 2, 0)
+SPAN = Span(TopicPartition("out", 0), 3, 9)
+
+
+def test_ids_are_parsed() -> None:
+    made = task_id("p", 17, Attempt(200, 9, 10))
+    assert made == "p/200/1/1.2"
+    assert is_task_id("p", made)
+    for other in ("p", "p/1", "p2/0/0/0.0", "pp/0/0/0.0", "p/0/0/0.0/x", "q/p/0/0/0.0", "p/a/0/0.0"):
+        assert not is_task_id("p", other)
+
+
+@pytest.mark.parametrize("prefix", ["", "a/b", "a b", "ä", "x" * 201])
+def test_prefixes_that_cannot_serve(prefix: str) -> None:
+    with pytest.raises(MisuseError, match="transactionalIdPrefix"):
+        check_prefix(prefix)
+
+
+def test_the_record_survives_json() -> None:
+    record = Record(Source(STREAM, "q", 4), 7, 2, 100, False, (Transaction(TASK, (SPAN,)),), ("out",))
+    assert decode_record(record.encode()) == record
+    with pytest.raises(ValidationError, match="newer oncelog"):
+        decode_record(record.encode().replace(b'"version":1', b'"version":2'))
+
+
+def message(offset: int, pid: int, plan: int | None, commit: bool = False) -> op.Message:
+    return op.Message(offset, pid, 0, None if plan is None else Record(plan=plan), commit)
+
+
+def test_aborted_records_are_skipped() -> None:
+    log = (message(0, 1, 1), message(1, 1, None, True), message(2, 1, 2), message(3, 1, None), message(4, 2, 3))
+    decided = last_decided(log)
+    assert decided is not None
+    assert decided.plan == 1
+    assert last_decided(log[2:]) is None
+
+
+@pytest.mark.parametrize(
+    ("last", "source", "permission", "expected"),
+    [
+        (Source(WRITE, "", -1), Source(STREAM, "q", 0), Permission(), False),
+        (Source(WRITE, "", -1), Source(STREAM, "q", 5), Permission(), "adoptCheckpoint"),
+        (Source(WRITE, "", -1), Source(STREAM, "q", 5), Permission(adopt_checkpoint=True), False),
+        (Source(STREAM, "q", 4), Source(STREAM, "q", 4), Permission(), True),
+        (Source(STREAM, "q", 4), Source(STREAM, "q", 5), Permission(), False),
+        (Source(STREAM, "q", 4), Source(STREAM, "q", 6), Permission(), "adoptCheckpoint"),
+        (Source(STREAM, "q", 4), Source(STREAM, "q", 3), Permission(True, True), "older than the sink"),
+        (Source(STREAM, "q", 4), Source(STREAM, "r", 5), Permission(), "takeOver"),
+        (Source(STREAM, "q", 4), Source(STREAM, "r", 0), Permission(take_over=True), False),
+        (Source(STREAM, "q", 4), Source(WRITE, "u", 0), Permission(), "takeOver"),
+        (Source(APP, "a", 4), Source(APP, "a", 3), Permission(), True),
+        (Source(APP, "a", 4), Source(APP, "a", 9), Permission(), False),
+        (Source(APP, "a", 4), Source(APP, "b", 9), Permission(), "takeOver"),
+        (Source(WRITE, "u", 0), Source(WRITE, "v", 0), Permission(), False),
+    ],
+)
+def test_what_k1_says(last: Source, source: Source, permission: Permission, expected: bool | str) -> None:
+    if isinstance(expected, str):
+        with pytest.raises(MisuseError, match=expected):
+            already_committed(Record(last), source, permission)
+    else:
+        assert already_committed(Record(last), source, permission) is expected
+
+
+def prepared(slot: int, plan: int = 1, rows: int = 5) -> Prepared:
+    carried = Carried(DRIVER, Record(plan=plan))
+    return Prepared(slot, Transaction(TASK._replace(pid=slot), (SPAN,)), rows, carried, Source(STREAM, "q", 0))
+
+
+def test_tasks_of_different_plans_are_not_committed() -> None:
+    for messages in ((prepared(0), prepared(1, plan=2)), (prepared(0), Skipped(1, 5, 10))):
+        with pytest.raises(SinkError, match="different plans"):
+            list(c1_collect(Committing(SINK, messages)))
+
+
+def test_a_replay_with_other_rows_is_refused() -> None:
+    list(c1_collect(Committing(SINK, (Skipped(0, 5, 10), Skipped(1, 5, 10)))))
+    with pytest.raises(SinkError, match="10 rows"):
+        list(c1_collect(Committing(SINK, (Skipped(0, 5, 10), Skipped(1, 4, 10)))))
+
+
+def test_abort_touches_nothing_when_the_commit_may_have_begun() -> None:
+    assert list(abort_batch([prepared(0), prepared(1)])) == []
+    assert list(abort_batch([None, Skipped(1, 5, 10)])) == []
+    (ended,) = list(abort_batch([prepared(0), None]))
+    assert isinstance(ended, op.EndAll)
+    assert not ended.commit
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9), st.sampled_from(["data", "commit", "abort"]))))
+def test_last_decided_is_the_last_data_whose_producer_committed(entries: list[tuple[int, int, str]]) -> None:
+    log = tuple(
+        message(offset, pid, plan if kind == "data" else None, kind == "commit")
+        for offset, (pid, plan, kind) in enumerate(entries)
+    )
+    expected = None
+    for offset, (pid, _, kind) in enumerate(entries):
+        if kind == "commit":
+            before = [e for e in entries[:offset] if e[0] == pid]
+            if before and before[-1][2] == "data":
+                expected = before[-1][1]
+    decided = last_decided(log)
+    assert (None if decided is None else decided.plan) == expected

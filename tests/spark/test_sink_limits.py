@@ -1,0 +1,151 @@
+"""Time-outs, torn batches and the command line: where the protocol's own means end, and are loud."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from oncelog.cli.sink import sink as command
+from oncelog.spark.commit.errors import MisuseError, NotDecidedError, SinkError, TornBatchError
+from oncelog.spark.driver import settle, undo_decision
+from oncelog.spark.options import sink_options
+from spark.judges import create, open_producers, values
+from spark.micro_batches import Query, Starter
+from spark.test_sink_crashes import check
+from support.processes import wait_until
+from support.servers import Server
+
+TIMEOUT_MS = 2_000
+AFTER_C2 = 7
+"""The operation of a commit that comes after the decision is seen: EndTxn of the tasks."""
+
+
+@pytest.fixture(scope="module")
+def starter() -> Iterator[Starter]:
+    with Starter() as made:
+        yield made
+
+
+@pytest.fixture
+def query(server: Server, name: str, tmp_path: Path) -> Query:
+    create(server.bootstrap, name)
+    checkpoint = tmp_path / "checkpoint"
+    options = {"kafka.transaction.timeout.ms": str(TIMEOUT_MS)}
+    return Query(server.bootstrap, name, f"sink-{name}", checkpoint, 6, **options)
+
+
+def tear(query: Query, starter: Starter) -> None:
+    """A driver dies after the decision, and nobody comes before the time-out."""
+    query.run(1)
+    assert starter.run(query, 2, f"commit:{AFTER_C2}") == -signal.SIGKILL
+    # Apache Kafka looks for expired transactions every ten seconds only.
+    wait_until(lambda: not open_producers(query.bootstrap, query.topic), "the time-out", timeout=30)
+
+
+def test_nothing_is_open_after_the_time_out(query: Query, starter: Starter) -> None:
+    assert starter.run(query, 1, "commit:0") == -signal.SIGKILL
+    assert open_producers(query.bootstrap, query.topic)
+    wait_until(lambda: not open_producers(query.bootstrap, query.topic), "the time-out", timeout=30)
+    query.run(2)
+    check(query, 2)
+
+
+def test_a_torn_batch_is_told_and_can_be_taken_back(query: Query, starter: Starter) -> None:
+    tear(query, starter)
+    with pytest.raises(TornBatchError, match="oncelog sink abort"):
+        query.run(2)
+    options = sink_options(query.options, streaming=True)
+    with pytest.raises(TornBatchError):
+        settle(options)
+    assert undo_decision(options, accept_loss=False).carried().record.source.batch == 0
+    query.run(3)
+    check(query, 3)
+
+
+def test_too_little_time_left_is_not_decided(query: Query) -> None:
+    plan = query.plan()
+    messages = [query.task(plan, 0, slot, rows) for slot, rows in enumerate(query.values(0, 2))]
+    time.sleep(TIMEOUT_MS / 1000 * 0.8)
+    with pytest.raises(NotDecidedError, match="time-out"):
+        query.commit(messages, 0)
+    query.run(1)
+    check(query, 1)
+
+
+def sink_command(query: Query, *arguments: str) -> Result:
+    return CliRunner().invoke(command, [*arguments, query.prefix, "-b", query.bootstrap, "--format", "json"])
+
+
+def test_list_settle_and_abort_by_command(query: Query, starter: Starter) -> None:
+    query.run(1)
+    assert starter.run(query, 2, f"commit:{AFTER_C2}") == -signal.SIGKILL
+    listed = json.loads(sink_command(query, "list").output)
+    assert (listed["batch"], listed["settled"], len(listed["open"])) == (1, False, 3)
+    assert all(entry["decided"] for entry in listed["open"])
+    assert sink_command(query, "abort").exit_code == 2
+    settled = json.loads(sink_command(query, "settle").output)
+    assert (settled["batch"], settled["settled"]) == (1, True)
+    check(query, 2)
+    taken = json.loads(sink_command(query, "abort", "--yes").output)
+    assert taken["batch"] == 1, "what is settled stays"
+    query.run(3)
+    check(query, 3)
+
+
+def test_a_sink_that_never_ran_is_not_settled(query: Query) -> None:
+    result = sink_command(query, "settle")
+    assert isinstance(result.exception, MisuseError)
+    assert "no sink" in str(result.exception)
+
+
+def test_two_queries_with_one_prefix(query: Query) -> None:
+    query.run(1)
+    query.query = "another-query"
+    with pytest.raises(MisuseError, match="takeOver"):
+        query.batch(0)
+    query.options["takeOver"] = "true"
+    query.batch(0)
+    assert set(values(query.bootstrap, query.topic).values()) == {2}, "another query writes its own rows"
+
+
+def test_a_checkpoint_that_is_older_or_younger(query: Query) -> None:
+    query.run(3)
+    with pytest.raises(MisuseError, match="older than the sink"):
+        query.batch(1)
+    with pytest.raises(MisuseError, match="adoptCheckpoint"):
+        query.batch(7)
+    query.options["adoptCheckpoint"] = "true"
+    query.batch(7)
+
+
+def test_the_source_gives_other_rows_when_it_is_asked_again(query: Query) -> None:
+    query.run(1)
+    query.rows = 5
+    with pytest.raises(SinkError, match="does not give the same rows again"):
+        query.batch(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"transactionalIdPrefix": "a/b"}, "transactionalIdPrefix"),
+        ({"kafka.transaction.timeout.ms": "99999999"}, "kafka.transaction.timeout.ms"),
+        ({"topic": "no-such-topic"}, "option topic"),
+        ({"kafka.transactional.id": "x"}, "kafka.transactional.id"),
+        ({"kafka.acks": "1"}, "kafka.acks"),
+        ({"transactionalIdPrefixx": "x"}, "did you mean transactionalIdPrefix"),
+        ({"takeOver": "maybe"}, "takeOver"),
+    ],
+)
+def test_misuse_names_the_option_and_writes_nothing(query: Query, options: dict[str, str], said: str) -> None:
+    topic = query.options["topic"]
+    query.options.update(options)
+    with pytest.raises(MisuseError, match=said):
+        query.batch(0)
+    assert not values(query.bootstrap, topic)

@@ -1,0 +1,219 @@
+"""Source and sink inside a real Spark: one JVM for all of this module."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import oncelog.spark
+from oncelog.client.blocking import BlockingCluster
+from oncelog.protocol.messages import offset_fetch as of
+from oncelog.spark import faults
+from oncelog.spark.java import ensure_java
+from oncelog.spark.sink import make_plan, sink_options
+from spark.judges import create, open_producers, values
+from support.servers import Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = 1_000
+
+
+@pytest.fixture(scope="module")
+def fault(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What this file says is done to the sink's processes."""
+    return tmp_path_factory.mktemp("faults") / "fault"
+
+
+@pytest.fixture(scope="module")
+def spark(fault: Path) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    ensure_java()
+    set_before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP", faults.VARIABLE)}
+    os.environ.update({"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", faults.VARIABLE: f"@{fault}"})
+    made = (
+        SparkSession.builder.master("local[2,3]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "512m")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.streaming.stopTimeout", "30s")
+        .getOrCreate()
+    )
+    made.sparkContext.setLogLevel("OFF")
+    oncelog.spark.register(made)
+    yield made
+    made.stop()
+    for name, value in set_before.items():
+        if value is None:
+            os.environ.pop(name)
+        else:
+            os.environ[name] = value
+
+
+class Pipeline:
+    """Topic `name` to topic `name`-out, and what Spark keeps between the runs."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, name: str, checkpoint: Path) -> None:
+        self.spark, self.bootstrap, self.name, self.checkpoint = spark, bootstrap, name, checkpoint
+        self.out, self.prefix = f"{name}-out", f"{name}-sink"
+        create(bootstrap, name, 3)
+        create(bootstrap, self.out, 2)
+
+    def fill(self, first: int, count: int) -> None:
+        """A batch write of so many rows."""
+        from pyspark.sql import functions as f
+
+        text = f.col("id").cast("string")
+        rows = self.spark.range(first, first + count, numPartitions=2).select(text.alias("key"), text.alias("value"))
+        self.write(rows, self.name, f"{self.name}-fill")
+
+    def write(self, rows: DataFrame, topic: str, prefix: str, **options: str) -> None:
+        writer = rows.write.format("oncelog").mode("append").option("kafka.bootstrap.servers", self.bootstrap)
+        writer.option("topic", topic).option("transactionalIdPrefix", prefix).options(**options).save()
+
+    def read(self, topic: str, **options: str) -> DataFrame:
+        reader = self.spark.read.format("oncelog").option("kafka.bootstrap.servers", self.bootstrap)
+        return reader.option("subscribe", topic).options(**options).load()
+
+    def run(self, *, limit: int = 300) -> None:
+        """The query until it has read what is there now."""
+        source = self.spark.readStream.format("oncelog").option("kafka.bootstrap.servers", self.bootstrap)
+        source = source.option("subscribe", self.name).option("startingOffsets", "earliest")
+        rows = source.option("maxOffsetsPerTrigger", limit).option("groupIdPrefix", f"{self.name}-lag").load()
+        sink = rows.select("key", "value").writeStream.format("oncelog").trigger(availableNow=True)
+        sink = sink.option("kafka.bootstrap.servers", self.bootstrap).option("topic", self.out)
+        sink = sink.option("transactionalIdPrefix", self.prefix).option("checkpointLocation", str(self.checkpoint))
+        sink.start().awaitTermination()
+
+    def check(self, count: int) -> None:
+        seen = values(self.bootstrap, self.out)
+        assert len(seen) == count
+        assert set(seen.values()) <= {1}
+        assert not open_producers(self.bootstrap, self.out, f"{self.prefix}-commits")
+
+    def forget_last_commit(self) -> None:
+        """As if the driver had died after the sink's commit and before Spark wrote its own."""
+        commits = self.checkpoint / "commits"
+        last = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+        last.unlink()
+        (commits / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def pipeline(spark: SparkSession, server: Server, name: str, tmp_path: Path, fault: Path) -> Iterator[Pipeline]:
+    yield Pipeline(spark, server.bootstrap, name, tmp_path / "checkpoint")
+    fault.unlink(missing_ok=True)
+
+
+def test_rows_go_through_once_whatever_happens(pipeline: Pipeline, fault: Path, tmp_path: Path) -> None:
+    from pyspark.errors.exceptions.base import PySparkException
+
+    pipeline.fill(0, ROWS)
+    steps = ["plan:5", "task:2", "commit:7"]
+    for number, step in enumerate(steps):
+        once = tmp_path / f"once-{number}"
+        fault.write_text(f"{step}:{once}")
+        try:
+            pipeline.run()
+        except PySparkException:
+            assert not step.startswith("task"), "a task that dies is tried again"
+        assert once.exists(), f"{step} was never reached"
+        pipeline.run()
+        pipeline.check(ROWS + 100 * number)
+        pipeline.fill(ROWS + 100 * number, 100)
+    fault.unlink()
+    pipeline.run()
+    pipeline.check(ROWS + 100 * len(steps))
+    pipeline.forget_last_commit()
+    pipeline.run()
+    pipeline.check(ROWS + 100 * len(steps))
+
+
+def test_progress_is_shown_in_a_group(pipeline: Pipeline) -> None:
+    pipeline.fill(0, 90)
+    pipeline.run(limit=50)
+    pipeline.check(90)
+    group = f"{pipeline.name}-lag"
+    wanted = of.OffsetFetchRequestGroup(group_id=group, topics=None)
+    with BlockingCluster(pipeline.bootstrap) as cluster:
+        response = cluster.call_coordinator("group", group, of.OffsetFetchRequest(groups=[wanted]), 8)
+    assert response.groups[0].topics[0].name == pipeline.name
+
+
+def test_batch_reads_have_the_connectors_columns(pipeline: Pipeline) -> None:
+    pipeline.fill(0, 100)
+    rows = pipeline.read(pipeline.name, includeHeaders="true", minPartitions="5")
+    assert rows.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    assert {bytes(row.value) for row in rows.collect()} == {str(n).encode() for n in range(100)}
+    some = pipeline.read(
+        pipeline.name,
+        startingOffsets=f'{{"{pipeline.name}":{{"0":-2,"1":-1,"2":-1}}}}',
+        endingOffsets=f'{{"{pipeline.name}":{{"0":3,"1":-1,"2":-1}}}}',
+    )
+    assert [(row.partition, row.offset) for row in some.collect()] == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_batch_writes_are_idempotent_with_an_application_and_version(pipeline: Pipeline) -> None:
+    rows = pipeline.spark.createDataFrame([("a", "1"), ("b", "2")], "key string, value string")
+    for _ in range(2):
+        pipeline.write(rows, pipeline.out, pipeline.prefix, txnAppId="app", txnVersion="1")
+    assert values(pipeline.bootstrap, pipeline.out) == {"1": 1, "2": 1}
+    pipeline.write(rows, pipeline.out, pipeline.prefix, txnAppId="app", txnVersion="2")
+    assert values(pipeline.bootstrap, pipeline.out) == {"1": 2, "2": 2}
+
+
+def test_batch_writes_inside_foreach_batch_do_not_take_the_streams_ids(pipeline: Pipeline) -> None:
+    pipeline.fill(0, 40)
+    prefix = f"{pipeline.name}-each"
+
+    def twice(batch: DataFrame, number: int) -> None:
+        rows = batch.selectExpr("key", "value")
+        pipeline.write(rows, pipeline.out, f"{prefix}-a")
+        pipeline.write(rows, pipeline.out, f"{prefix}-a")
+
+    source = pipeline.spark.readStream.format("oncelog").option("kafka.bootstrap.servers", pipeline.bootstrap)
+    rows = source.option("subscribe", pipeline.name).option("startingOffsets", "earliest").load()
+    query = rows.writeStream.foreachBatch(twice).trigger(availableNow=True)
+    query.option("checkpointLocation", str(pipeline.checkpoint)).start().awaitTermination()
+    assert set(values(pipeline.bootstrap, pipeline.out).values()) == {2}, "neither write was taken for a replay"
+
+
+def test_misuse_is_told_before_rows_move(pipeline: Pipeline) -> None:
+    from pyspark.errors.exceptions.base import PySparkException
+
+    rows = pipeline.spark.createDataFrame([("a", 1)], "key string, value int")
+    with pytest.raises(PySparkException, match="column value: int"):
+        pipeline.write(rows, pipeline.out, pipeline.prefix)
+    good = pipeline.spark.createDataFrame([("a", "1")], "key string, value string")
+    with pytest.raises(PySparkException, match="transactionalIdPrefix"):
+        good.write.format("oncelog").mode("append").option("kafka.bootstrap.servers", "x:1").option("topic", "t").save()
+    with pytest.raises(PySparkException, match="only ever appended"):
+        good.write.format("oncelog").mode("overwrite").option("kafka.bootstrap.servers", pipeline.bootstrap).option(
+            "topic", pipeline.out
+        ).option("transactionalIdPrefix", pipeline.prefix).save()
+    assert not values(pipeline.bootstrap, pipeline.out)
+
+
+def test_a_driver_elsewhere_is_fenced(pipeline: Pipeline) -> None:
+    """Another driver plans with this prefix between two runs: the next plan fences that one."""
+    pipeline.fill(0, 50)
+    pipeline.run()
+    given = {
+        "kafka.bootstrap.servers": pipeline.bootstrap,
+        "topic": pipeline.out,
+        "transactionalIdPrefix": pipeline.prefix,
+    }
+    make_plan(sink_options(given, streaming=True))
+    pipeline.fill(50, 50)
+    pipeline.run()
+    pipeline.check(100)
