@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from support.clients.base import Client, Outgoing
+import gc
+from contextlib import ExitStack
+
+import pytest
+
+from support.clients.base import Client, Member, Outgoing
 from support.processes import wait_until
+from support.servers import Server
+
+from .conftest import CLIENTS
 
 
 def test_a_group_goes_on_where_it_committed(client: Client, name: str) -> None:
@@ -48,3 +56,77 @@ def test_clients_continue_each_others_groups(client: Client, other_client: Clien
     assert other_client.committed_offsets(group, name, 1) == [10]
     with other_client.member(group, name) as member:
         assert member.take(1)[0].offset == 10
+
+
+def one_of_each(bootstrap: str) -> list[Client]:
+    """A client of every library; first the one whose new members block until the others, if any, were polled."""
+    return sorted((make(bootstrap) for make in CLIENTS.values()), key=lambda client: client.name != "aiokafka")
+
+
+def share(members: list[Member], partitions: int) -> bool:
+    """Whether the members hold all partitions, each held once."""
+    held = [member.assignment() for member in members]
+    return all(held) and sorted(part for parts in held for part in parts) == list(range(partitions))
+
+
+def test_three_libraries_in_one_group(server: Server, name: str) -> None:
+    clients = one_of_each(server.bootstrap)
+    clients[0].create_topic(name, 6)
+    group = f"{name}-group"
+    with ExitStack() as stack:
+        members: list[Member] = []
+        for client in clients:
+            members.append(stack.enter_context(client.member(group, name)))
+            wait_until(lambda: share(members, 6), f"{len(members)} members share 6 partitions", timeout=60)
+        assert clients[0].group_state(group) == ("Stable", 3)
+        members.pop().close()
+        wait_until(lambda: share(members, 6), "those who are left share them", timeout=60)
+
+
+def test_a_static_member_comes_back_to_its_partitions(client: Client, name: str) -> None:
+    client.create_topic(name, 4)
+    group = f"{name}-group"
+    with client.member(group, name, "one") as first:
+        second = client.member(group, name, "two")
+        wait_until(lambda: share([first, second], 4), "two members share 4 partitions", timeout=60)
+        before = first.assignment(), second.assignment()
+        second.close()
+        assert client.group_state(group) == ("Stable", 2)
+        with client.member(group, name, "two") as again:
+            wait_until(lambda: again.assignment() == before[1], "it has what it had", timeout=60)
+            assert first.assignment() == before[0]
+            assert client.group_state(group) == ("Stable", 2)
+
+
+def test_a_silent_member_is_replaced(client: Client, name: str) -> None:
+    client.create_topic(name, 4)
+    group = f"{name}-group"
+    gone = client.member(group, name, "gone")  # a static member does not leave when it is closed
+    wait_until(lambda: gone.assignment() == {0, 1, 2, 3}, "it holds all")
+    gone.close()
+    with client.member(group, name) as heir:
+        wait_until(lambda: heir.assignment() == {0, 1, 2, 3}, "its session is over", timeout=60)
+        assert client.group_state(group) == ("Stable", 1)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's, where a connect failed
+def test_a_group_lives_through_a_kill(own_server: Server, name: str) -> None:
+    clients = one_of_each(own_server.bootstrap)
+    clients[0].create_topic(name, 3)
+    group = f"{name}-group"
+    with ExitStack() as stack:
+        members: list[Member] = [stack.enter_context(client.member(group, name)) for client in clients]
+        wait_until(lambda: share(members, 3), "three members share 3 partitions", timeout=60)
+        own_server.kill()
+        own_server.wait_ready()
+        wait_until(lambda: clients[0].group_state(group) == ("Stable", 3), "the group is there again", timeout=60)
+        clients[0].send(name, [Outgoing(b"%d" % part, partition=part) for part in range(3)])
+        taken = [record for member in members for record in member.take(1)]
+        assert sorted(record.partition for record in taken) == [0, 1, 2]
+        for member in members:
+            member.commit()
+        assert clients[1].committed_offsets(group, name, 3) == [1, 1, 1]
+    own_server.kill()
+    own_server.wait_ready()
+    assert clients[2].committed_offsets(group, name, 3) == [1, 1, 1]
+    gc.collect()  # those sockets, now and not in another test

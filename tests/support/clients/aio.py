@@ -96,7 +96,7 @@ class AioTransactions:
 class AioMember:
     """A group member."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, group: str, topic: str, instance: str | None = None) -> None:
         self.group = group
 
         async def start() -> AIOKafkaConsumer:
@@ -104,6 +104,7 @@ class AioMember:
                 topic,
                 bootstrap_servers=bootstrap,
                 group_id=group,
+                group_instance_id=instance,
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
                 isolation_level="read_committed",
@@ -246,8 +247,8 @@ class AioClient:
         level = "read_committed" if committed else "read_uncommitted"
         return self._with_consumer(work, isolation_level=level)
 
-    def member(self, group: str, topic: str) -> AioMember:
-        return AioMember(self._bootstrap, group, topic)
+    def member(self, group: str, topic: str, instance: str | None = None) -> AioMember:
+        return AioMember(self._bootstrap, group, topic, instance)
 
     def committed_offsets(self, group: str, topic: str, partitions: int) -> list[int | None]:
         found = self._with_admin("list_consumer_group_offsets", group)

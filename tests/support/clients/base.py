@@ -92,7 +92,9 @@ class Client(Protocol):
     def read(self, topic: str, partitions: int = 1, *, committed: bool) -> list[Seen]:
         """Everything from the beginning to the end that this isolation level sees, by partition and offset."""
 
-    def member(self, group: str, topic: str) -> Member: ...
+    def member(self, group: str, topic: str, instance: str | None = None) -> Member:
+        """A new member; with an instance id a static one (KIP-345)."""
+
     def committed_offsets(self, group: str, topic: str, partitions: int) -> list[int | None]: ...
     def offset_for_time(self, topic: str, timestamp: int) -> int | None:
         """First offset of partition 0 with this timestamp or a later one; None if there is none."""

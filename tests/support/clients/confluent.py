@@ -92,7 +92,7 @@ class ConfluentTransactions:
 class ConfluentMember:
     """A group member."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, group: str, topic: str, instance: str | None = None) -> None:
         self.consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -102,6 +102,7 @@ class ConfluentMember:
                 "isolation.level": "read_committed",
                 "session.timeout.ms": 6000,
                 "heartbeat.interval.ms": 300,
+                **({} if instance is None else {"group.instance.id": instance}),
             }
         )
         self.consumer.subscribe([topic])
@@ -224,8 +225,8 @@ class ConfluentClient:
         consumer.close()
         return sorted(found, key=lambda record: record[:2])
 
-    def member(self, group: str, topic: str) -> ConfluentMember:
-        return ConfluentMember(self._bootstrap, group, topic)
+    def member(self, group: str, topic: str, instance: str | None = None) -> ConfluentMember:
+        return ConfluentMember(self._bootstrap, group, topic, instance)
 
     def committed_offsets(self, group: str, topic: str, partitions: int) -> list[int | None]:
         consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": group})

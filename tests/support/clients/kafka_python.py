@@ -77,11 +77,12 @@ class KafkaPythonTransactions:
 class KafkaPythonMember:
     """A group member."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, group: str, topic: str, instance: str | None = None) -> None:
         self.consumer = KafkaConsumer(
             topic,
             bootstrap_servers=bootstrap,
             group_id=group,
+            group_instance_id=instance,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             isolation_level="read_committed",
@@ -209,8 +210,8 @@ class KafkaPythonClient:
         consumer.close()
         return sorted(found, key=lambda record: record[:2])
 
-    def member(self, group: str, topic: str) -> KafkaPythonMember:
-        return KafkaPythonMember(self._bootstrap, group, topic)
+    def member(self, group: str, topic: str, instance: str | None = None) -> KafkaPythonMember:
+        return KafkaPythonMember(self._bootstrap, group, topic, instance)
 
     def committed_offsets(self, group: str, topic: str, partitions: int) -> list[int | None]:
         consumer = self._consumer(group_id=group)
