@@ -31,6 +31,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 T = TypeVar("T")
 Offload = Callable[..., Awaitable[Any]]
 
+
 class Broker:
     """A broker; `start` binds its port, `stop` leaves a data directory that needs no recovery."""
 
@@ -111,6 +112,7 @@ class Broker:
             max_request_size=self.config.socket_request_max_bytes,
             idle_ms=self.config.connections_max_idle_ms,
             max_connections=self.config.max_connections,
+            backlog=self.config.socket_listen_backlog_size,
         )
         self._server = await serve(Dispatcher(self), self.config.host, self.config.port, limits)
         self.spawn(self._warm_up(), "load coordinators")
@@ -204,8 +206,11 @@ class Broker:
 
     async def _create_internal_topic(self, name: str) -> TopicInfo:
         assert name in INTERNAL_TOPICS
-        service = self.groups if name == "__consumer_offsets" else self.transactions
-        configs = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
+        service: GroupService | TransactionService = self.transactions
+        segment_bytes = self.config.transaction_state_log_segment_bytes
+        if name == "__consumer_offsets":
+            service, segment_bytes = self.groups, self.config.offsets_topic_segment_bytes
+        configs = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(segment_bytes)}
         topic = await self.create_topic(name, partitions=service.partition_count, configs=configs)
         await service.load()
         return topic

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from oncelog.broker.other_keys import NOT_SETTINGS, WITHOUT_EFFECT
+from oncelog.broker.other_keys import NOT_SETTINGS, UNUSED, WITHOUT_EFFECT
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -199,7 +199,7 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
     for name, text in settings.items():
         if name in table:
             values[table[name].attribute] = check_value(name, text, table[name])
-        elif name not in _SCALED:
+        if name in UNUSED or not (name in table or name in _SCALED):
             warnings.append(_warning(name, table))
     for name, (first, factor) in _SCALED.items():
         if name in settings and table[first].attribute not in values:
@@ -283,7 +283,7 @@ def _matches(name: str, text: str, pattern: str) -> None:
 
 
 def _warning(name: str, table: Mapping[str, Key]) -> str:
-    if name in WITHOUT_EFFECT:
+    if name in WITHOUT_EFFECT or name in UNUSED:
         return f"{name} has no effect in oncelog"
     import difflib
 

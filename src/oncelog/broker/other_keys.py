@@ -27,6 +27,20 @@ zookeeper.connection.timeout.ms zookeeper.session.timeout.ms
 WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT.split())
 """Keys of Kafka's that are known, harmless and do nothing here."""
 
+UNUSED = frozenset(
+    {
+        "log.flush.start.offset.checkpoint.interval.ms",
+        "offsets.commit.timeout.ms",
+        "offsets.topic.replication.factor",
+        "replica.lag.time.max.ms",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        "transaction.state.log.min.isr",
+        "transaction.state.log.replication.factor",
+    }
+)
+"""Keys that are checked and shown like others, but that one broker, whose timers are deadlines, has no use for."""
+
 _NOT_SETTINGS = """
 KAFKA_HOME KAFKA_VERSION KAFKA_URI KAFKA_OPTS KAFKA_HEAP_OPTS KAFKA_JVM_PERFORMANCE_OPTS KAFKA_GC_LOG_OPTS
 KAFKA_JMX_OPTS KAFKA_JMX_PORT KAFKA_JMX_HOSTNAME KAFKA_DEBUG KAFKA_LOG4J_OPTS KAFKA_LOG4J_LOGGERS

@@ -15,7 +15,7 @@ from oncelog.broker.config import (
     load,
     set_option,
 )
-from oncelog.broker.other_keys import NOT_SETTINGS, WITHOUT_EFFECT
+from oncelog.broker.other_keys import NOT_SETTINGS, UNUSED, WITHOUT_EFFECT
 from oncelog.broker.properties import parse_properties
 from oncelog.broker.topic_config import (
     TOPIC_KEYS,
@@ -117,6 +117,13 @@ def test_unknown_keys_are_named_with_the_nearest_known() -> None:
 
 def test_no_key_is_both_known_and_without_effect() -> None:
     assert not WITHOUT_EFFECT & set(keys())
+
+
+def test_keys_that_one_broker_has_no_use_for_are_checked_and_said() -> None:
+    assert set(keys()) >= UNUSED
+    assert load({"replica.lag.time.max.ms": "5"}).warnings == ("replica.lag.time.max.ms has no effect in oncelog",)
+    with pytest.raises(ConfigError, match=r"transaction\.state\.log\.min\.isr must be at least 1"):
+        load({"transaction.state.log.min.isr": "0"})
 
 
 def test_kafkas_second_names() -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,13 @@ def test_topic_errors_are_sentences(tool: Tool, topic: str) -> None:
         message = tool.fails(1, "topic", verb, "no-such-topic")
         assert "no-such-topic" in message
         assert message.count("\n") == 1
+
+
+def test_deleting_may_be_forbidden(new_cluster: Callable[..., OncelogCluster]) -> None:
+    cluster = new_cluster(settings={"delete.topic.enable": "false"}, arguments=("--topic", "kept"))
+    tool = Tool(cluster.bootstrap)
+    assert "delete.topic.enable is false (TOPIC_DELETION_DISABLED)" in tool.fails(1, "topic", "delete", "kept")
+    assert [item["name"] for item in tool.json("topic", "list")] == ["kept"]
 
 
 def test_nobody_there() -> None:

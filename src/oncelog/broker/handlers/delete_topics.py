@@ -35,6 +35,8 @@ async def handle(broker: Broker, request: DeleteTopicsRequest, ctx: RequestConte
         try:
             if times > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "the topic is named twice")
+            if not broker.config.delete_topic_enable:
+                raise ProtocolError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
             topic = _find(broker, name, topic_id)
             result.name, result.topic_id = topic.name, topic.topic_id
             await broker.delete_topic(topic)
