@@ -95,7 +95,8 @@ class KafkaPythonMember:
         deadline = time.monotonic() + PATIENCE
         while len(found) < count:
             assert time.monotonic() < deadline, f"{len(found)} of {count} records came"
-            for records in self.consumer.poll(200, max_records=count - len(found)).values():
+            # A poll that ends between SyncGroup and its answer loses the assignment for good: time for a busy machine.
+            for records in self.consumer.poll(2000, max_records=count - len(found)).values():
                 found += map(seen, records)
         return found
 
