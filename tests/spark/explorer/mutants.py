@@ -148,7 +148,9 @@ def _move(phases: tuple[Any, ...], phase: Any, before: Any) -> tuple[Any, ...]:
 
 MUTANTS: dict[str, Mutant] = {
     "P0 after P3": Mutant(Rules(plan=_move(plan.PLAN, plan.p0_look, plan.p4_clear)), {"driver": 1}),
-    "P1 no fence": Mutant(Rules(plan=_plan(p1_fence=share_driver)), {"driver": 1}, recover=False, generations=(False,)),
+    "P1 no fence": Mutant(
+        Rules(plan=_plan(p1_fence=share_driver)), {"driver": 1}, begin="commit", recover=False, generations=(False,)
+    ),
     "P2 before P1": Mutant(Rules(plan=_move(plan.PLAN, plan.p2_read, plan.p1_fence)), {"driver": 1}),
     "P3 nothing finished": Mutant(Rules(plan=_plan(p3_finish=None)), {"driver": 1}),
     "P3 not verified": Mutant(Rules(plan=_plan(p3_finish=finish_unverified)), {"driver": 1, "lose": 1}),

@@ -1,0 +1,121 @@
+"""Single operations of the protocol on a real broker: the facts that the protocol rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from oncelog.client.blocking import BlockingCluster
+from oncelog.spark.brokers import Brokers
+from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.commit.record import Owner, Record
+from oncelog.spark.driver import ensure_decision_topic
+from oncelog.spark.partitions import WINDOW, find_markers
+from spark.judges import create
+from support.servers import Server
+
+
+@pytest.fixture
+def cluster(server: Server) -> Iterator[BlockingCluster]:
+    with BlockingCluster(server.bootstrap) as made:
+        yield made
+
+
+@pytest.fixture
+def at(server: Server, name: str) -> TopicPartition:
+    create(server.bootstrap, name, 1)
+    return TopicPartition(name, 0)
+
+
+def begin(brokers: Brokers, name: str, at: TopicPartition) -> tuple[Owner, int]:
+    owner: Owner = brokers.answer(op.InitProducerId(name, 60_000))
+    produced: op.Produced = brokers.answer(op.Produce(owner, at, Record(plan=1)))
+    assert produced.outcome is op.Outcome.DONE
+    return owner, produced.offset
+
+
+def test_an_end_from_another_connection_can_be_repeated(cluster: BlockingCluster, at: TopicPartition) -> None:
+    brokers = Brokers(cluster)
+    owner, offset = begin(brokers, f"{at.topic}/0/0/0.0", at)
+    opened: tuple[op.OpenProducer, ...] = brokers.answer(op.DescribeProducers((at,)))
+    assert opened == (op.OpenProducer(at, owner.pid, owner.epoch, offset),)
+    with BlockingCluster([":".join(map(str, address)) for address in cluster.cluster.bootstrap]) as another:
+        for _ in range(2):
+            ended: op.Ended = Brokers(another).answer(op.EndTxn(owner, True))
+            assert ended.outcome is op.Outcome.DONE
+    place = op.Place(at, owner.pid, offset)
+    assert brokers.answer(op.FindMarkers((place,))) == (op.Marker.COMMIT,)
+    assert brokers.answer(op.DescribeProducers((at,))) == ()
+
+
+def test_a_newer_owner_fences_and_aborts(cluster: BlockingCluster, at: TopicPartition) -> None:
+    brokers = Brokers(cluster)
+    name = f"{at.topic}/0/0/0.0"
+    owner, offset = begin(brokers, name, at)
+    newer: Owner = brokers.answer(op.InitProducerId(name, 60_000))
+    assert (newer.pid, newer.epoch) == (owner.pid, owner.epoch + 2)
+    ended: op.Ended = brokers.answer(op.EndTxn(owner, True))
+    assert ended.outcome is op.Outcome.FENCED
+    produced: op.Produced = brokers.answer(op.Produce(owner, at, Record()))
+    assert produced.outcome is op.Outcome.FENCED
+    assert brokers.answer(op.FindMarkers((op.Place(at, owner.pid, offset),))) == (op.Marker.ABORT,)
+
+
+def test_a_commit_of_nothing_is_an_invalid_state(cluster: BlockingCluster, at: TopicPartition) -> None:
+    brokers = Brokers(cluster)
+    owner: Owner = brokers.answer(op.InitProducerId(f"{at.topic}/0/0/0.0", 60_000))
+    ended: op.Ended = brokers.answer(op.EndTxn(owner, True))
+    assert ended.outcome is op.Outcome.INVALID_STATE
+
+
+def test_transactions_are_listed_and_described(cluster: BlockingCluster, at: TopicPartition) -> None:
+    brokers = Brokers(cluster)
+    name = f"{at.topic}/3/1/0.5"
+    owner, _ = begin(brokers, name, at)
+    assert brokers.answer(op.ListTransactions(at.topic)) == (op.Listed(name, owner.pid, op.State.ONGOING),)
+    assert brokers.answer(op.ListTransactions(at.topic[:-1])) == ()
+    (described,) = brokers.answer(op.DescribeTransactions((name, f"{at.topic}/9/9/9.9")))
+    assert described[:4] == (name, owner.pid, owner.epoch, op.State.ONGOING)
+    assert 0 < described.left_ms <= 60_000
+    brokers.answer(op.EndTxn(owner, False))
+    brokers.answer(op.AwaitEnded((owner,)))
+    (after,) = brokers.answer(op.ListTransactions(at.topic))
+    assert after.state is op.State.COMPLETE
+
+
+def test_a_marker_can_be_written_by_hand(cluster: BlockingCluster, at: TopicPartition) -> None:
+    brokers = Brokers(cluster)
+    owner, offset = begin(brokers, f"{at.topic}/0/0/0.0", at)
+    quick = Brokers(cluster, marker_wait_ms=100)
+    place = op.Place(at, owner.pid, offset)
+    assert quick.answer(op.FindMarkers((place,))) == (op.Marker.MISSING,)
+    assert brokers.answer(op.WriteTxnMarkers(at, owner.pid, owner.epoch, True)) is op.Outcome.DONE
+    assert brokers.answer(op.FindMarkers((place,))) == (op.Marker.COMMIT,)
+    newer, _ = begin(brokers, owner.id, at)
+    assert newer.epoch > owner.epoch
+    assert brokers.answer(op.WriteTxnMarkers(at, owner.pid, owner.epoch, False)) is op.Outcome.FENCED
+    brokers.answer(op.EndTxn(newer, False))
+    assert find_markers(cluster, (op.Place(TopicPartition(at.topic + "-no", 0), 1, 0),), 100) == (op.Marker.GONE,)
+
+
+def test_the_decision_topic_is_read_from_its_end(cluster: BlockingCluster, name: str) -> None:
+    ensure_decision_topic(cluster, name)
+    ensure_decision_topic(cluster, name)
+    at = TopicPartition(name, 0)
+    brokers = Brokers(cluster)
+    owner: Owner = brokers.answer(op.InitProducerId(name, 60_000))
+    for plan in range(WINDOW):
+        produced: op.Produced = brokers.answer(op.Produce(owner, at, Record(plan=plan)))
+        assert produced.outcome is op.Outcome.DONE
+        ended: op.Ended = brokers.answer(op.EndTxn(owner._replace(sequence=owner.sequence + 1), True))
+        owner = ended.owner
+        brokers.answer(op.FindMarkers((op.Place(at, owner.pid, produced.offset),)))
+    window: op.Window = brokers.answer(op.ReadDecisions(at))
+    assert (window.end, window.stable, window.first) == (2 * WINDOW, 2 * WINDOW, False)
+    assert len(window.messages) == WINDOW
+    earlier: op.Window = brokers.answer(op.ReadDecisions(at, window.start))
+    assert earlier.first
+    plans = [m.record.plan for m in (*earlier.messages, *window.messages) if m.record is not None]
+    assert plans == list(range(WINDOW))
