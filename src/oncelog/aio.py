@@ -61,7 +61,8 @@ class Producer:
 
     async def start(self) -> None:
         """Take the running loop; with a transactional id, get producer id and epoch, fencing predecessors."""
-        self._started = Sender(self.options, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self._started = Sender(self.options, loop, clock=lambda: int(loop.time() * 1000))
         if self.options["transactional_id"] is not None:
             try:
                 await self._started.init_transactions()
@@ -152,8 +153,12 @@ class Producer:
             return
         try:
             await self.abort_transaction()
+        except errors.FatalError as fatal:
+            if isinstance(error, errors.AbortableError):
+                raise fatal from error
+            error.add_note(f"aborting the transaction failed: {fatal}")
         except errors.KafkaError as second:
-            error.add_note(f"aborting the transaction failed as well: {second}")
+            error.add_note(f"aborting the transaction failed: {second}")
 
     def begin_transaction(self) -> None:
         """Begin a transaction."""

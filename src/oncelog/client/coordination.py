@@ -143,7 +143,7 @@ def _init_producer_id(manager: TransactionManager) -> InitProducerIdRequest:
 def _joining(manager: TransactionManager) -> Step | None:
     """Partitions (TV1) and groups that the coordinator has to hear of, then the groups' offsets."""
     if manager.new_partitions:
-        manager.adding = manager.new_partitions
+        manager.adding |= manager.new_partitions
         manager.new_partitions = set()
     if manager.adding:
         topics = [
@@ -219,8 +219,6 @@ def sent(manager: TransactionManager, step: Step) -> None:
     """The request is on its way: from now on the coordinator may know of it."""
     if isinstance(step.request, AddPartitionsToTxnRequest):
         manager.started = True
-    elif isinstance(step.request, EndTxnRequest):
-        manager.end_attempts += 1
 
 
 def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorCode | None:
@@ -235,8 +233,9 @@ def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorC
             manager.bump_required = True
             manager.ended()
             return None
-        if request.committed and code is _C.INVALID_TXN_STATE and manager.end_attempts <= 1:
-            # Never committed by us, and not in progress any more: the coordinator has aborted it (its time-out).
+        if request.committed and code is _C.INVALID_TXN_STATE:
+            # A commit whose answer was lost is answered with success when repeated, so this one never took place: the
+            # coordinator has aborted the transaction (its time-out).
             manager.bump_required = True
             manager.abortable(errors.error_for(code, "commit: the transaction had been ended by the coordinator"))
             return None
@@ -249,7 +248,7 @@ def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorC
     if verdict is Verdict.FENCED:
         manager.fatal(errors.FencedError(error.message, code))
     elif verdict is Verdict.FATAL:
-        manager.fatal(error)
+        manager.fatal(_fatal(error))
     else:
         if verdict is Verdict.RENEW:
             manager.bump_required = True
@@ -257,8 +256,12 @@ def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorC
         manager.adding.clear()
         manager.abortable(error)
         if manager.state is not State.ABORTABLE_ERROR:
-            manager.fatal(error)
+            manager.fatal(_fatal(error))
     return None
+
+
+def _fatal(error: errors.KafkaError) -> errors.KafkaError:
+    return error if isinstance(error, errors.FatalError) else errors.FatalError(error.message, error.code)
 
 
 def _succeeded(manager: TransactionManager, step: Step, response: Message) -> None:

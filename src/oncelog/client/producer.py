@@ -190,8 +190,12 @@ class Producer:
             return
         try:
             self.abort_transaction()
+        except errors.FatalError as fatal:
+            if isinstance(error, errors.AbortableError):
+                raise fatal from error
+            error.add_note(f"aborting the transaction failed: {fatal}")
         except errors.KafkaError as second:
-            error.add_note(f"aborting the transaction failed as well: {second}")
+            error.add_note(f"aborting the transaction failed: {second}")
 
     def begin_transaction(self) -> None:
         """Begin a transaction; `transaction()` is the shorter way."""

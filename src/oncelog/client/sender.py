@@ -35,12 +35,23 @@ CONCURRENT_BACKOFF_MS = 20
 
 
 class Sender:
-    """Everything of a producer but its face. `loop` is where it runs; made on any thread."""
+    """Everything of a producer but its face. `loop` is where it runs; made on any thread.
 
-    def __init__(self, options: Mapping[str, Any], loop: asyncio.AbstractEventLoop) -> None:
+    `clock` (monotonic ms, callable from any thread that adds records) times lingering and expiry.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        clock: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+        cluster: ClusterClient | None = None,
+    ) -> None:
         self.options = options
         self.loop = loop
-        self.cluster = ClusterClient(options["bootstrap_servers"], **cluster_options(options))
+        self.now_ms = clock
+        self.cluster = cluster or ClusterClient(options["bootstrap_servers"], **cluster_options(options))
         self.lock = threading.Lock()
         self._guard = threading.Condition()
         self._memory = threading.Condition(self.lock)
@@ -77,11 +88,6 @@ class Sender:
         self._coordinating = False
         self._waiters: list[asyncio.Future[None]] = []
         self.closed = False
-
-    @staticmethod
-    def now_ms() -> int:
-        """Monotonic ms: for lingering and expiry; records carry wall-clock time."""
-        return time.monotonic_ns() // 1_000_000
 
     # -- adding records (any thread) ------------------------------------------------------------------------------
 

@@ -41,6 +41,8 @@ class Sequences:
         self._unresolved: dict[TopicPartition, int] = {}
         """Partition -> sequence after the last one in doubt."""
         self._bump: set[TopicPartition] = set()
+        self._confirmed: dict[TopicPartition, int] = {}
+        """Producer id under which a partition's leader has acknowledged something: it knows this producer."""
 
     def set_producer(self, producer_id: int, epoch: int) -> None:
         """A new id or epoch from the broker: every count begins at 0."""
@@ -61,20 +63,26 @@ class Sequences:
     # -- sending --------------------------------------------------------------------------------------------------
 
     def holds_back(self, batch: Batch) -> bool:
-        """Whether a batch must wait for others of its partition (Sender.shouldStopDrainBatchesForPartition)."""
+        """Whether a batch must wait for others of its partition (Sender.shouldStopDrainBatchesForPartition).
+
+        One rule is ours: a broker takes *any* first sequence of a producer that it does not know (KAFKA-5793), so the
+        second batch would do if the first one was turned away. Nothing follows the first before that is acknowledged.
+        """
         partition = self._partitions.get(batch.tp)
         if batch.base_sequence < 0:
             if batch.tp in self._unresolved:
                 return True
             if partition is None or not partition.in_flight:
                 return False
+            if self._confirmed.get(batch.tp) != self.producer_id:
+                return True
             return self._stale(partition) or any(other.in_retry for other in partition.in_flight)
         first = partition.in_flight[0] if partition is not None and partition.in_flight else None
         return first is not None and first is not batch
 
     def assign(self, batch: Batch, *, transactional: bool) -> None:
         """Number a drained batch, unless it has its numbers; it is under way from now on."""
-        batch.in_retry = False
+        batch.in_retry = batch.sequence_reset = False
         if batch.base_sequence >= 0:
             return
         partition = self._of(batch.tp)
@@ -97,6 +105,7 @@ class Sequences:
         self.remove(batch)
         if partition is None or (batch.producer_id, batch.producer_epoch) != (partition.producer_id, partition.epoch):
             return
+        self._confirmed[batch.tp] = batch.producer_id
         last = batch.last_sequence
         if partition.last_acked == NONE or _after(last, partition.last_acked):
             partition.last_acked = last
@@ -113,6 +122,11 @@ class Sequences:
         """Whether a batch directly follows what is acknowledged."""
         partition = self._of(batch.tp)
         return batch.base_sequence == (0 if partition.last_acked == NONE else next_sequence(partition.last_acked))
+
+    def is_overtaken(self, batch: Batch) -> bool:
+        """Whether a later batch is acknowledged: this one cannot be appended under its number any more."""
+        acked = self._of(batch.tp).last_acked
+        return acked != NONE and not _after(batch.base_sequence, acked)
 
     def last_acked_offset(self, tp: TopicPartition) -> int:
         """Offset of the last record known to be in the log, -1 if none is."""

@@ -81,7 +81,7 @@ def send_table(
     unknown = [name for name in table.column_names if name not in COLUMNS]
     if unknown or not {"key", "value"} & set(table.column_names):
         names = ", ".join(table.column_names)
-        raise errors.UsageError(f"a table to send has key, value or both, and some of {', '.join(COLUMNS)}; not {names}")
+        raise errors.UsageError(f"a table has key, value or both, and some of {', '.join(COLUMNS)}; not {names}")
     rows = partitions_of_rows(sender, topic, table)
     timestamps = _milliseconds(_column(table, "timestamp"))
     order = np.argsort(rows, kind="stable")

@@ -98,7 +98,6 @@ class TransactionManager:
         """Groups of the transaction; True once the coordinator knows."""
         self.offsets: list[Offsets] = []
         self.skip_end = False
-        self.end_attempts = 0
         self.first_offsets: dict[TopicPartition, int] = {}
 
     # -- what a producer asks -------------------------------------------------------------------------------------
@@ -230,7 +229,8 @@ class TransactionManager:
         sequences = self.sequences
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             in_doubt = sequences.is_unresolved(batch.tp)
-            if not in_doubt and (batch.sequence_reset or not sequences.is_next(batch)):
+            waits = batch.sequence_reset or not (sequences.is_next(batch) or sequences.is_overtaken(batch))
+            if waits and not in_doubt:
                 return True  # an earlier one has to be sent again first
             if not self.transactional:
                 if not in_doubt or sequences.follows_unresolved(batch):
@@ -311,7 +311,6 @@ class TransactionManager:
         if producer_id >= 0:
             self.sequences.set_producer(producer_id, epoch)
         self.started = self.skip_end = False
-        self.end_attempts = 0
         self.partitions.clear()
         self.new_partitions.clear()
         self.adding.clear()
