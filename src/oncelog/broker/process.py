@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 LOCK_FILE = ".lock"
 PID_FILE = "broker.pid"
+TRACE_VARIABLE = "ONCELOG_TRACE"
+"""Set to anything, an error is shown with its traceback."""
 METADATA_FILE = "metadata.sqlite"
 LOCK_WAIT_S = 10.0
 """How long a supervised broker waits for its predecessor, which may still be closing its logs, to be gone."""
@@ -154,9 +156,7 @@ async def _live(config: BrokerConfig, launch: Launch) -> None:
     supervisor = _supervisor(launch.supervisor_fd)
     if supervisor is not None:
         loop.add_reader(supervisor.fileno(), stop.set)  # it never writes: readable means that it is gone
-    broker, close_tree = _make_broker(config, launch)
-    try:
-        await _start(broker, launch.topics)
+    async with _started(config, launch) as broker:
         _settle_memory()
         ready = Ready(config.host, broker.port, f"{_bracketed(broker.advertised_host)}:{broker.advertised_port}")
         if supervisor is not None:
@@ -164,35 +164,41 @@ async def _live(config: BrokerConfig, launch: Launch) -> None:
         print(f"[KafkaServer id={config.node_id}] started", file=sys.stderr, flush=True)
         await stop.wait()
         await broker.stop()
-    finally:
-        close_tree()
 
 
-def _make_broker(config: BrokerConfig, launch: Launch) -> tuple[Broker, Callable[[], None]]:
+@contextlib.asynccontextmanager
+async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker]:
+    """A broker that accepts requests; StartError whatever keeps it from that. The body stops it."""
     from oncelog.broker.broker import Broker
     from oncelog.cluster.tree_sqlite import SqliteTree
     from oncelog.log.disk import OsDisk
 
-    tree = SqliteTree(launch.metadata or os.path.join(config.log_dirs[0], METADATA_FILE))
-    broker = Broker(config, disk=OsDisk(), tree=tree, now_ms=lambda: time.time_ns() // 1_000_000)
-    return broker, tree.close
+    with contextlib.ExitStack() as stack:
+        try:
+            tree = SqliteTree(launch.metadata or os.path.join(config.log_dirs[0], METADATA_FILE))
+            stack.callback(tree.close)
+            broker = Broker(config, disk=OsDisk(), tree=tree, now_ms=lambda: time.time_ns() // 1_000_000)
+            await broker.start()
+            for topic in launch.topics:
+                if broker.metadata.topic(topic.name) is None:
+                    await broker.create_topic(
+                        topic.name, partitions=topic.partitions, replication_factor=topic.replication_factor
+                    )
+        except Exception as error:
+            if os.environ.get(TRACE_VARIABLE):
+                raise
+            raise StartError(f"cannot start the broker: {_sentence(error)}") from error
+        yield broker
 
 
-async def _start(broker: Broker, topics: tuple[TopicSpec, ...]) -> None:
+def _sentence(error: Exception) -> str:
     from oncelog.protocol.errors import ProtocolError
 
-    try:
-        await broker.start()
-        for topic in topics:
-            if broker.metadata.topic(topic.name) is None:
-                await broker.create_topic(
-                    topic.name, partitions=topic.partitions, replication_factor=topic.replication_factor
-                )
-    except OSError as error:
-        where = f"{broker.config.host}:{broker.config.port}"
-        raise StartError(f"cannot start the broker at {where}: {error.strerror or error}") from error
-    except ProtocolError as error:
-        raise StartError(f"cannot start the broker: {error}") from error
+    if isinstance(error, ProtocolError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {error} (set {TRACE_VARIABLE}=1 to see where)"
 
 
 def _supervisor(fd: int) -> socket.socket | None:

@@ -13,9 +13,6 @@ import click
 
 from oncelog.cli.lazy import LazyGroup
 
-TRACE_VARIABLE = "ONCELOG_TRACE"
-"""Set to anything, an error's traceback is shown after its sentence."""
-
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("oncelog.cli.up:up", "Run a cluster in the foreground."),
     "broker": ("oncelog.cli.broker:broker", "Run one broker from a server.properties file."),
@@ -56,6 +53,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
 def describe(error: Exception) -> str:
     """One sentence for an error that no command has put into words."""
     from oncelog.broker.config import ConfigError
+    from oncelog.broker.process import TRACE_VARIABLE
     from oncelog.errors import OncelogError
     from oncelog.protocol.errors import ProtocolError
 
@@ -68,6 +66,8 @@ def describe(error: Exception) -> str:
 
 def _fail(error: Exception, sentence: str) -> NoReturn:
     print(f"oncelog: {sentence}", file=sys.stderr)
+    from oncelog.broker.process import TRACE_VARIABLE
+
     if os.environ.get(TRACE_VARIABLE):
         import traceback
 

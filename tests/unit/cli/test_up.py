@@ -134,6 +134,25 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     assert err == f"oncelog: port {port} of 127.0.0.1:{port} is in use: {hint}\n"
 
 
+def test_a_folder_that_cannot_be_used_says_why(new_cluster: NewCluster) -> None:
+    cluster = new_cluster()
+    cluster.stop()
+    identity = cluster.data / "broker-1" / "meta.properties"
+    text = identity.read_text()
+    identity.write_text(re.sub("cluster.id=.*", "cluster.id=another", text))
+    status, out, err = run("up", "--port", "0", "--data", cluster.data)
+    assert (status, out) == (1, "")
+    assert err.startswith("oncelog: cannot start the broker: ")
+    assert "says cluster.id=another, this broker has" in err
+    assert err.count("\n") == 1
+    identity.write_text(text)
+    (cluster.data / "metadata.sqlite").write_bytes(b"no database" * 1000)
+    status, out, err = run("up", "--port", "0", "--data", cluster.data)
+    assert (status, out) == (1, "")
+    assert err.startswith("oncelog: cannot start the broker: DatabaseError: ")
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
