@@ -222,6 +222,7 @@ class Broker:
         await self.offload(self.metadata.erase, topic)
         self.metadata.forget(topic)
         self.partitions.drop(topic)
+        self.groups.topic_deleted(topic.name, topic.topic_id)
         self.log.info("deleted topic %s", topic.name)
 
     def _new_topic_id(self) -> UUID:

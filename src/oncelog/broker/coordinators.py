@@ -104,24 +104,33 @@ class CoordinatorShell(Generic[S]):
         operation: Callable[[S, asyncio.Future[Any]], Effects],
         *,
         producer: tuple[int, int] | None = None,
+        guard: int | None = None,
     ) -> Any:
         """Runs `operation(shard, token)` and waits for the reply to `token`.
 
-        `producer` (id, epoch) makes the records part of that producer's transaction. Raises ProtocolError when the
+        `producer` (id, epoch) makes the records part of that producer's transaction, `guard` is that of its
+        verification (`Log.start_verification`). Raises ProtocolError when the
         records cannot be appended; the coordinator's state is then as before.
         """
         token: asyncio.Future[Any] = self.broker.loop.create_future()
-        self.apply(partition, operation(self.shard(partition), token), producer=producer)
+        self.apply(partition, operation(self.shard(partition), token), producer=producer, guard=guard)
         return await token
 
-    def apply(self, partition: int, effects: Effects, *, producer: tuple[int, int] | None = None) -> None:
+    def apply(
+        self,
+        partition: int,
+        effects: Effects,
+        *,
+        producer: tuple[int, int] | None = None,
+        guard: int | None = None,
+    ) -> None:
         """Appends and replays the records; replies and markers follow once the records are committed."""
         if effects.records:
             replica = self.broker.partitions.get(self.topic, partition)
             try:
                 if replica is None:
                     raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is not here any more")
-                last_offset = self._append(replica, effects.records, producer)
+                last_offset = self._append(replica, effects.records, producer, guard)
             except ProtocolError as error:
                 self.broker.log.warning("cannot append to %s-%d: %s", self.topic, partition, error)
                 _fail(effects.replies, error)
@@ -135,7 +144,13 @@ class CoordinatorShell(Generic[S]):
             self._deliver(effects)
         self._arm(partition)
 
-    def _append(self, replica: Replica, records: list[CoordinatorRecord], producer: tuple[int, int] | None) -> int:
+    def _append(
+        self,
+        replica: Replica,
+        records: list[CoordinatorRecord],
+        producer: tuple[int, int] | None,
+        guard: int | None,
+    ) -> int:
         now_ms = self.broker.now_ms()
         producer_id, producer_epoch = producer or (-1, -1)
         batch = build_batch(
@@ -152,7 +167,8 @@ class CoordinatorShell(Generic[S]):
             producer_epoch=producer_epoch,
             transactional=producer is not None,
         )
-        return replica.append(memoryview(batch), now_ms=now_ms, origin=Origin.COORDINATOR).last_offset
+        result = replica.append(memoryview(batch), now_ms=now_ms, origin=Origin.COORDINATOR, guard=guard)
+        return result.last_offset
 
     def _deliver(self, effects: Effects) -> None:
         for reply in effects.replies:

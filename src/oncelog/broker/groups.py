@@ -31,6 +31,8 @@ CONSUMER_OFFSETS = "__consumer_offsets"
 _IMPLICIT_ADD_SINCE = 5
 """From this version of TxnOffsetCommit on, the partition joins the transaction by it (KIP-890)."""
 _ABORTABLE_SINCE = 4
+NO_SEQUENCE = -1
+"""Coordinators' records are not numbered."""
 _ADD_RETRY_MS = 20
 _ADD_RETRY_MAX_MS = 100
 
@@ -151,23 +153,30 @@ class GroupService:
         home = self._home(request.group_id)
         self.shell.shard(home)  # not here, or not yet: said before anything is done
         producer = request.producer_id, request.producer_epoch
-        await self._verify(home, request.transactional_id, producer, version)
+        guard = await self._verify(home, request.transactional_id, producer, version)
         response: TxnOffsetCommitResponse = await self.shell.request(
             home,
             lambda shard, token: shard.commit_transactional_offsets(request, token, self._broker.now_ms()),
             producer=producer,
+            guard=guard,
         )
         return response
 
-    async def _verify(self, home: int, transactional_id: str, producer: tuple[int, int], version: int) -> None:
+    async def _verify(
+        self, home: int, transactional_id: str, producer: tuple[int, int], version: int
+    ) -> int | None:
+        """The guard to append with: a marker that comes while the transaction's coordinator is asked makes it void."""
         replica = self._broker.partitions.get(CONSUMER_OFFSETS, home)
         if replica is None:
             raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{CONSUMER_OFFSETS}-{home} is not here any more")
         implicit = version >= _IMPLICIT_ADD_SINCE
         if not implicit and not self._broker.config.transaction_partition_verification_enable:
-            return
-        if replica.log.has_open_transaction(*producer):
-            return
+            return None
+        guard = replica.log.start_verification(
+            *producer, NO_SEQUENCE, transaction_version=2 if implicit else 1, now_ms=self._broker.now_ms()
+        )
+        if guard is None:
+            return None
         partition = CONSUMER_OFFSETS, home
         waited_ms = 0
         while True:
@@ -184,6 +193,7 @@ class GroupService:
             code = ErrorCode.INVALID_TXN_STATE
         if code is not ErrorCode.NONE:
             raise ProtocolError(code, f"{transactional_id}, producer {producer}: {code.text}")
+        return guard
 
     def fetch_offsets(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         """OffsetFetch of one group; topics by name. An empty group id is one like any other."""
