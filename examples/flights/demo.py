@@ -69,8 +69,7 @@ class Run:
         self.brokers = broker.wait()
         self.console.print(f"broker serves on {self.brokers} after {time.monotonic() - started:.2f} s")
         with Admin(self.brokers) as admin:
-            for topic in (data.FLIGHTS, data.JOINED, data.DELAYS):
-                admin.create_topic(topic, data.PARTITIONS)
+            admin.create_topics([data.FLIGHTS, data.JOINED, data.DELAYS], data.PARTITIONS)
         return broker
 
     def start(self, name: str, *arguments: str) -> Child:
@@ -127,14 +126,15 @@ class Bars:
 def fail(run: Run, reason: str) -> NoReturn:
     """Say what went wrong and where to look."""
     for child in run.children:
-        run.console.print(f"[bold]{child.name}[/] ({child.log}), status {child.status}:\n{child.tail()}", markup=True)
+        run.console.rule(f"{child.name}, status {child.status}: {child.log}")
+        run.console.print(child.tail(), markup=False)
     raise SystemExit(f"demo: {reason}; the logs are in {run.folder}")
 
 
 def drive(run: Run, broker: Broker, bars: Bars) -> Child:
     """Run loader and pipeline to completion, with the faults; the driver that is left."""
     faults = plan_faults(random.Random(run.seed))
-    loader = run.start("load", "--seed", str(run.seed))
+    loader = run.start("load", "--seed", str(run.seed), "--pause", "0.15")
     driver = run.start_driver()
     run.console.print("waiting for Spark to start its JVM: some seconds")
     with check.Watcher(run.brokers, [data.JOINED, data.DELAYS]) as watcher:

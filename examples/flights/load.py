@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import time
 
 import data
 
@@ -24,8 +25,8 @@ class ChangedMyMindError(Exception):
     """Raised inside a transaction so that it is aborted."""
 
 
-def load(brokers: str, seed: int) -> None:
-    """Write all flights, each committed once."""
+def load(brokers: str, seed: int, pause: float) -> None:
+    """Write all flights, each committed once; `pause` in seconds between two transactions."""
     rng = random.Random(seed)
     flights = data.flights()
     committed = aborted = 0
@@ -42,6 +43,7 @@ def load(brokers: str, seed: int) -> None:
             except ChangedMyMindError:
                 aborted += len(table)
             print(json.dumps({"committed": committed, "aborted": aborted}), flush=True)
+            time.sleep(pause)
 
 
 def main() -> None:
@@ -49,8 +51,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write the flights into a topic.")
     parser.add_argument("brokers")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two transactions")
     arguments = parser.parse_args()
-    load(arguments.brokers, arguments.seed)
+    load(arguments.brokers, arguments.seed, arguments.pause)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ Ordinary Structured Streaming; what differs from Spark's own Kafka connector is 
 from __future__ import annotations
 
 import argparse
+import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -87,11 +89,13 @@ def delays_by_hour(flights: DataFrame) -> DataFrame:
 
 def run(brokers: str, checkpoints: Path) -> None:
     """Both queries, until SIGTERM or until one fails."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers run where oncelog is installed
     ensure_java()
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("flights")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(checkpoints / "warehouse"))
