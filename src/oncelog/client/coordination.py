@@ -43,7 +43,7 @@ class Verdict(Enum):
     RETRY = "the same again, a little later"
     ABORT = "the transaction has to be aborted"
     RENEW = "abort the transaction; the epoch has to be renewed"
-    FENCED = "another producer is at work"
+    FENCED = "another producer is at work, or the coordinator has timed the transaction out: ask which"
     FATAL = "the producer cannot go on"
 
 
@@ -92,6 +92,9 @@ VERDICTS: dict[type[Message], dict[ErrorCode, Verdict]] = {
 }
 """Codes that are retriable in general are RETRY; all others FATAL."""
 
+JOINING = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest)
+"""Requests by which something joins the transaction."""
+
 RECOVERABLE_ABORT = frozenset(
     {
         _C.INVALID_PRODUCER_EPOCH,
@@ -117,6 +120,8 @@ def next_request(manager: TransactionManager, *, drained: bool) -> Step | None:
             return None
         return Step("any", "", InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1), 5)
     if manager.state is State.INITIALIZING:
+        return _transaction(manager, _init_producer_id(manager), 5)
+    if manager.state in (State.IN_TRANSACTION, State.COMMITTING) and manager.doubted is not None:
         return _transaction(manager, _init_producer_id(manager), 5)
     if manager.state in (State.IN_TRANSACTION, State.COMMITTING):
         step = _joining(manager)
@@ -240,13 +245,20 @@ def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorC
             manager.abortable(errors.error_for(code, "commit: the transaction had been ended by the coordinator"))
             return None
     verdict = VERDICTS[type(request)].get(code) or (Verdict.RETRY if code.retriable else Verdict.FATAL)
+    if manager.state is State.ABORTING and isinstance(request, JOINING):
+        manager.adding.clear()  # the abort that began meanwhile needs none of it
+        manager.offsets.clear()
+        return None
     if verdict is Verdict.RETRY:
         return code
     name = type(request).__name__.removesuffix("Request")
     about = f"{name} of {manager.transactional_id!r}" if manager.transactional else name
     error = errors.error_for(code, f"{about}: {text or code.text}")
     if verdict is Verdict.FENCED:
-        manager.fatal(errors.FencedError(error.message, code))
+        if isinstance(request, InitProducerIdRequest):
+            manager.fatal(errors.FencedError(error.message, code))
+        else:
+            manager.doubted = error
     elif verdict is Verdict.FATAL:
         manager.fatal(_fatal(error))
     else:
@@ -266,7 +278,9 @@ def _fatal(error: errors.KafkaError) -> errors.KafkaError:
 
 def _succeeded(manager: TransactionManager, step: Step, response: Message) -> None:
     if isinstance(response, InitProducerIdResponse):
-        if manager.transactional:
+        if manager.doubted is not None:
+            manager.timed_out(response.producer_id, response.producer_epoch)
+        elif manager.transactional:
             manager.initialized(response.producer_id, response.producer_epoch)
         else:
             manager.sequences.set_producer(response.producer_id, response.producer_epoch)

@@ -50,6 +50,11 @@ class Member:
         """The user is alive (max.poll.interval.ms)."""
         self._last_poll = self._loop.time()
 
+    @property
+    def must_join(self) -> bool:
+        """Whether `rejoin` has something to do: a join is due, under way, or done but its assignment not taken."""
+        return self.membership.needs_join or self._joining is not None
+
     def raise_failure(self) -> None:
         """Raise what ended the membership for good, if something did."""
         if self._failure is not None:

@@ -154,7 +154,7 @@ class Reader:
             self.member.membership.subscribe([name for name in found if self._pattern.search(name)])
             self._next_pattern_look = self.loop.time() + self.options["metadata_max_age_ms"] / 1000
         self.member.raise_failure()
-        if not self.member.membership.needs_join:
+        if not self.member.must_join:
             return True
         return await self.member.rejoin(limit, before=self._give_up_partitions, after=self._take_assignment)
 
@@ -494,7 +494,7 @@ class Reader:
         try:
             if self.member is not None:
                 async with asyncio.timeout(timeout_ms / 1000):
-                    if self.options["enable_auto_commit"] and not self.member.membership.needs_join:
+                    if self.options["enable_auto_commit"] and not self.member.must_join:
                         with contextlib.suppress(errors.KafkaError):
                             await self.commit(timeout_ms=timeout_ms / 2)
                     await self.member.leave()

@@ -98,6 +98,11 @@ class TransactionManager:
         """Groups of the transaction; True once the coordinator knows."""
         self.offsets: list[Offsets] = []
         self.skip_end = False
+        """The coordinator has nothing to end any more."""
+        self.doubted: errors.KafkaError | None = None
+        """Told to be fenced. After a time-out the coordinator says the same; InitProducerId with the old epoch tells
+        which it is, for it is refused to those that another has fenced (KIP-360, 588).
+        """
         self.first_offsets: dict[TopicPartition, int] = {}
 
     # -- what a producer asks -------------------------------------------------------------------------------------
@@ -164,8 +169,8 @@ class TransactionManager:
             raise errors.UsageError("there is no transaction to abort: begin one first")
         mapping_lost = self.error is not None and self.error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
         self.to(State.ABORTING)
-        self.error = None
-        self.skip_end = mapping_lost
+        self.error = self.doubted = None
+        self.skip_end |= mapping_lost
         self.bump_required |= mapping_lost
         self.offsets.clear()
         self.new_partitions.clear()
@@ -316,8 +321,21 @@ class TransactionManager:
         self.adding.clear()
         self.groups.clear()
         self.offsets.clear()
-        self.error = None
+        self.error = self.doubted = None
         self.to(State.INITIALIZING if self.bump_required else State.READY)
+
+    def timed_out(self, producer_id: int, epoch: int) -> None:
+        """Not fenced: the coordinator had aborted the transaction, and this producer goes on under a new epoch."""
+        self.sequences.set_producer(producer_id, epoch)
+        self.doubted = None
+        self.bump_required = False
+        self.skip_end = True
+        self.abortable(
+            errors.AbortableError(
+                f"the coordinator has aborted the transaction, mostly over transaction_timeout_ms = {self.timeout_ms}",
+                ErrorCode.INVALID_TXN_STATE,
+            )
+        )
 
     def initialized(self, producer_id: int, epoch: int) -> None:
         """Producer id and epoch are there (again)."""

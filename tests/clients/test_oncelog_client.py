@@ -1,0 +1,517 @@
+"""Our own client, against our broker or (ONCELOG_TEST_SERVERS=apache-kafka) Apache Kafka: one body for both."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from oncelog import Admin, Consumer, Producer, aio, errors
+from oncelog.client.blocking import BlockingCluster
+from oncelog.client.outcomes import raise_for_error
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.end_txn import EndTxnRequest
+from support.processes import wait_until
+from support.servers import Server
+
+COMMITTED = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+
+
+@pytest.fixture
+def admin(server: Server) -> Iterator[Admin]:
+    with Admin(server.bootstrap) as made:
+        yield made
+
+
+def read(server: Server, topic: str, partitions: int = 1, *, committed: bool = True) -> list[bytes | None]:
+    """All values that can be read, by partition and offset."""
+    level = "read_committed" if committed else "read_uncommitted"
+    with Consumer(server.bootstrap, auto_offset_reset="earliest", isolation_level=level) as consumer:
+        assigned = [(topic, index) for index in range(partitions)]
+        consumer.assign(assigned)
+        ends = consumer.end_offsets(assigned)
+        found = []
+        while any(consumer.position(*tp) < end for tp, end in ends.items()):
+            found += consumer.poll(5)
+        return [record.value for record in sorted(found, key=lambda record: record[1:3])]
+
+
+# -- records ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_records_come_back_as_they_went(server: Server, admin: Admin, name: str, codec: str) -> None:
+    admin.create_topics(name, 2)
+    with Producer(server.bootstrap, compression_type=codec) as producer:
+        first = producer.send(name, b"value", b"key", partition=1, timestamp=1234, headers=[("h", b"x"), ("n", None)])
+        second = producer.send(name, None, None, partition=1, timestamp=1233)
+        third = producer.send(name, "text", "", partition=1, timestamp=2_000)
+        assert [future.result(30).offset for future in (first, second, third)] == [0, 1, 2]
+    with Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(name, 1)])
+        records: list[aio.ConsumerRecord] = []
+        while len(records) < 3:
+            records += consumer.poll(5)
+    assert records == [
+        (name, 1, 0, 1234, b"key", b"value", (("h", b"x"), ("n", None))),
+        (name, 1, 1, 1233, None, None, ()),
+        (name, 1, 2, 2_000, b"", b"text", ()),
+    ]
+
+
+def test_many_records_in_order(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name, 3)
+    with Producer(server.bootstrap, linger_ms=1, batch_size=2_000) as producer:
+        futures = [producer.send(name, b"%d" % i, partition=i % 3) for i in range(6_000)]
+        producer.flush()
+        assert [future.result(0).offset for future in futures] == [i // 3 for i in range(6_000)]
+    values = [int(value or b"") for value in read(server, name, 3)]
+    assert values == [*range(0, 6_000, 3), *range(1, 6_000, 3), *range(2, 6_000, 3)]
+
+
+def test_round_robin_and_keys(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name, 5)
+    with Producer(server.bootstrap, partitioner="round_robin") as producer:
+        places = [producer.send(name, b"x").result(30).partition for _ in range(60)]
+        assert sorted(places) == [partition for partition in range(5) for _ in range(12)]
+    with Producer(server.bootstrap) as producer:
+        places = [producer.send(name, value, b"21").result(30).partition for value in (b"x", b"y")]
+        assert places[0] == places[1]
+
+
+@pytest.mark.parametrize("acks", ["0", "1"])
+def test_without_idempotence(server: Server, admin: Admin, name: str, acks: str) -> None:
+    admin.create_topics(name)
+    with Producer(server.bootstrap, acks=acks) as producer:
+        offset = producer.send(name, b"1").result(30).offset
+        assert offset == (-1 if acks == "0" else 0)
+        assert producer.producer_id == -1
+    with Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(name, 0)])
+        assert [record.value for record in consumer.poll(30)] == [b"1"]
+
+
+def test_errors_of_single_records(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name, configs={"max.message.bytes": "2000"})
+    with Producer(server.bootstrap, allow_auto_create_topics=False) as producer:
+        with pytest.raises(errors.RecordTooLargeError) as caught:
+            producer.send(name, b"x" * 3_000).result(30)
+        assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+        assert producer.send(name, b"small").result(30).offset == 0
+        with pytest.raises(errors.UnknownTopicError, match="partitions 0 to 0, not 7"):
+            producer.send(name, b"x", partition=7)
+        with pytest.raises(errors.UnknownTopicError, match="Create the topic"):
+            producer.send(f"{name}-missing", b"x")
+        with pytest.raises(errors.RecordTooLargeError, match="max_request_size"):
+            producer.send(name, b"x" * 2_000_000)
+
+
+def test_small_memory_waits_instead_of_failing(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Producer(server.bootstrap, buffer_memory=20_000, batch_size=4_000) as producer:
+        futures = [producer.send(name, b"x" * 1_000) for _ in range(300)]
+        assert [future.result(30).offset for future in futures] == list(range(300))
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_tables(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name, 3)
+    keys = [b"k%d" % (i % 100) for i in range(5_000)]
+    table = pa.table({"key": keys, "value": [b"%d" % i for i in range(5_000)]})
+    with Producer(server.bootstrap, transactional_id=name) as producer:
+        with producer.transaction() as txn:
+            first = txn.send_table(name, table).result(30)
+        assert producer.first_offsets == first
+        by_one = {key: producer._sender.partitioner(name, key, None, 3) for key in set(keys)}
+    with Consumer(server.bootstrap, **COMMITTED) as consumer:
+        consumer.assign([(name, index) for index in range(3)])
+        seen: list[pa.Table] = []
+        for part in consumer.tables(timeout=30):
+            seen.append(part)
+            if sum(map(len, seen)) >= 5_000:
+                break
+        got = pa.concat_tables(seen)
+        assert consumer.lag() == {(name, index): 0 for index in range(3)}
+    assert sorted(map(int, got["value"].to_pylist())) == list(range(5_000))
+    for key, partition, value in zip(*(got[c].to_pylist() for c in ("key", "partition", "value")), strict=True):
+        assert by_one[key] == partition, value
+    rows = list(zip(got["partition"].to_pylist(), map(int, got["value"].to_pylist()), strict=True))
+    for index in range(3):
+        mine = [value for partition, value in rows if partition == index]
+        assert mine == sorted(mine)
+
+
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+
+def fail_inside(producer: Producer, topic: str) -> None:
+    with producer.transaction() as txn:
+        txn.send(topic, b"aborted", partition=0)
+        producer.flush()
+        raise KeyError
+
+
+def test_commit_abort_and_nothing(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name, 2)
+    with Producer(server.bootstrap, transactional_id=name) as producer:
+        with producer.transaction() as txn:
+            txn.send(name, b"1", partition=0)
+            txn.send(name, b"2", partition=1)
+        with pytest.raises(KeyError):
+            fail_inside(producer, name)
+        with producer.transaction():
+            pass
+        with producer.transaction() as txn:
+            txn.send(name, b"3", partition=0)
+    assert read(server, name, 2) == [b"1", b"3", b"2"]
+    assert read(server, name, 2, committed=False) == [b"1", b"aborted", b"3", b"2"]
+
+
+def test_a_successor_fences_and_aborts(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    old = Producer(server.bootstrap, transactional_id=name)
+    old.begin_transaction()
+    old.send(name, b"left open").result(30)
+    with Producer(server.bootstrap, transactional_id=name) as new:
+        with new.transaction() as txn:
+            txn.send(name, b"new")
+        with pytest.raises(errors.KafkaError) as caught:
+            old.send(name, b"late").result(30)
+        assert caught.value.code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
+        with pytest.raises(errors.FencedError):
+            old.abort_transaction()
+        with pytest.raises(errors.FencedError):
+            old.begin_transaction()
+        committing = Producer(server.bootstrap, transactional_id=f"{name}-2")
+        committing.begin_transaction()
+        committing.send(name, b"never committed").result(30)
+        Producer(server.bootstrap, transactional_id=f"{name}-2").close()
+        with pytest.raises(errors.FencedError):
+            committing.commit_transaction()
+        committing.close()
+    old.close()
+    assert read(server, name) == [b"new"]
+
+
+def test_misuse_says_what_to_do(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Producer(server.bootstrap) as producer, pytest.raises(errors.UsageError, match="transactional_id"):
+        producer.begin_transaction()
+    with Producer(server.bootstrap, transactional_id=name) as producer:
+        with pytest.raises(errors.UsageError, match="inside a transaction"):
+            producer.send(name, b"x")
+        with pytest.raises(errors.UsageError, match="no transaction to commit"):
+            producer.commit_transaction()
+        with producer.transaction(), pytest.raises(errors.UsageError, match="in progress already"):
+            producer.begin_transaction()
+    with pytest.raises(errors.KafkaError, match=r"transaction\.max\.timeout\.ms"):
+        Producer(server.bootstrap, transactional_id=name, transaction_timeout_ms=2**31 - 1)
+
+
+def test_recovers_from_a_time_out(server: Server, admin: Admin, name: str) -> None:
+    """The coordinator has aborted: the commit is refused, the same producer goes on with its next transaction."""
+    admin.create_topics(name)
+    with Producer(server.bootstrap, transactional_id=name, transaction_timeout_ms=1_000) as producer:
+        producer.begin_transaction()
+        producer.send(name, b"too slow").result(30)
+        wait_until(lambda: admin.describe_transaction(name).state == "CompleteAbort", "the time-out aborts")
+        with pytest.raises(errors.AbortableError):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction() as txn:
+            txn.send(name, b"in time")
+    assert read(server, name) == [b"in time"]
+
+
+def test_detached_transaction_is_ended_by_another(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name, 2)
+    producer = Producer(server.bootstrap, transactional_id=name)
+    producer.begin_transaction()
+    for index in range(2):
+        producer.send(name, b"%d" % index, partition=index)
+    producer.detach()
+    assert producer.first_offsets == {(name, 0): 0, (name, 1): 0}
+    assert admin.describe_transaction(name).state == "Ongoing"
+    assert admin.describe_producers(name, 0)[0].transaction_start == 0
+    assert admin.describe_topics(name)[0].partitions[0][5:] == (0, 1, 0, 1)
+    with BlockingCluster(server.bootstrap) as cluster:
+        request = EndTxnRequest(
+            transactional_id=name,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            committed=True,
+        )
+        for _ in range(2):
+            raise_for_error(cluster.call_coordinator("transaction", name, request))
+    assert read(server, name, 2) == [b"0", b"1"]
+
+
+def test_read_process_write(server: Server, admin: Admin, name: str) -> None:
+    """Aborts on the way change nothing: every record is processed once in what is committed."""
+    source, sink = f"{name}-in", f"{name}-out"
+    admin.create_topics([source, sink], 2)
+    with Producer(server.bootstrap) as producer:
+        for i in range(400):
+            producer.send(source, b"%d" % i, partition=i % 2)
+    with Producer(server.bootstrap, transactional_id=name) as producer:
+        turn = done = 0
+        while done < 400:
+            with Consumer(server.bootstrap, group_id=name, enable_auto_commit=False, **COMMITTED) as consumer:
+                consumer.subscribe([source])
+                for _ in range(3):
+                    records = consumer.poll(5, max_records=60)
+                    turn += 1
+                    producer.begin_transaction()
+                    for record in records:
+                        producer.send(sink, record.value, partition=record.partition)
+                    producer.send_offsets(consumer)
+                    if turn % 4 == 3:
+                        producer.abort_transaction()
+                        break
+                    producer.commit_transaction()
+                    done += len(records)
+    assert admin.committed(name) == {(source, 0): 200, (source, 1): 200}
+    assert [int(value or b"") for value in read(server, sink, 2)] == [*range(0, 400, 2), *range(1, 400, 2)]
+
+
+def test_a_zombie_consumers_offsets_are_refused(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Producer(server.bootstrap) as producer:
+        producer.send(name, b"x")
+    with Producer(server.bootstrap, transactional_id=name) as producer:
+        with Consumer(server.bootstrap, group_id=name, enable_auto_commit=False, **COMMITTED) as zombie:
+            zombie.subscribe([name])
+            assert len(zombie.poll(30)) == 1
+            stale = zombie.group_metadata()
+        producer.begin_transaction()
+        producer.send_offsets(stale, {(name, 0): 1})
+        with pytest.raises(errors.GroupError):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction() as txn:
+            txn.send_offsets(name, {(name, 0): 1})
+    assert admin.committed(name) == {(name, 0): 1}
+
+
+# -- consumers --------------------------------------------------------------------------------------------------------
+
+
+def test_positions(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Producer(server.bootstrap) as producer:
+        for i in range(100):
+            producer.send(name, b"%d" % i, timestamp=1_000 + i)
+    with Consumer(server.bootstrap, group_id=name, enable_auto_commit=False, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(name, 0)])
+        assert consumer.position(name, 0) == 0
+        assert [record.offset for record in consumer.poll(30, max_records=10)] == list(range(10))
+        assert consumer.position(name, 0) == 10
+        assert consumer.lag() == {(name, 0): 90}
+        consumer.commit()
+        assert consumer.committed() == {(name, 0): 10}
+        consumer.seek(name, 0, 95)
+        assert [record.offset for record in consumer.poll(30)] == [95, 96, 97, 98, 99]
+        consumer.seek_to_time(1_042)
+        assert consumer.poll(30, max_records=1)[0].offset == 42
+        consumer.seek_to_end()
+        assert consumer.position(name, 0) == 100
+        consumer.seek_to_beginning()
+        assert consumer.poll(30, max_records=1)[0].offset == 0
+        consumer.seek(name, 0, 10**9)
+        assert consumer.poll(30, max_records=1)[0].offset == 0, "out of range: auto_offset_reset decides"
+    with Consumer(server.bootstrap, group_id=name) as consumer:
+        consumer.subscribe([name])
+        assert consumer.poll(30, max_records=1)[0].offset == 10
+    with Consumer(server.bootstrap, auto_offset_reset="none") as consumer:
+        consumer.assign([(name, 0)])
+        with pytest.raises(errors.OffsetOutOfRangeError):
+            consumer.poll(30)
+
+
+def test_one_by_one_the_position_is_behind_the_record_at_hand(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Producer(server.bootstrap) as producer:
+        for i in range(20):
+            producer.send(name, b"%d" % i)
+    with Consumer(server.bootstrap, group_id=name, enable_auto_commit=False, auto_offset_reset="earliest") as consumer:
+        consumer.subscribe([name])
+        for record in consumer:
+            assert consumer.positions() == {(name, 0): record.offset + 1}
+            if record.offset == 7:
+                break
+        consumer.commit()
+        assert consumer.poll(30, max_records=1)[0].offset == 8
+        assert consumer.committed() == {(name, 0): 8}
+
+
+def test_members_share_and_take_over(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name, 4)
+    seen: list[tuple[str, list[tuple[str, int]]]] = []
+    options = {"group_id": name, "heartbeat_interval_ms": 100, "session_timeout_ms": 6_000, **COMMITTED}
+    one, two = (Consumer(server.bootstrap, **options) for _ in range(2))
+    one.subscribe(
+        [name],
+        on_assigned=lambda tps: seen.append(("assigned", sorted(tps))),
+        on_revoked=lambda tps: seen.append(("revoked", sorted(tps))),
+    )
+    one.poll(0.1)
+    wait_until(lambda: one.poll(0.05) == [] and len(one.assignment()) == 4, "the first member has all")
+    two.subscribe([name])
+
+    def shared() -> bool:
+        one.poll(0.05)
+        two.poll(0.05)
+        return len(one.assignment()) == len(two.assignment()) == 2
+
+    wait_until(shared, "both have their half")
+    assert sorted(one.assignment() + two.assignment()) == [(name, index) for index in range(4)]
+    assert [member.client_id for member in admin.describe_group(name).members] == ["oncelog", "oncelog"]
+    two.close()
+    wait_until(lambda: one.poll(0.05) == [] and len(one.assignment()) == 4, "the first member has all again")
+    everything = [(name, index) for index in range(4)]
+    assert seen[0] == ("assigned", everything)
+    assert seen[1] == ("revoked", everything)
+    assert seen[-1] == ("assigned", everything)
+    one.close()
+
+
+def test_static_member_is_fenced_by_its_successor(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    options = {"group_id": name, "group_instance_id": "it", "heartbeat_interval_ms": 100, **COMMITTED}
+    with Consumer(server.bootstrap, **options) as old, Consumer(server.bootstrap, **options) as new:
+        old.subscribe([name])
+        wait_until(lambda: old.poll(0.05) == [] and old.assignment(), "the first has joined")
+        new.subscribe([name])
+        wait_until(lambda: new.poll(0.05) == [] and new.assignment(), "the second has joined")
+
+        def fenced() -> bool:
+            try:
+                old.poll(0.05)
+            except errors.FencedMemberError:
+                return True
+            return False
+
+        wait_until(fenced, "the first is told")
+
+
+# -- faces ------------------------------------------------------------------------------------------------------------
+
+
+def test_asyncio(server: Server, name: str) -> None:
+    async def body() -> None:
+        async with aio.Admin(server.bootstrap) as admin:
+            await admin.create_topics(name)
+            async with (
+                aio.Producer(server.bootstrap, transactional_id=name) as producer,
+                aio.Consumer(server.bootstrap, group_id=name, enable_auto_commit=False, **COMMITTED) as consumer,
+            ):
+                async with producer.transaction() as txn:
+                    futures = [await txn.send(name, b"%d" % i) for i in range(10)]
+                assert [(await future).offset for future in futures] == list(range(10))
+                consumer.subscribe([name])
+                async for record in consumer:
+                    if record.offset == 4:
+                        break
+                await consumer.commit()
+                assert await consumer.committed() == {(name, 0): 5}
+                assert await consumer.lag() == {(name, 0): 6}
+            assert (await admin.describe_group(name)).state == "Empty"
+
+    asyncio.run(body())
+
+
+def test_after_a_fork(server: Server, admin: Admin, name: str) -> None:
+    """PySpark's daemon forks: the child gets a loop of its own and may not use the parent's clients."""
+    admin.create_topics(name)
+    script = f"""
+        import os, sys
+        from oncelog import Producer, errors
+        parent = Producer({server.bootstrap!r})
+        parent.send({name!r}, b"parent").result(30)
+        child = os.fork()
+        if child == 0:
+            with Producer({server.bootstrap!r}) as producer:
+                producer.send({name!r}, b"child").result(30)
+            try:
+                parent.flush()
+            except errors.UsageError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        parent.send({name!r}, b"parent again").result(30)
+        parent.close()
+        print("fine", [m for m in ("numpy", "pyarrow", "numba") if m in sys.modules])
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)],
+        capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ),
+    )  # fmt: skip
+    assert done.stdout == "fine []\n", done.stderr
+    assert read(server, name) == [b"parent", b"child", b"parent again"]
+
+
+def test_admin(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name, 2, configs={"retention.ms": "123456"})
+    assert admin.list_topics()[name] == 2
+    assert admin.describe_configs("topic", name)["retention.ms"] == "123456"
+    with pytest.raises(errors.RequestError) as caught:
+        admin.create_topics(name)
+    assert caught.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+    cluster = admin.describe_cluster()
+    assert f"{cluster.brokers[0].host}:{cluster.brokers[0].port}" == server.bootstrap
+    assert cluster.controller_id in {broker.node_id for broker in cluster.brokers}
+    assert cluster.features["transaction.version"] == 2
+    admin.set_offsets(name, {(name, 1): 0})
+    assert name in {group.group_id for group in admin.list_groups()}
+    assert admin.committed(name) == {(name, 1): 0}
+    admin.delete_topics(name)
+    assert name not in admin.list_topics()
+    with pytest.raises(errors.UnknownTopicError):
+        admin.delete_topics(name)
+    with pytest.raises(errors.KafkaError) as caught_too:
+        admin.describe_transaction(name)
+    assert caught_too.value.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+def test_no_broker() -> None:
+    with Admin("127.0.0.1:1", default_api_timeout_ms=300) as admin, pytest.raises(errors.ConnectionFailedError):
+        admin.list_topics()
+
+
+# -- a broker that dies -----------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_lost_or_doubled_when_the_broker_is_killed(own_server: Server) -> None:
+    topic = "killed"
+    with Admin(own_server.bootstrap) as admin:
+        admin.create_topics(topic, 2)
+    with (
+        Producer(own_server.bootstrap, linger_ms=1) as plain,
+        Producer(own_server.bootstrap, transactional_id=topic) as transactional,
+    ):
+        futures = [plain.send(topic, b"%d" % i, partition=0) for i in range(500)]
+        transactional.begin_transaction()
+        transactional.send(topic, b"before", partition=1).result(30)
+        own_server.kill()
+        futures += [plain.send(topic, b"%d" % i, partition=0) for i in range(500, 1_000)]
+        transactional.send(topic, b"while down", partition=1)
+        own_server.wait_ready()
+        transactional.commit_transaction()
+        plain.flush()
+        assert all(future.exception(60) is None for future in futures)
+    values = [int(value or b"") for value in read(own_server, topic)]
+    assert values == list(range(1_000))
+    with Consumer(own_server.bootstrap, **COMMITTED) as consumer:
+        consumer.assign([(topic, 1)])
+        seen: list[bytes | None] = []
+        while len(seen) < 2:
+            seen += [record.value for record in consumer.poll(30)]
+    assert seen == [b"before", b"while down"]
