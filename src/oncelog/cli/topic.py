@@ -177,4 +177,5 @@ def delete(names: tuple[str, ...], bootstrap: str, form: str) -> None:
     if rows or form == "json":
         show(rows, form)
     for item in failed:
-        raise errors.error_for(item.error_code, item.error_message or f"topic {item.name!r}")
+        message = item.error_message or ""
+        raise errors.error_for(item.error_code, message if item.name in message else f"topic {item.name!r}: {message}")
