@@ -128,9 +128,7 @@ TOPIC_KEYS: dict[str, TopicKey] = {
             "log.cleaner.max.compaction.lag.ms",
             "A record is open to compaction after this time at the latest.",
         ),
-        TopicKey(
-            "max.message.bytes", "message.max.bytes", "Largest record batch that is taken, as it was sent."
-        ),
+        TopicKey("max.message.bytes", "message.max.bytes", "Largest record batch that is taken, as it was sent."),
         TopicKey(
             "message.timestamp.after.max.ms",
             "log.message.timestamp.after.max.ms",
@@ -161,9 +159,7 @@ TOPIC_KEYS: dict[str, TopicKey] = {
             "min.insync.replicas",
             "A produce request with acks=all is refused while fewer replicas than this are in sync.",
         ),
-        TopicKey(
-            "preallocate", "log.preallocate", "Whether a new segment's file takes its full size at once."
-        ),
+        TopicKey("preallocate", "log.preallocate", "Whether a new segment's file takes its full size at once."),
         TopicKey(
             "retention.bytes",
             "log.retention.bytes",
@@ -185,9 +181,7 @@ TOPIC_KEYS: dict[str, TopicKey] = {
             "log.roll.jitter.ms",
             "Random part taken off segment.ms, against all at once.",
         ),
-        TopicKey(
-            "segment.ms", "log.roll.ms", "Age at which a new segment is begun though the old one is not full."
-        ),
+        TopicKey("segment.ms", "log.roll.ms", "Age at which a new segment is begun though the old one is not full."),
         TopicKey(
             "unclean.leader.election.enable",
             "unclean.leader.election.enable",
@@ -224,9 +218,7 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
 
 def log_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
     """The settings of a topic's logs: the broker's, with the topic's own over them."""
-    settings = {
-        name: _text(getattr(config, _spec(key.broker_key).attribute)) for name, key in TOPIC_KEYS.items()
-    }
+    settings = {name: _text(getattr(config, _spec(key.broker_key).attribute)) for name, key in TOPIC_KEYS.items()}
     settings.update(overrides)
     if INTERNAL_SEGMENT_BYTES in overrides:
         settings["segment.bytes"] = overrides[INTERNAL_SEGMENT_BYTES]
@@ -265,9 +257,7 @@ def describe_broker(config: BrokerConfig) -> list[ConfigEntry]:
     for name, spec in sorted(keys().items()):
         synonyms = tuple(_broker_synonyms(config, name, spec))
         first = synonyms[0]
-        entries.append(
-            ConfigEntry(name, first.value, first.source, _type(spec), True, synonyms, docs.get(name))
-        )
+        entries.append(ConfigEntry(name, first.value, first.source, _type(spec), True, synonyms, docs.get(name)))
     return entries
 
 
