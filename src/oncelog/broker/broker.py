@@ -57,7 +57,7 @@ class Broker:
         self.tree = tree
         self.cluster_id = ""
         self.metadata = Topics(tree)
-        self.directory = DataDirectory(disk, config.log_dirs[0], config.node_id)
+        self.directory = DataDirectory(disk, config.log_dirs[0], config.node_id, self.log)
         self.partitions: Partitions
         self.transactions: TransactionService
         self.groups: GroupService
@@ -103,6 +103,7 @@ class Broker:
             log_config=lambda topic: log_config(self.config, topic.configs),
             min_insync_replicas=lambda topic: int(effective(self.config, topic.configs, "min.insync.replicas")),
             now_ms=self.now_ms,
+            checkpoint=self.checkpoint,
             logger=self.log,
         )
         self.transactions = TransactionService(self)
@@ -154,7 +155,10 @@ class Broker:
         await self.groups.load()
         for topic in tuple(self.metadata.topics()):
             for partition in range(topic.partition_count):
-                self.partitions.get(topic.name, partition)
+                try:
+                    self.partitions.get(topic.name, partition)
+                except ProtocolError as error:  # one log that cannot be opened; its users are told each time
+                    self.log.error("%s", error)
                 await asyncio.sleep(0)
 
     def checkpoint(self) -> None:
@@ -191,6 +195,8 @@ class Broker:
         await self.offload(self.metadata.write, topic)
         self.metadata.admit(topic)
         self.log.info("created topic %s with %d partitions", name, len(infos))
+        if topic.internal:
+            await self._service_of(name).load()
         return topic
 
     async def ensure_internal_topic(self, name: str) -> TopicInfo:
@@ -205,15 +211,16 @@ class Broker:
         return await asyncio.shield(task)
 
     async def _create_internal_topic(self, name: str) -> TopicInfo:
-        assert name in INTERNAL_TOPICS
-        service: GroupService | TransactionService = self.transactions
+        service = self._service_of(name)
         segment_bytes = self.config.transaction_state_log_segment_bytes
-        if name == "__consumer_offsets":
-            service, segment_bytes = self.groups, self.config.offsets_topic_segment_bytes
+        if service is self.groups:
+            segment_bytes = self.config.offsets_topic_segment_bytes
         configs = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(segment_bytes)}
-        topic = await self.create_topic(name, partitions=service.partition_count, configs=configs)
-        await service.load()
-        return topic
+        return await self.create_topic(name, partitions=service.partition_count, configs=configs)
+
+    def _service_of(self, internal_topic: str) -> GroupService | TransactionService:
+        assert internal_topic in INTERNAL_TOPICS
+        return self.groups if internal_topic == "__consumer_offsets" else self.transactions
 
     async def delete_topic(self, topic: TopicInfo) -> None:
         """Deletes a topic and its data; UNKNOWN_TOPIC_OR_PARTITION when somebody else was quicker."""
@@ -221,9 +228,12 @@ class Broker:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{topic.name} is the coordinators' own topic")
         await self.offload(self.metadata.erase, topic)
         self.metadata.forget(topic)
-        self.partitions.drop(topic)
+        doomed = self.partitions.drop(topic)
+        self.checkpoint()  # a new topic of this name must not begin where this one did
         self.groups.topic_deleted(topic.name, topic.topic_id)
         self.log.info("deleted topic %s", topic.name)
+        for folder in doomed:
+            await self.offload(self.disk.remove_tree, folder)
 
     def _new_topic_id(self) -> UUID:
         topic_id = UUID(int=self.rng.getrandbits(128), version=4)

@@ -21,7 +21,7 @@ from oncelog.protocol.records import (
     decode_records,
     iter_batches,
 )
-from oncelog.protocol.schema import encode_versioned
+from oncelog.protocol.schema import DecodeError, encode_versioned
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
@@ -201,11 +201,17 @@ class CoordinatorShell(Generic[S]):
     # -- loading ----------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Loads every partition of the topic that this broker leads and that is not loaded yet."""
+        """Loads every partition of the topic that this broker leads and that is not loaded yet.
+
+        One that cannot be loaded answers COORDINATOR_LOAD_IN_PROGRESS until the broker starts anew; the others serve.
+        """
         info = self.broker.metadata.topic(self.topic)
         for partition in range(info.partition_count if info else 0):
             if partition not in self._shards and self.broker.partitions.leads(self.topic, partition):
-                self.load_partition(partition)
+                try:
+                    self.load_partition(partition)
+                except (ProtocolError, DecodeError) as error:
+                    self.broker.log.error("cannot load the coordinator of %s-%d: %s", self.topic, partition, error)
                 await asyncio.sleep(0)
 
     def load_partition(self, partition: int) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from oncelog.log.checkpoint import read_offset_checkpoint, write_offset_checkpoint
+import logging
+
+from oncelog.broker.partitions import DELETE_SUFFIX
+from oncelog.log.checkpoint import CorruptCheckpointError, read_offset_checkpoint, write_offset_checkpoint
 from oncelog.log.disk import Disk, read_if_exists
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
@@ -18,8 +21,9 @@ Offsets = dict[tuple[str, int], int]
 class DataDirectory:
     """One entry of `log.dirs`."""
 
-    def __init__(self, disk: Disk, path: str, node_id: int) -> None:
+    def __init__(self, disk: Disk, path: str, node_id: int, logger: logging.Logger) -> None:
         self.path = path
+        self._logger = logger
         self.clean = False
         self._disk = disk
         self._node_id = node_id
@@ -27,6 +31,7 @@ class DataDirectory:
     def open(self, cluster_id: str) -> None:
         """Checks whose directory it is, and takes the clean-shutdown mark away until the next clean stop.
 
+        Topics whose deletion was interrupted are removed for good.
         INCONSISTENT_CLUSTER_ID when it belongs to another cluster or broker.
         """
         self._disk.mkdir(self.path)
@@ -35,6 +40,9 @@ class DataDirectory:
         self.clean = self._disk.exists(mark)
         if self.clean:
             self._disk.remove(mark)
+        for name in self._disk.listdir(self.path):
+            if name.endswith(DELETE_SUFFIX):
+                self._disk.remove_tree(self._file(name))
 
     def _check_identity(self, cluster_id: str) -> None:
         path = self._file(META_PROPERTIES)
@@ -52,11 +60,19 @@ class DataDirectory:
 
     def recovery_points(self) -> Offsets:
         """(topic, partition) -> offset up to which the log was flushed."""
-        return read_offset_checkpoint(self._disk, self._file(RECOVERY_POINTS))
+        return self._read(RECOVERY_POINTS)
 
     def start_offsets(self) -> Offsets:
         """(topic, partition) -> first offset that was not deleted."""
-        return read_offset_checkpoint(self._disk, self._file(START_OFFSETS))
+        return self._read(START_OFFSETS)
+
+    def _read(self, name: str) -> Offsets:
+        """A damaged checkpoint costs a longer recovery, and no more: it is not worth a broker that does not start."""
+        try:
+            return read_offset_checkpoint(self._disk, self._file(name))
+        except CorruptCheckpointError as error:
+            self._logger.warning("%s is not used: %s", self._file(name), error)
+            return {}
 
     def checkpoint(self, *, recovery_points: Offsets, start_offsets: Offsets, high_watermarks: Offsets) -> None:
         """Writes the three offset checkpoints."""

@@ -36,11 +36,16 @@ async def _every(
         await asyncio.sleep(interval_ms / 1000)
         for replica in tuple(broker.partitions.opened()):
             try:
-                await work(broker, replica)
-            except ProtocolError as error:  # one partition's disk; the others go on
-                broker.log.error("%r: %s", replica, error)
+                if not replica.log.closed:
+                    await work(broker, replica)
+            except (OSError, ProtocolError) as error:  # one partition's disk; the others go on
+                if not replica.log.closed:  # its topic was deleted meanwhile
+                    broker.log.error("%r: %s", replica, error)
             await asyncio.sleep(0)
-        after()
+        try:
+            after()
+        except OSError as error:
+            broker.log.error("%s", error)
 
 
 async def _sync(broker: Broker, replica: Replica) -> None:

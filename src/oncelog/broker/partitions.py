@@ -11,12 +11,17 @@ from collections.abc import Callable, Iterator
 
 from oncelog.cluster.metadata import TopicInfo, Topics
 from oncelog.cluster.replica import Replica
+from oncelog.log.checkpoint import PARTITION_METADATA, CorruptCheckpointError, decode_partition_metadata
 from oncelog.log.config import LogConfig
-from oncelog.log.disk import Disk
+from oncelog.log.disk import Disk, read_if_exists
 from oncelog.log.log import AppendResult, Log
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 CONSUMER_OFFSETS = "__consumer_offsets"
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+_NAME_MAX = 200
+"""Characters of a topic's name that stay in the name of a folder that was set aside (255 are allowed in all)."""
 
 
 class Partitions:
@@ -35,9 +40,10 @@ class Partitions:
         log_config: Callable[[TopicInfo], LogConfig],
         min_insync_replicas: Callable[[TopicInfo], int],
         now_ms: Callable[[], int],
+        checkpoint: Callable[[], None],
         logger: logging.Logger,
     ) -> None:
-        """`clean`: the broker before this one closed every log that it had opened."""
+        """`clean`: the broker before this one closed every log. `checkpoint` writes down what the offsets are now."""
         self._topics = topics
         self._node_id = node_id
         self._disk = disk
@@ -48,6 +54,7 @@ class Partitions:
         self._log_config = log_config
         self._min_insync_replicas = min_insync_replicas
         self._now_ms = now_ms
+        self._checkpoint = checkpoint
         self._logger = logger
         self._replicas: dict[tuple[str, int], Replica] = {}
         self.on_transaction_end: Callable[[int, int, int, bool], None] | None = None
@@ -86,9 +93,10 @@ class Partitions:
     def _open(self, topic: str, partition: int) -> Replica:
         info = self._topics.topic(topic)
         assert info is not None
+        renewed = not self._is_own_folder(info, partition) and self._forget_offsets(topic, partition)
         log = Log.open(
             self._disk,
-            f"{self._directory}/{topic}-{partition}",
+            self._folder(topic, partition),
             topic,
             partition,
             self._log_config(info),
@@ -108,7 +116,43 @@ class Partitions:
             min_insync_replicas=self._min_insync_replicas(info),
         )
         self._replicas[topic, partition] = replica
+        if renewed:
+            self._checkpoint()
         return replica
+
+    def _folder(self, topic: str, partition: int) -> str:
+        return f"{self._directory}/{topic}-{partition}"
+
+    def _is_own_folder(self, topic: TopicInfo, partition: int) -> bool:
+        """Whether this topic's log is in its folder; one of a former topic of the same name is set aside.
+
+        Such a log is left when a deletion is interrupted. It is kept, as Kafka does: should the metadata have been
+        lost, it is all that there is.
+        """
+        folder = self._folder(topic.name, partition)
+        if not self._disk.exists(folder):
+            return False
+        path = f"{folder}/{PARTITION_METADATA}"
+        data = read_if_exists(self._disk, path)
+        try:
+            if data is None or decode_partition_metadata(data) == topic.topic_id:
+                return True
+        except CorruptCheckpointError as error:
+            self._logger.warning("%s: %s", path, error)
+            return True
+        stray = self._set_aside(topic, partition, STRAY_SUFFIX)
+        self._logger.warning("%s is the log of another topic of this name, it is now in %s", folder, stray)
+        return False
+
+    def _set_aside(self, topic: TopicInfo, partition: int, suffix: str) -> str:
+        aside = f"{self._directory}/{topic.name[:_NAME_MAX]}-{partition}.{topic.topic_id.hex}{suffix}"
+        self._disk.rename(self._folder(topic.name, partition), aside)
+        return aside
+
+    def _forget_offsets(self, topic: str, partition: int) -> bool:
+        """Forgets what the checkpoints said of a log that is gone; whether they said anything."""
+        known = [offsets.pop((topic, partition), None) for offsets in (self._recovery_points, self._start_offsets)]
+        return any(known)
 
     def append_marker(
         self,
@@ -138,21 +182,31 @@ class Partitions:
             self.on_transaction_end(partition, producer_id, producer_epoch, commit)
         return result
 
-    def drop(self, topic: TopicInfo) -> None:
-        """Closes and removes every partition of a deleted topic."""
+    def drop(self, topic: TopicInfo) -> list[str]:
+        """Closes every partition of a deleted topic; its folders, set aside under the names returned, may go.
+
+        Renamed first, because a folder that was removed in part might pass for a log.
+        """
+        doomed = []
         for partition in range(topic.partition_count):
             replica = self._replicas.pop((topic.name, partition), None)
             if replica is not None:
-                replica.log.close()
-            directory = f"{self._directory}/{topic.name}-{partition}"
-            if self._disk.exists(directory):
-                self._disk.remove_tree(directory)
-            self._recovery_points.pop((topic.name, partition), None)
-            self._start_offsets.pop((topic.name, partition), None)
+                replica.log.discard()
+            self._forget_offsets(topic.name, partition)
+            if self._disk.exists(self._folder(topic.name, partition)):
+                doomed.append(self._set_aside(topic, partition, DELETE_SUFFIX))
+        return doomed
 
     def close(self) -> bool:
-        """Closes every open log; False when one of them could not be closed cleanly (the next start recovers)."""
-        clean = True
+        """Closes every open log; False when the next start has to recover.
+
+        That is when a log could not be closed, or when one that a crash has left behind was not opened this time.
+        """
+        clean = self._clean or all(
+            (topic.name, partition) in self._replicas or not self.leads(topic.name, partition)
+            for topic in self._topics.topics()
+            for partition in range(topic.partition_count)
+        )
         for replica in self._replicas.values():
             try:
                 replica.log.close()

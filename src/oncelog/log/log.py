@@ -71,6 +71,7 @@ class Log:
         self._admission = Admission(f"{topic}-{partition}", loaded.state)
         self._exists = loaded.exists
         self._failed = False
+        self._closed = False
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.high_watermark = loaded.log_start_offset
@@ -273,7 +274,12 @@ class Log:
 
     @contextmanager
     def _storage(self, action: str) -> Iterator[None]:
-        """Turn a failure of the disk into KAFKA_STORAGE_ERROR; refuse all once the files are in doubt."""
+        """Turn a failure of the disk into KAFKA_STORAGE_ERROR; refuse all once the files are in doubt.
+
+        NOT_LEADER_OR_FOLLOWER once the log is closed: its folder may be that of a new topic of the same name by now.
+        """
+        if self._closed:
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self!r} is closed")
         if self._failed:
             raise ProtocolError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is offline after a failed write; restart to recover it"
@@ -431,14 +437,26 @@ class Log:
 
     def close(self) -> None:
         """Leave the files as a quick start needs them: indexes complete, producer snapshot at the end, synced."""
+        if self._closed:
+            return
         if self._exists:
             with self._storage("close"):
                 self._segments.active.finish()
                 if self.log_end_offset > self._segments.first_offset:
                     self._snapshots.take(self._state)
             self.flush()
+        self.discard()
+
+    def discard(self) -> None:
+        """Close a log whose files are going to be removed, or are complete: nothing is written any more."""
+        self._closed = True
         for segment in self._segments:
             segment.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log was closed."""
+        return self._closed
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         """Drop everything at and beyond ``offset`` (a follower that diverged); return whether there was any."""

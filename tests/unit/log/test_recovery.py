@@ -403,8 +403,8 @@ def compacted(disk: CrashDisk, log: Log) -> tuple[str, str]:
 @pytest.mark.parametrize("marked", [True, False])
 def test_an_interrupted_swap_is_finished(marked: bool) -> None:
     disk, log = filled()
-    log.close()
     before = values(log)
+    log.close()
     first, second = compacted(disk, log)
     if marked:
         disk.rename(second, f"{second}.deleted")
@@ -417,8 +417,8 @@ def test_an_interrupted_swap_is_finished(marked: bool) -> None:
 
 def test_a_swap_of_which_a_part_was_not_whole_is_taken_back() -> None:
     disk, log = filled()
-    log.close()
     before = values(log)
+    log.close()
     first, second = compacted(disk, log)
     disk.atomic_write(f"{FOLDER}/{0:020d}.log.cleaned", b"half")
     disk.files[f"{first}.swap"].data.clear()

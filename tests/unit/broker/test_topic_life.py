@@ -1,0 +1,308 @@
+"""Topics and the broker that holds them come and go, in order or by `kill -9`: what stays behind may harm nobody.
+
+What a `kill -9` leaves is what lies in the data directory at that moment: the next broker lives on a copy of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.config import load
+from oncelog.broker.context import RequestContext
+from oncelog.broker.handlers.find_coordinator import handle as find_coordinator
+from oncelog.cluster.metadata import INTERNAL_TOPICS
+from oncelog.cluster.replica import Replica
+from oncelog.cluster.tree import Tree
+from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.log.disk import OsDisk
+from oncelog.log.log import Origin
+from oncelog.log.retention import apply_retention
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
+from oncelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from oncelog.protocol.records import Record, build_batch
+
+NOW = 1_000_000
+SMALL_SEGMENTS = {"internal.segment.bytes": "200"}
+
+
+class House:
+    """A data directory and a tree that outlive their brokers."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        self.directory = directory / "0"
+        self.tree: Tree = MemoryTree(lambda: NOW)
+        self.disk = OsDisk()
+        self._settings = {key.replace("_", "."): value for key, value in settings.items()}
+
+    def live(self, life: Callable[[Broker], Awaitable[None]], *, kill: bool = True) -> None:
+        """Starts a broker, runs `life`, then kills or stops it."""
+
+        async def run() -> None:
+            settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.directory)}
+            broker = Broker(load(settings | self._settings), disk=self.disk, tree=self.tree, now_ms=lambda: NOW)
+            await broker.start()
+            try:
+                await life(broker)
+            finally:
+                if kill:
+                    left = self.directory.with_name(str(int(self.directory.name) + 1))
+                    shutil.copytree(self.directory, left)
+                    self.directory = left
+                await broker.stop()
+
+        asyncio.run(run())
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def append(replica: Replica, *, producer: int = -1, sequence: int = -1) -> None:
+    """One record; with a producer, in its transaction."""
+    batch = build_batch(
+        [Record(0, NOW, b"k", b"x" * 100)],
+        producer_id=producer,
+        producer_epoch=-1 if producer < 0 else 0,
+        base_sequence=sequence,
+        transactional=producer >= 0,
+    )
+    replica.append(memoryview(batch), now_ms=NOW)
+
+
+def test_a_namesake_does_not_begin_where_the_deleted_topic_did(house: House) -> None:
+    async def first(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
+        replica = broker.partitions.find("t", 0)
+        for _ in range(5):
+            append(replica)
+        apply_retention(replica.log, NOW + 10**10)
+        assert replica.log.log_start_offset == 5
+        broker.checkpoint()
+        topic = broker.metadata.topic("t")
+        assert topic is not None
+        await broker.delete_topic(topic)
+        await broker.create_topic("t", partitions=1)
+        append(broker.partitions.find("t", 0))
+
+    async def second(broker: Broker) -> None:
+        log = broker.partitions.find("t", 0).log
+        assert (log.log_start_offset, log.log_end_offset) == (0, 1)
+
+    house.live(first)
+    house.live(second)
+
+
+@pytest.mark.parametrize("retained_from", [0, 5])
+def test_what_an_interrupted_deletion_left_is_not_its_namesakes(house: House, retained_from: int) -> None:
+    async def first(broker: Broker) -> None:
+        topic = await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
+        replica = broker.partitions.find("t", 0)
+        for _ in range(6):
+            append(replica)
+        replica.log.advance_log_start(retained_from)
+        broker.checkpoint()
+        broker.metadata.erase(topic)  # and now the power fails
+
+    async def second(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1)
+        log = broker.partitions.find("t", 0).log
+        assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+        append(broker.partitions.find("t", 0))
+
+    async def third(broker: Broker) -> None:
+        log = broker.partitions.find("t", 0).log
+        assert (log.log_start_offset, log.log_end_offset) == (0, 1)
+
+    house.live(first)
+    house.live(second)
+    house.live(third)
+
+
+def test_an_interrupted_deletion_is_finished_by_the_next_start(house: House) -> None:
+    async def first(broker: Broker) -> None:
+        topic = await broker.create_topic("t", partitions=1)
+        append(broker.partitions.find("t", 0))
+        broker.metadata.erase(topic)
+        broker.metadata.forget(topic)
+        broker.partitions.drop(topic)  # and now the power fails
+
+    async def second(broker: Broker) -> None:
+        assert [path.name for path in house.directory.iterdir() if path.is_dir()] == []
+
+    house.live(first)
+    assert [path.name for path in house.directory.iterdir() if path.name.endswith("-delete")]
+    house.live(second)
+
+
+def test_who_still_holds_a_deleted_partition_cannot_touch_its_namesake(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        topic = await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
+        old = broker.partitions.find("t", 0)
+        for _ in range(3):
+            append(old)
+        await broker.delete_topic(topic)
+        await broker.create_topic("t", partitions=1)
+        new = broker.partitions.find("t", 0)
+        append(new)
+        with pytest.raises(ProtocolError) as caught:
+            append(old)
+        assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        with pytest.raises(ProtocolError):
+            apply_retention(old.log, NOW + 10**10)
+
+    async def after(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+
+    house.live(life, kill=False)
+    house.live(after)
+
+
+def test_a_stop_before_all_logs_are_recovered_is_no_clean_one(house: House) -> None:
+    async def killed(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1)
+        append(broker.partitions.find("t", 0), producer=7, sequence=0)
+        broker.partitions.append_marker(
+            "t", 0, commit=False, producer_id=7, producer_epoch=0, coordinator_epoch=0, transaction_version=1
+        )
+
+    async def stopped_at_once(broker: Broker) -> None:
+        assert len(broker.partitions) == 0
+
+    async def reads(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.aborted_transactions(0, 2) == [(7, 0)]
+
+    house.live(killed)
+    house.live(stopped_at_once, kill=False)
+    house.live(reads, kill=False)
+    assert (house.directory / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
+@pytest.mark.parametrize("content", [b"", b"0\n2\nt 0 1\n", b"\x00" * 20])
+def test_a_torn_checkpoint_costs_a_recovery_only(house: House, name: str, content: bytes) -> None:
+    async def first(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1)
+        append(broker.partitions.find("t", 0))
+
+    async def second(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+
+    house.live(first, kill=False)
+    (house.directory / name).write_bytes(content)
+    house.live(second)
+
+
+def test_an_internal_topic_that_a_user_creates_has_its_coordinators(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("__transaction_state", partitions=2)
+        context = RequestContext(10, 3, 1, "", "", 1)
+        found = await find_coordinator(broker, FindCoordinatorRequest(key="a", key_type=1), context)
+        assert found.error_code == ErrorCode.NONE
+        assert [partition for partition, _ in broker.transactions.shell.shards()] == [0, 1]
+
+    house.live(life)
+
+
+def test_a_groups_offsets_go_with_the_topic(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await broker.ensure_internal_topic("__consumer_offsets")
+        topic = await broker.create_topic("t", partitions=1)
+        commit = OffsetCommitRequestTopic(
+            name="t",
+            topic_id=topic.topic_id,
+            partitions=[OffsetCommitRequestPartition(partition_index=0, committed_offset=42)],
+        )
+        await broker.groups.commit_offsets(OffsetCommitRequest(group_id="g", topics=[commit]), 8)
+        asked = OffsetFetchRequestGroup(
+            group_id="g", topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+        )
+        before = broker.groups.fetch_offsets(asked, require_stable=False)
+        assert before.topics[0].partitions[0].committed_offset == 42
+        await broker.delete_topic(topic)
+        after = broker.groups.fetch_offsets(asked, require_stable=False)
+        assert after.topics[0].partitions[0].committed_offset == -1
+
+    house.live(life)
+
+
+def test_checkpoints_go_on_after_a_disk_error(tmp_path: Path) -> None:
+    house = House(tmp_path, log_flush_offset_checkpoint_interval_ms="5")
+
+    class Failing(OsDisk):
+        failures = 0
+
+        def sync(self, path: str) -> None:
+            """Fails once, as for a file that was deleted meanwhile."""
+            if path.endswith(".log") and not self.failures:
+                self.failures += 1
+                raise FileNotFoundError(2, "gone", path)
+            super().sync(path)
+
+    house.disk = Failing()
+
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
+        replica = broker.partitions.find("t", 0)
+        for _ in range(3):
+            append(replica)
+        while replica.log.recovery_point == 0:
+            await asyncio.sleep(0.005)
+
+    house.live(life)
+
+
+def test_a_coordinator_that_cannot_be_loaded_leaves_the_others_alone(house: House) -> None:
+    async def poison(broker: Broker) -> None:
+        for name in INTERNAL_TOPICS:
+            await broker.ensure_internal_topic(name)
+        replica = broker.partitions.find("__transaction_state", 0)
+        batch = build_batch([Record(0, NOW, b"\x00\x00\xff", None)])
+        replica.append(memoryview(batch), now_ms=NOW, origin=Origin.COORDINATOR)
+
+    async def life(broker: Broker) -> None:
+        while len(broker.partitions) < 100:
+            await asyncio.sleep(0.005)
+        assert [partition for partition, _ in broker.transactions.shell.shards()] == list(range(1, 50))
+        assert [partition for partition, _ in broker.groups.shell.shards()] == list(range(50))
+
+    house.live(poison)
+    house.live(life)
+
+
+def test_a_log_that_cannot_be_opened_leaves_the_others_alone(house: House) -> None:
+    async def first(broker: Broker) -> None:
+        for name in ("a", "b"):
+            await broker.create_topic(name, partitions=1)
+            append(broker.partitions.find(name, 0))
+
+    class Failing(OsDisk):
+        def listdir(self, path: str) -> list[str]:
+            """Cannot read one folder."""
+            if path.endswith("/a-0"):
+                raise OSError(5, "input/output error", path)
+            return super().listdir(path)
+
+    async def second(broker: Broker) -> None:
+        while not len(broker.partitions):
+            await asyncio.sleep(0.005)
+        assert broker.partitions.find("b", 0).log.log_end_offset == 1
+        with pytest.raises(ProtocolError) as caught:
+            broker.partitions.find("a", 0)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+    house.live(first)
+    house.disk = Failing()
+    house.live(second)
