@@ -4,10 +4,10 @@ import contextlib
 
 from hypothesis import given
 from hypothesis import strategies as st
-from oncelog.protocol.errors import ProtocolError
 
 from oncelog.protocol import records as r
 from oncelog.protocol.compression import Codec
+from oncelog.protocol.errors import ProtocolError
 
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3).map(tuple)
 ROWS = st.lists(

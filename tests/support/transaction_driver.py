@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers
 from oncelog.coordinator.transactions.coordinator import TransactionConfig, TransactionCoordinator
 from oncelog.coordinator.transactions.transaction import Partition, Transaction
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 START_MS = 1_000_000
 

@@ -4,9 +4,9 @@ import gzip
 
 import cramjam
 import pytest
-from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 from oncelog.protocol.compression import Codec, compress, decompress
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 TEXT = b"the quick brown fox " * 10_000
 CODECS = list(Codec)

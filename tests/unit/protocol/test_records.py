@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 from crc32c import crc32c
-from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 from oncelog.protocol import records as r
 from oncelog.protocol.compression import Codec
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 ROWS = [
     r.Record(0, 1000, b"k", b"v"),
