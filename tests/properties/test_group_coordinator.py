@@ -299,6 +299,9 @@ class Groups(RuleBasedStateMachine):
             if self.driver.fetch(*partition) == -1:
                 assert partition not in {key for offsets in self.pending.values() for key in offsets}
                 del self.model[partition], self.written[partition]
+        if GROUP not in self.driver.coordinator.groups:
+            self.given.clear()  # another group of that name counts its generations from 1
+            self.leaders.clear()
 
     @rule()
     def the_next_append_fails(self) -> None:
