@@ -1,0 +1,124 @@
+"""What a reader sees of fetched batches, and how fetch sessions are written."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from oncelog.client.fetcher import Fetched, FetchSession, PartitionState, Wanted
+from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.messages.fetch import AbortedTransaction, PartitionData
+from oncelog.protocol.records import Record, build_batch, build_control_batch
+
+TP = ("t", 0)
+
+
+def batch(offset: int, values: list[bytes], producer_id: int = -1) -> bytes:
+    return bytes(
+        build_batch(
+            [Record(0, 1_000, None, value) for value in values],
+            base_offset=offset,
+            producer_id=producer_id,
+            producer_epoch=0 if producer_id >= 0 else -1,
+            base_sequence=0 if producer_id >= 0 else -1,
+            transactional=producer_id >= 0,
+        )
+    )
+
+
+def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
+    return bytes(
+        build_control_batch(
+            commit, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp=1_000, base_offset=offset
+        )
+    )
+
+
+LOG = b"".join(
+    (
+        batch(0, [b"plain"]),
+        batch(1, [b"aborted"], 7),
+        batch(2, [b"committed"], 8),
+        marker(3, 7, commit=False),
+        batch(4, [b"committed too"], 7),
+        marker(5, 8, commit=True),
+        marker(6, 7, commit=True),
+    )
+)
+
+
+def fetched(*, committed_only: bool, position: int = 0, records: bytes = LOG) -> Fetched:
+    data = PartitionData(
+        partition_index=0,
+        aborted_transactions=[AbortedTransaction(producer_id=7, first_offset=1)],
+        records=records,
+    )
+    return Fetched(TP, data, position, committed_only=committed_only, check_crcs=True)
+
+
+def test_aborted_records_and_markers_are_passed_over() -> None:
+    part = fetched(committed_only=True)
+    assert part.end == 7
+    assert [record.value for record in part.take(2)] == [b"plain", b"committed"]
+    assert part.position == 3
+    assert [record.value for record in part.take(9)] == [b"committed too"]
+    assert part.position == 7, "behind the markers at the end, too"
+
+
+def test_uncommitted_readers_see_all_but_markers() -> None:
+    values = [record.value for record in fetched(committed_only=False).take(9)]
+    assert values == [b"plain", b"aborted", b"committed", b"committed too"]
+
+
+def test_a_position_inside_a_batch_and_a_cut_off_one() -> None:
+    log = batch(0, [b"0", b"1", b"2"]) + batch(3, [b"3"])[:-1]
+    part = fetched(committed_only=True, position=1, records=log)
+    assert part.end == 3
+    assert [record.offset for record in part.take(1)] == [1]
+    assert part.position == 2
+    assert [record.offset for record in part.take(9)] == [2]
+    assert part.position == 3
+
+
+def test_a_damaged_batch_is_an_error() -> None:
+    log = bytearray(batch(0, [b"value"]))
+    log[-2] ^= 1
+    with pytest.raises(ProtocolError):
+        fetched(committed_only=True, records=bytes(log)).take(1)
+
+
+def wanted(offset: int) -> Wanted:
+    return Wanted(offset, 0, 1_000, UUID(int=1))
+
+
+def test_sessions_send_changes_only() -> None:
+    options = {"max_wait_ms": 1, "min_bytes": 1, "max_bytes": 1, "isolation_level": 0}
+    session = FetchSession()
+
+    def ask(partitions: dict[tuple[str, int], Wanted]) -> tuple[int, int, list[int], list[int]]:
+        request = session.build(partitions, options, 13)
+        return (
+            request.session_id,
+            request.session_epoch,
+            [item.partition for topic in request.topics for item in topic.partitions],
+            [index for topic in request.forgotten_topics_data for index in topic.partitions],
+        )
+
+    both = {("t", 0): wanted(0), ("t", 1): wanted(0)}
+    assert ask(both) == (0, 0, [0, 1], [])
+    session.succeeded(99)
+    assert ask(both) == (99, 1, [], [])
+    session.succeeded(99)
+    assert ask({("t", 1): wanted(5)}) == (99, 2, [1], [0])
+    session.succeeded(99)
+    session.reset()
+    assert ask(both) == (0, 0, [0, 1], [])
+
+
+def test_lag_counts_to_what_can_be_read() -> None:
+    state = PartitionState()
+    assert state.lag(committed_only=True) is None
+    state.seek(3)
+    state.high_watermark, state.last_stable_offset = 10, 5
+    assert (state.lag(committed_only=True), state.lag(committed_only=False)) == (2, 7)

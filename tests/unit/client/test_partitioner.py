@@ -1,0 +1,45 @@
+"""Partitioners, against values of the Java client."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncelog.client.partitioner import RoundRobin, Sticky, make_partitioner, murmur2
+from oncelog.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_murmur2_is_javas(data: bytes, expected: int) -> None:
+    assert murmur2(data) == expected & 0xFFFFFFFF
+
+
+def test_sticky_stays_for_a_batch_and_moves_on() -> None:
+    sticky = Sticky(100, lambda count: 0)
+    places = [sticky("t", None, b"x" * 40, 3) for _ in range(6)]
+    assert places == [0, 0, 1, 1, 0, 0]
+    assert sticky("t", b"21", None, 3) == (-973932308 & 0x7FFFFFFF) % 3
+    assert sticky("other", None, b"", 1) == 0
+
+
+def test_round_robin_is_even() -> None:
+    turn = RoundRobin()
+    assert [turn("t", b"same", None, 5) for _ in range(10)] == [0, 1, 2, 3, 4] * 2
+
+
+def test_callables_and_nonsense() -> None:
+    def own(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+        return 7
+
+    assert make_partitioner(own, 1, lambda _: 0) is own
+    with pytest.raises(ConfigError, match="round_robin"):
+        make_partitioner("random", 1, lambda _: 0)

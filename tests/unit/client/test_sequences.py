@@ -1,0 +1,125 @@
+"""Sequence numbers: the wrap, holding back, unresolved batches, a new epoch, the last epoch."""
+
+from __future__ import annotations
+
+from oncelog.client.batch import Batch
+from oncelog.client.sequences import MAX_EPOCH, Sequences
+from oncelog.protocol.records import MAX_SEQUENCE, decode_records, parse_header
+
+TP = ("t", 0)
+
+
+class NoDelivery:
+    ready = False
+
+
+def batch(count: int = 2) -> Batch:
+    made = Batch(TP, NoDelivery(), 0)  # type: ignore[arg-type]
+    for index in range(count):
+        made.append(None, b"%d" % index, 1_000 + index, ())
+    return made
+
+
+def started(first: int = 0) -> Sequences:
+    """Sequences of which the partition has acknowledged one batch of two records."""
+    sequences = Sequences()
+    sequences.set_producer(7, 0)
+    one = batch()
+    sequences.assign(one, transactional=False)
+    sequences.delivered(one, 0)
+    if first:
+        sequences._of(TP).next = first
+        sequences._of(TP).last_acked = (first - 1) & MAX_SEQUENCE
+    return sequences
+
+
+def test_a_batch_keeps_its_numbers_on_a_retry() -> None:
+    sequences = started()
+    one = batch()
+    sequences.assign(one, transactional=True)
+    wire = bytes(one.wire())
+    one.in_retry = True
+    sequences.assign(one, transactional=True)
+    assert bytes(one.wire()) == wire
+    header = parse_header(wire)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.count) == (7, 0, 2, 2)
+    assert header.is_transactional
+    assert [record.value for record in decode_records(wire)] == [b"0", b"1"]
+
+
+def test_after_the_last_number_comes_zero() -> None:
+    sequences = started(MAX_SEQUENCE)
+    straddling, following = batch(), batch()
+    sequences.assign(straddling, transactional=False)
+    sequences.assign(following, transactional=False)
+    assert (straddling.base_sequence, straddling.last_sequence) == (MAX_SEQUENCE, 0)
+    assert following.base_sequence == 1
+    sequences.delivered(straddling, 10)
+    assert sequences.is_next(following)
+
+
+def test_nothing_follows_the_first_batch_that_a_leader_has_not_acknowledged() -> None:
+    sequences = Sequences()
+    sequences.set_producer(7, 0)
+    one, two = batch(), batch()
+    assert not sequences.holds_back(one)
+    sequences.assign(one, transactional=False)
+    assert sequences.holds_back(two)
+    sequences.delivered(one, 0)
+    assert not sequences.holds_back(two)
+
+
+def test_one_at_a_time_and_in_order_while_something_is_retried() -> None:
+    sequences = started()
+    one, two, three = batch(), batch(), batch()
+    sequences.assign(one, transactional=False)
+    sequences.assign(two, transactional=False)
+    one.in_retry = two.in_retry = True
+    assert not sequences.holds_back(one)
+    assert sequences.holds_back(two)
+    assert sequences.holds_back(three)
+    sequences.delivered(one, 2)
+    assert not sequences.holds_back(two)
+
+
+def test_an_expired_batch_is_resolved_by_a_later_one_or_not_at_all() -> None:
+    for follower_arrives, lost in ((True, []), (False, [TP])):
+        sequences = started()
+        one, two = batch(), batch()
+        sequences.assign(one, transactional=False)
+        sequences.assign(two, transactional=False)
+        sequences.remove(one)
+        sequences.mark_unresolved(one)
+        assert sequences.holds_back(batch())
+        assert sequences.resolve() == [], "something under way may still tell"
+        if follower_arrives:
+            sequences.delivered(two, 4)
+        else:
+            sequences.remove(two)
+        assert sequences.resolve() == lost
+
+
+def test_a_bump_numbers_anew_what_is_under_way() -> None:
+    sequences = started()
+    one, two = batch(), batch()
+    sequences.assign(one, transactional=False)
+    sequences.assign(two, transactional=False)
+    sequences.request_bump(TP)
+    assert sequences.bump_if_requested()
+    assert [(b.producer_epoch, b.base_sequence) for b in (one, two)] == [(1, 0), (1, 2)]
+    assert parse_header(one.wire()).producer_epoch == 1
+    assert not sequences.bump_if_requested()
+
+
+def test_after_the_last_epoch_a_new_id_is_needed() -> None:
+    sequences = started()
+    sequences.epoch = MAX_EPOCH
+    one = batch()
+    sequences.assign(one, transactional=False)
+    sequences.request_bump(TP)
+    assert sequences.bump_if_requested()
+    assert sequences.producer_id == -1
+    assert one.base_sequence == -1
+    sequences.set_producer(8, 0)
+    sequences.assign(one, transactional=False)
+    assert (one.producer_id, one.producer_epoch, one.base_sequence) == (8, 0, 0)
