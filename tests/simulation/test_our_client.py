@@ -20,6 +20,7 @@ PARTITIONS = 2
 RECORDS = 40
 LIMIT_S = 3600.0
 SERVERS = f"broker-1:{PORT}"
+SESSION_MS = 6000
 
 
 async def fill(topic: UUID, writer: RawWriter, world: World) -> None:
@@ -31,7 +32,7 @@ async def fill(topic: UUID, writer: RawWriter, world: World) -> None:
     await writer.end(commit=True)
 
 
-async def pipeline(world: World, finished: Callable[[], Awaitable[bool]]) -> None:
+async def pipeline(finished: Callable[[], Awaitable[bool]]) -> None:
     """One life of it."""
     options = {"bootstrap_servers": SERVERS, "client_id": "pipeline"}
     async with (
@@ -42,6 +43,8 @@ async def pipeline(world: World, finished: Callable[[], Awaitable[bool]]) -> Non
             isolation_level="read_committed",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=SESSION_MS // 3,
         ) as consumer,
     ):
         consumer.subscribe(["in"])
@@ -66,18 +69,17 @@ class Copy:
         self.reader = RawWriter("broker-1", PORT, "reader")
         self.out: UUID
 
-    async def copied(self) -> list[list[bytes | None]]:
-        return [
-            await self.reader.read_committed(self.out, partition, until_stable=False)
-            for partition in range(PARTITIONS)
-        ]
-
-    async def finished(self) -> bool:
-        return all(len(values) >= RECORDS for values in await self.copied())
+    async def finished(self, reader: RawWriter) -> bool:
+        """Whether everything is there, for whoever asks with a connection of its own."""
+        for partition in range(PARTITIONS):
+            if len(await reader.read_committed(self.out, partition, until_stable=False)) < RECORDS:
+                return False
+        return True
 
     async def life(self) -> None:
         try:
-            await pipeline(self.world, self.finished)
+            reader = RawWriter("broker-1", PORT, "reader")
+            await pipeline(lambda: self.finished(reader))
         except errors.KafkaError as error:
             self.failures.append(type(error).__name__)
 
@@ -86,13 +88,14 @@ class Copy:
         source = await self.reader.create_topic("in", PARTITIONS)
         self.out = await self.reader.create_topic("out", PARTITIONS)
         await fill(source, RawWriter("broker-1", PORT, "source"), self.world)
-        chaos = Chaos(self.world, broker)
+        # A broker that never lives as long as a session would never see that a member is dead.
+        chaos = Chaos(self.world, broker, calm_s=3 * SESSION_MS / 1000)
         reign = asyncio.create_task(chaos.reign())
-        while not await self.finished():
+        while not await self.finished(self.reader):
             self.lives += 1
             process = self.world.process(f"pipeline-{self.lives}")
             life = self.world.loop.spawn(process, self.life())
-            deadline = self.world.loop.time() + self.rng.uniform(1, 30)
+            deadline = self.world.loop.time() + self.rng.choice([0.2, 0.4, 0.6, 60])
             while not life.done() and self.world.loop.time() < deadline:
                 await asyncio.sleep(0.05)
             if life.done():

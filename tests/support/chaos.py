@@ -11,7 +11,9 @@ from oncelog.sim.world import SimBroker, World
 class Chaos:
     """Kills the broker again and again, in the middle of a write and between two, at work and while it recovers."""
 
-    def __init__(self, world: World, broker: SimBroker) -> None:
+    def __init__(self, world: World, broker: SimBroker, *, calm_s: float = 0.5) -> None:
+        """`calm_s`: how long the broker may live at most, more or less."""
+        self.calm_s = calm_s
         self.world = world
         self.rng = world.fork()
         self.broker = broker
@@ -26,7 +28,7 @@ class Chaos:
             if self.rng.random() < 0.5:
                 self.broker.die_in(self.rng.randrange(60))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.broker.died(), self.rng.uniform(0, 0.5))
+                await asyncio.wait_for(self.broker.died(), self.rng.uniform(0, self.calm_s))
             if self.broker.alive:
                 self.broker.kill()
             self.deaths += 1

@@ -10,7 +10,7 @@ World(seed=7).run(scenario)
 ```
 
 Everything that happens is a function of the seed: clock, network, disks and randomness are the world's own, and `trace`
-says what happened. While it runs, the `time` and `random` modules and `os.urandom` are the world's too.
+says what happened last. While it runs, the `time` and `random` modules and `os.urandom` are the world's too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import logging
 import os
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -36,6 +37,9 @@ T = TypeVar("T")
 
 EPOCH_MS = 1_700_000_000_000
 """The wall clock when a world begins, in ms."""
+
+TRACE_LINES = 10_000
+"""So many of the last lines of the trace are kept; its digest covers all of them."""
 
 PORT = 9092
 
@@ -132,7 +136,8 @@ class World:
         self.tree = MemoryTree(lambda: int(self.loop.time() * 1000))
         self.brokers: dict[int, SimBroker] = {}
         self.errors: list[dict[str, Any]] = []
-        self.trace: list[str] = []
+        self.trace: deque[str] = deque(maxlen=TRACE_LINES)
+        self._digest = hashlib.sha256()
         self._processes: list[Process] = []
         self.loop.set_exception_handler(self._on_error)
 
@@ -146,11 +151,13 @@ class World:
 
     def note(self, what: str) -> None:
         """A line of the trace."""
-        self.trace.append(f"{self.loop.time():.6f} {what}")
+        line = f"{self.loop.time():.6f} {what}"
+        self.trace.append(line)
+        self._digest.update(line.encode())
 
     def digest(self) -> str:
         """A short name for everything that happened."""
-        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()[:16]
+        return self._digest.hexdigest()[:16]
 
     def process(self, name: str) -> Process:
         """A new process: what is spawned in it can be killed together."""
