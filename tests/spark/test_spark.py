@@ -22,7 +22,7 @@ from support.servers import Server
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS = 1_000
+ROWS = 200
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ class Pipeline:
         reader = self.spark.read.format("oncelog").option("kafka.bootstrap.servers", self.bootstrap)
         return reader.option("subscribe", topic).options(**options).load()
 
-    def run(self, *, limit: int = 300) -> None:
+    def run(self, *, limit: int = 150) -> None:
         """The query until it has read what is there now."""
         source = self.spark.readStream.format("oncelog").option("kafka.bootstrap.servers", self.bootstrap)
         source = source.option("subscribe", self.name).option("startingOffsets", "earliest")
