@@ -1,0 +1,181 @@
+"""The client's connection, against a few lines of server."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from oncelog.net.connection import Connection, ConnectionLostError, NoCommonVersionError, RequestTimeoutError, connect
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.headers import decode_request_header, encode_response_header
+from oncelog.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+)
+from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from oncelog.protocol.messages.metadata import MetadataRequest
+from oncelog.protocol.schema import Message
+
+VERSIONS = [
+    ApiVersion(api_key=ApiVersionsRequest.API_KEY, min_version=0, max_version=3),
+    ApiVersion(api_key=HeartbeatRequest.API_KEY, min_version=0, max_version=2),
+    ApiVersion(api_key=MetadataRequest.API_KEY, min_version=90, max_version=99),
+]
+Answer = Callable[[HeartbeatRequest, int, asyncio.StreamWriter], Awaitable[None]]
+
+
+def frame(api_key: int, version: int, correlation_id: int, response: Message) -> bytes:
+    body = encode_response_header(api_key, version, correlation_id) + response.encode(version)
+    return struct.pack(">i", len(body)) + body
+
+
+async def with_server(answer: Answer, body: Callable[[int], Awaitable[None]]) -> None:
+    """Serve ApiVersions up to version 3 and leave heartbeats to `answer`."""
+
+    serving: list[asyncio.Task[None] | None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.append(asyncio.current_task())
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                data = memoryview(await reader.readexactly(size))
+                header, pos = decode_request_header(data)
+                if header.api_key == ApiVersionsRequest.API_KEY:
+                    known = header.api_version <= 3
+                    version = header.api_version if known else 0
+                    feature = FinalizedFeatureKey(name="transaction.version", max_version_level=2, min_version_level=2)
+                    response = ApiVersionsResponse(
+                        error_code=0 if known else ErrorCode.UNSUPPORTED_VERSION,
+                        api_keys=VERSIONS,
+                        finalized_features=[feature] if known else [],
+                    )
+                    writer.write(frame(header.api_key, version, header.correlation_id, response))
+                else:
+                    request = HeartbeatRequest.decode(data[pos:], header.api_version)
+                    await answer(request, header.correlation_id, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        await body(server.sockets[0].getsockname()[1])
+        await asyncio.gather(*(task for task in serving if task is not None))
+
+
+def beat(number: int) -> HeartbeatRequest:
+    return HeartbeatRequest(group_id="g", generation_id=number, member_id="m")
+
+
+async def echo(request: HeartbeatRequest, correlation_id: int, writer: asyncio.StreamWriter) -> None:
+    """Answers with the number that was sent, byte by byte."""
+    response = HeartbeatResponse(throttle_time_ms=request.generation_id)
+    for byte in frame(HeartbeatRequest.API_KEY, 2, correlation_id, response):
+        writer.write(bytes([byte]))
+        await writer.drain()
+
+
+def run(answer: Answer, body: Callable[[Connection], Awaitable[Any]], **options: Any) -> None:
+    async def connected(port: int) -> None:
+        connection = await connect("127.0.0.1", port, **options)
+        try:
+            await body(connection)
+        finally:
+            connection.close()
+
+    asyncio.run(with_server(answer, connected))
+
+
+def test_negotiation_falls_back_and_picks_the_highest_common_version() -> None:
+    async def body(connection: Connection) -> None:
+        assert connection.features == {"transaction.version": 2}
+        assert connection.version_for(HeartbeatRequest) == 2
+        with pytest.raises(NoCommonVersionError, match="90 to 99"):
+            connection.version_for(MetadataRequest)
+
+    run(echo, body)
+
+
+def test_answers_find_their_requests_even_when_some_are_cancelled() -> None:
+    async def body(connection: Connection) -> None:
+        tasks = [asyncio.ensure_future(connection.call(beat(number))) for number in range(20)]
+        await asyncio.sleep(0)
+        for number in range(0, 20, 3):
+            tasks[number].cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        for number, answer in enumerate(done):
+            if number % 3:
+                assert answer.throttle_time_ms == number
+            else:
+                assert isinstance(answer, asyncio.CancelledError)
+        assert connection.in_flight == 0
+
+    run(echo, body)
+
+
+def test_long_answers() -> None:
+    async def long(request: HeartbeatRequest, correlation_id: int, writer: asyncio.StreamWriter) -> None:
+        response = ApiVersionsResponse(
+            api_keys=[ApiVersion(api_key=1, min_version=0, max_version=1)] * request.generation_id
+        )
+        writer.write(frame(ApiVersionsRequest.API_KEY, 0, correlation_id, response))
+
+    async def body(connection: Connection) -> None:
+        pending = []
+        for count in (100_000, 3, 30_000):
+            future = connection.send(beat(count))
+            connection._pending[-1].response = ApiVersionsResponse
+            connection._pending[-1].version = 0
+            pending.append((count, future))
+        for count, future in pending:
+            assert len((await future).api_keys) == count
+
+    run(long, body)
+
+
+def test_no_answer_in_time_ends_the_connection() -> None:
+    async def silent(request: HeartbeatRequest, correlation_id: int, writer: asyncio.StreamWriter) -> None:
+        pass
+
+    async def body(connection: Connection) -> None:
+        behind = connection.send(beat(2), timeout_ms=60_000)
+        with pytest.raises(RequestTimeoutError):
+            await connection.call(beat(1), timeout_ms=20)
+        with pytest.raises(ConnectionLostError):
+            await behind
+        assert connection.closed
+        with pytest.raises(ConnectionLostError):
+            connection.send(beat(3))
+
+    run(silent, body)
+
+
+GARBAGE = [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x04\0\0\0\x63", b"\0\0\0\x05\0\0\0\x02\0"]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_and_hang_ups_fail_what_waits(garbage: bytes) -> None:
+    async def broken(request: HeartbeatRequest, correlation_id: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(garbage)
+        await writer.drain()
+        writer.close()
+
+    async def body(connection: Connection) -> None:
+        with pytest.raises(ConnectionLostError):
+            await connection.call(beat(1))
+
+    run(broken, body)
+
+
+def test_nobody_there() -> None:
+    async def body() -> None:
+        with pytest.raises(ConnectionLostError, match=r"127\.0\.0\.1:1"):
+            await connect("127.0.0.1", 1)
+
+    asyncio.run(body())
