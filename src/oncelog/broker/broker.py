@@ -125,7 +125,9 @@ class Broker:
             await self._server.close()
         for task in tuple(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for creation in self._creating.values():
+            creation.cancel()
+        await asyncio.gather(*self._tasks, *self._creating.values(), return_exceptions=True)
         self.transactions.close()
         self.groups.close()
         clean = self.partitions.close()
@@ -216,7 +218,13 @@ class Broker:
         if service is self.groups:
             segment_bytes = self.config.offsets_topic_segment_bytes
         configs = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(segment_bytes)}
-        return await self.create_topic(name, partitions=service.partition_count, configs=configs)
+        try:
+            return await self.create_topic(name, partitions=service.partition_count, configs=configs)
+        except ProtocolError:
+            topic = self.metadata.topic(name)
+            if topic is None:
+                raise
+            return topic  # a user was quicker
 
     def _service_of(self, internal_topic: str) -> GroupService | TransactionService:
         assert internal_topic in INTERNAL_TOPICS

@@ -73,7 +73,7 @@ class FetchContext:
 
     def served(self, position: FetchPosition) -> None:
         """Moves a partition that gave records to the end, so that the others get their turn."""
-        if self.session is not None:
+        if self.session is not None and position.key in self.session.positions:  # nobody dropped it while we waited
             self.session.positions.move_to_end(position.key)
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from oncelog.cluster.tree import Create, Delete, NodeExistsError, NoNodeError, Tree, ensure
+from oncelog.cluster.tree import Create, Delete, NodeExistsError, NoNodeError, Tree, TreeError, ensure
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 TOPIC_NAME_MAX = 249
@@ -158,7 +158,7 @@ class Topics:
         return TopicInfo(name, parse_topic_id(node.topic_id), tuple(partitions), config.config)
 
     def write(self, topic: TopicInfo) -> None:
-        """Creates the topic in the tree, all of it or nothing; TOPIC_ALREADY_EXISTS."""
+        """Creates the topic in the tree, all of it or nothing; TOPIC_ALREADY_EXISTS, REQUEST_TIMED_OUT."""
         path = f"/brokers/topics/{topic.name}"
         assignment = {str(index): list(info.replicas) for index, info in enumerate(topic.partitions)}
         node = _TopicNode(assignment, topic_id_text(topic.topic_id))
@@ -176,9 +176,11 @@ class Topics:
         except NodeExistsError as error:
             message = f"topic {topic.name!r} already exists"
             raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, message) from error
+        except TreeError as error:
+            raise _not_now(error) from error
 
     def erase(self, topic: TopicInfo) -> None:
-        """Deletes the topic from the tree; UNKNOWN_TOPIC_OR_PARTITION."""
+        """Deletes the topic from the tree; UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT."""
         path = f"/brokers/topics/{topic.name}"
         changes: list[Delete] = []
         for index in range(topic.partition_count):
@@ -190,6 +192,8 @@ class Topics:
         except NoNodeError as error:
             message = f"topic {topic.name!r} does not exist"
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message) from error
+        except TreeError as error:
+            raise _not_now(error) from error
 
     def prepare(self) -> None:
         """Makes the tree's fixed nodes where they are missing."""
@@ -201,6 +205,11 @@ class Topics:
         if not self._tree.exists("/cluster/id"):
             self._tree.create("/cluster/id", msgspec.json.encode({"version": "1", "id": proposal}))
         return str(msgspec.json.decode(self._tree.get("/cluster/id").data, type=dict[str, str])["id"])
+
+
+def _not_now(error: TreeError) -> ProtocolError:
+    """What clients of Kafka are told when its controller does not answer: try again."""
+    return ProtocolError(ErrorCode.REQUEST_TIMED_OUT, f"the metadata cannot be written now: {error!r}")
 
 
 def assign(partitions: int, replication_factor: int, brokers: Sequence[int]) -> list[tuple[int, ...]]:

@@ -214,11 +214,17 @@ class SqliteTree:
                 self._connection.execute("COMMIT")
             except sqlite3.Error as error:
                 raise OutcomeUnknownError(str(error)) from error
+        except sqlite3.Error as error:  # a full disk, for one
+            self._roll_back()
+            raise UnavailableError(str(error)) from error
         except BaseException:
-            if self._connection.in_transaction:  # SQLite has ended it itself after some errors
-                self._connection.execute("ROLLBACK")
+            self._roll_back()
             raise
         self._dirty = True
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:  # SQLite has ended it itself after some errors
+            self._connection.execute("ROLLBACK")
 
     def _overdue(self) -> list[int]:
         # A lease that ends later than a fresh one would comes from before the machine's last start.

@@ -100,3 +100,12 @@ def test_only_news_is_told() -> None:
     assert told.changed(0, 6, 1, False)
     assert told.changed(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, False)
     assert told.changed(0, 6, 1, False)
+
+
+def test_a_partition_that_was_dropped_while_a_fetch_waited_is_served_all_the_same() -> None:
+    cache = Cache()
+    first = cache.begin(0, 0, position(0), position(1))
+    waiting = cache.begin(first.session_id, 1)
+    cache.begin(first.session_id, 2, forget=(0,))
+    waiting.served(waiting.positions[0])
+    assert partitions(cache.begin(first.session_id, 3)) == [1]

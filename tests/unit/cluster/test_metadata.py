@@ -1,8 +1,10 @@
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
 
 from oncelog.cluster.metadata import PartitionInfo, TopicInfo, Topics, assign, check_topic_name
+from oncelog.cluster.tree import Operation, UnavailableError
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
@@ -78,3 +80,27 @@ def test_assignment_goes_round_the_brokers() -> None:
     with pytest.raises(ProtocolError) as refused:
         assign(1, 2, [1])
     assert refused.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_a_tree_that_cannot_be_written_is_told_as_a_time_out() -> None:
+    class Away(MemoryTree):
+        away = False
+
+        def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
+            """Fails while it is away."""
+            if self.away:
+                raise UnavailableError("disk full")
+            super().multi(operations, session=session)
+
+    tree = Away(lambda: 0)
+    topics = Topics(tree)
+    topics.prepare()
+    topic = TopicInfo("t", UUID(int=5), (PartitionInfo(1, 0, (1,), (1,)),))
+    tree.away = True
+    for change in (topics.write, topics.erase):
+        with pytest.raises(ProtocolError, match="disk full") as caught:
+            change(topic)
+        assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+    tree.away = False
+    topics.write(topic)
+    topics.erase(topic)

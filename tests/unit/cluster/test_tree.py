@@ -21,6 +21,7 @@ from oncelog.cluster.tree import (
     SessionExpiredError,
     Set,
     Tree,
+    UnavailableError,
     ensure,
 )
 from oncelog.cluster.tree_memory import MemoryTree
@@ -320,4 +321,16 @@ def test_sqlite_from_several_threads(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert tree.children("/") == sorted(f"n{number}" for number in range(8))
+    tree.close()
+
+
+def test_sqlite_that_is_full_changes_nothing_and_says_so(tmp_path: Path) -> None:
+    path = str(tmp_path / "tree.db")
+    tree = SqliteTree(path)
+    tree._connection.execute("PRAGMA max_page_count = 20")
+    with pytest.raises(UnavailableError, match="full"):
+        tree.multi([Create("/a"), Create("/b", bytes(1_000_000))])
+    assert tree.children("/") == []
+    tree.create("/a")
+    assert tree.exists("/a")
     tree.close()
