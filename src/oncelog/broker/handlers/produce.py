@@ -12,6 +12,7 @@ from uuid import UUID
 
 from oncelog.cluster.metadata import INTERNAL_TOPICS
 from oncelog.cluster.replica import Replica
+from oncelog.net.server import BadFrameError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.produce import (
     PartitionProduceData,
@@ -69,7 +70,7 @@ Resolved = list[tuple[TopicProduceData, list[_Target]]]
 def handle(
     broker: Broker, request: ProduceRequest, ctx: RequestContext
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    """Each partition has its own error; with acks=0 there is no answer at all."""
+    """Each partition has its own error; with acks=0 there is no answer at all, and BadFrameError for any error."""
     if request.acks not in (ALL, 0, 1):
         error = ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
         return _refuse(broker, request, ctx, error)
@@ -223,7 +224,7 @@ def _append(
     if request.acks == 0:
         if failed is not None:
             # Nobody reads an answer: the closed connection makes the client look for the leader again.
-            raise failed
+            raise BadFrameError(f"produce with acks=0: {failed}") from failed
         return None
     return ProduceResponse(responses=responses)
 

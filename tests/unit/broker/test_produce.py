@@ -1,0 +1,36 @@
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.config import load
+from oncelog.broker.context import RequestContext
+from oncelog.broker.handlers.produce import handle
+from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.log.disk import OsDisk
+from oncelog.net.server import BadFrameError
+from oncelog.protocol.apis import ApiKey
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.protocol.records import Record, build_batch
+
+CONTEXT = RequestContext(ApiKey.PRODUCE, 9, 1, "", "", 1)
+
+
+def test_without_acknowledgement_an_error_closes_the_connection_and_is_no_fault_of_ours(tmp_path: Path) -> None:
+    def request(partition: int) -> ProduceRequest:
+        data = PartitionProduceData(index=partition, records=bytes(build_batch([Record(0, 1_000, b"k", b"v")])))
+        return ProduceRequest(acks=0, topic_data=[TopicProduceData(name="t", partition_data=[data])])
+
+    async def run() -> None:
+        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
+        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: 1_000)
+        await broker.start()
+        await broker.create_topic("t", partitions=1)
+        assert handle(broker, request(0), CONTEXT) is None
+        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+        with pytest.raises(BadFrameError, match="t-1 does not exist"):
+            handle(broker, request(1), CONTEXT)
+        await broker.stop()
+
+    asyncio.run(run())
