@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from oncelog.log.producer_state import (
     BatchMetadata,
@@ -17,6 +18,20 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import BatchHeader, assign_offsets
 
 logger = logging.getLogger(__name__)
+
+
+class AppendResult(NamedTuple):
+    """Where the batches are; ``append_time_ms`` is -1 unless the topic stamps them with the time of append.
+
+    A ``duplicate`` was in the log already: the offsets are those of then, ``append_time_ms`` its timestamp, and
+    nothing was written.
+    """
+
+    first_offset: int
+    last_offset: int
+    append_time_ms: int
+    duplicate: bool
+    log_start_offset: int
 
 
 class LogStatistics:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
-from oncelog.log.admission import Admission, LogStatistics, check_offsets, number
+from oncelog.log.admission import Admission, AppendResult, LogStatistics, check_offsets, number
 from oncelog.log.checkpoint import PARTITION_METADATA, encode_partition_metadata
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import Disk
@@ -27,20 +26,6 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import BatchHeader, build_control_batch
 
 __all__ = ["AppendResult", "Log", "LogStatistics", "Origin", "ProducerInfo"]
-
-
-class AppendResult(NamedTuple):
-    """Where the batches are; ``append_time_ms`` is -1 unless the topic stamps them with the time of append.
-
-    A ``duplicate`` was in the log already: the offsets are those of then, ``append_time_ms`` its timestamp, and
-    nothing was written.
-    """
-
-    first_offset: int
-    last_offset: int
-    append_time_ms: int
-    duplicate: bool
-    log_start_offset: int
 
 
 class Log:
@@ -71,7 +56,8 @@ class Log:
         self._admission = Admission(f"{topic}-{partition}", loaded.state)
         self._exists = loaded.exists
         self._failed = False
-        self._closed = False
+        self.closed = False
+        """Nothing is read or written any more."""
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.high_watermark = loaded.log_start_offset
@@ -278,7 +264,7 @@ class Log:
 
         NOT_LEADER_OR_FOLLOWER once the log is closed: its folder may be that of a new topic of the same name by now.
         """
-        if self._closed:
+        if self.closed:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self!r} is closed")
         if self._failed:
             raise ProtocolError(
@@ -437,7 +423,7 @@ class Log:
 
     def close(self) -> None:
         """Leave the files as a quick start needs them: indexes complete, producer snapshot at the end, synced."""
-        if self._closed:
+        if self.closed:
             return
         if self._exists:
             with self._storage("close"):
@@ -449,14 +435,9 @@ class Log:
 
     def discard(self) -> None:
         """Close a log whose files are going to be removed, or are complete: nothing is written any more."""
-        self._closed = True
+        self.closed = True
         for segment in self._segments:
             segment.close()
-
-    @property
-    def closed(self) -> bool:
-        """Whether the log was closed."""
-        return self._closed
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         """Drop everything at and beyond ``offset`` (a follower that diverged); return whether there was any."""
