@@ -10,10 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from spark.explorer.explorer import KINDS, SINK, Bounds, Explorer, Rules, Sink
+from oncelog.spark.commit.steps import Sink
+from spark.explorer.explorer import Explorer
 from spark.explorer.kafka import Cluster
 from spark.explorer.mutants import MUTANTS, Mutant
 from spark.explorer.walks import walk
+from spark.explorer.worlds import KINDS, SINK, Bounds, Rules
 
 MOST_STATES = 3_000_000
 

@@ -11,7 +11,7 @@ from oncelog.spark.commit.names import Attempt, task_id
 from oncelog.spark.commit.record import Owner
 from oncelog.spark.commit.steps import commit_all, verify_all, write_record
 from oncelog.spark.commit.task import Prepared
-from spark.explorer.explorer import Rules
+from spark.explorer.worlds import Rules
 
 
 class Mutant(NamedTuple):

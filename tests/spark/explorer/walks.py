@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import time
 
-from spark.explorer.explorer import Explorer, Report
+from spark.explorer.explorer import Explorer
+from spark.explorer.worlds import Report
 
 
 def walk(explorer: Explorer, seed: int, number: int) -> Report:
