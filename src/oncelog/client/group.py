@@ -98,13 +98,15 @@ class Membership:
         instance_id: str | None = None,
         session_timeout_ms: int = 45_000,
         rebalance_timeout_ms: int = 300_000,
-        strategy: str = "range",
+        strategies: Sequence[str] = ("range", "roundrobin"),
     ) -> None:
         self.group_id = group_id
         self.instance_id = instance_id
         self.session_timeout_ms = session_timeout_ms
         self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.strategy = strategy
+        self.strategies = strategies
+        """What we could divide by, best first; the group takes one that all its members know."""
+        self.chosen = strategies[0]
         self.state = State.UNJOINED
         self.member_id = ""
         self.generation_id = NO_GENERATION
@@ -147,8 +149,9 @@ class Membership:
             protocol_type=PROTOCOL_TYPE,
             protocols=[
                 JoinGroupRequestProtocol(
-                    name=self.strategy, metadata=schema.encode_versioned(subscription, SUBSCRIPTION_VERSION)
+                    name=strategy, metadata=schema.encode_versioned(subscription, SUBSCRIPTION_VERSION)
                 )
+                for strategy in self.strategies
             ],
         )
 
@@ -158,6 +161,7 @@ class Membership:
         if code is ErrorCode.NONE:
             self.generation_id, self.member_id = response.generation_id, response.member_id
             self.state = State.SYNCING
+            self.chosen = response.protocol_name or self.chosen
             self.members = {}
             if response.leader == response.member_id and not response.skip_assignment:
                 self.members = {member.member_id: _subscribed(member.metadata) for member in response.members}
@@ -171,7 +175,7 @@ class Membership:
         """Fetch the assignment; the leader hands it out, given the number of `partitions` by topic."""
         assignments = []
         if self.members:
-            divided = ASSIGNORS[self.strategy](partitions, self.members)
+            divided = ASSIGNORS[self.chosen](partitions, self.members)
             assignments = [
                 SyncGroupRequestAssignment(member_id=member, assignment=_encode_assignment(found))
                 for member, found in divided.items()
@@ -182,7 +186,7 @@ class Membership:
             member_id=self.member_id,
             group_instance_id=self.instance_id,
             protocol_type=PROTOCOL_TYPE,
-            protocol_name=self.strategy,
+            protocol_name=self.chosen,
             assignments=assignments,
         )
 

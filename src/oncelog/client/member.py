@@ -35,7 +35,7 @@ class Member:
             instance_id=options["group_instance_id"],
             session_timeout_ms=options["session_timeout_ms"],
             rebalance_timeout_ms=options["max_poll_interval_ms"],
-            strategy=options["partition_assignment_strategy"],
+            strategies=options["partition_assignment_strategy"],
         )
         self._interval = options["heartbeat_interval_ms"] / 1000
         self._poll_interval = options["max_poll_interval_ms"] / 1000

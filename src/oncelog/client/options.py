@@ -61,6 +61,16 @@ def _choice(*choices: str) -> Callable[[Any], str]:
     return read
 
 
+def _choices(*choices: str) -> Callable[[Any], tuple[str, ...]]:
+    def read(value: Any) -> tuple[str, ...]:
+        found = tuple(item.strip() for item in value.split(",")) if isinstance(value, str) else tuple(value)
+        if not found or not set(found) <= set(choices):
+            raise ValueError(f"it must be one or more of {', '.join(choices)}")
+        return found
+
+    return read
+
+
 def _acks(value: Any) -> int:
     found = {"all": -1, "-1": -1, "0": 0, "1": 1}.get(str(value))
     if found is None:
@@ -123,7 +133,7 @@ CONSUMER: dict[str, Option] = COMMON | {
     "max_partition_fetch_bytes": Option(1_048_576, _integer(0, MAX_INT)),
     "max_poll_interval_ms": Option(300_000, _integer(1, MAX_INT)),
     "max_poll_records": Option(500, _integer(1, MAX_INT)),
-    "partition_assignment_strategy": Option("range", _choice("range", "roundrobin")),
+    "partition_assignment_strategy": Option(("range", "roundrobin"), _choices("range", "roundrobin")),
     "session_timeout_ms": Option(45_000, _integer(1, MAX_INT)),
 }
 ADMIN: dict[str, Option] = COMMON
