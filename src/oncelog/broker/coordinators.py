@@ -21,7 +21,7 @@ from oncelog.protocol.records import (
     decode_records,
     iter_batches,
 )
-from oncelog.protocol.schema import DecodeError, encode_versioned
+from oncelog.protocol.schema import encode_versioned
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
@@ -210,7 +210,7 @@ class CoordinatorShell(Generic[S]):
             if partition not in self._shards and self.broker.partitions.leads(self.topic, partition):
                 try:
                     self.load_partition(partition)
-                except (ProtocolError, DecodeError) as error:
+                except (ProtocolError, ValueError) as error:  # the disk, or records that no coordinator wrote
                     self.broker.log.error("cannot load the coordinator of %s-%d: %s", self.topic, partition, error)
                 await asyncio.sleep(0)
 

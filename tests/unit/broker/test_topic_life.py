@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,15 +15,17 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.config import load
 from oncelog.broker.context import RequestContext
+from oncelog.broker.handlers.add_offsets_to_txn import handle as add_offsets_to_txn
 from oncelog.broker.handlers.find_coordinator import handle as find_coordinator
 from oncelog.cluster.metadata import INTERNAL_TOPICS
 from oncelog.cluster.replica import Replica
-from oncelog.cluster.tree import Tree
+from oncelog.cluster.tree import Create, Operation, Tree, UnavailableError
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
 from oncelog.log.log import Origin
 from oncelog.log.retention import apply_retention
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -212,6 +214,27 @@ def test_an_internal_topic_that_a_user_creates_has_its_coordinators(house: House
         found = await find_coordinator(broker, FindCoordinatorRequest(key="a", key_type=1), context)
         assert found.error_code == ErrorCode.NONE
         assert [partition for partition, _ in broker.transactions.shell.shards()] == [0, 1]
+
+    house.live(life)
+
+
+def test_who_needs_an_internal_topic_that_cannot_be_made_is_told_to_come_again(house: House) -> None:
+    class Full(MemoryTree):
+        def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
+            """Takes no more topics."""
+            if any(isinstance(change, Create) and "__" in change.path for change in operations):
+                raise UnavailableError("disk full")
+            super().multi(operations, session=session)
+
+    house.tree = Full(lambda: NOW)
+
+    async def life(broker: Broker) -> None:
+        context = RequestContext(10, 3, 1, "", "", 1)
+        found = await find_coordinator(broker, FindCoordinatorRequest(key="a", key_type=1), context)
+        assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        request = AddOffsetsToTxnRequest(transactional_id="a", producer_id=1, producer_epoch=0, group_id="g")
+        added = await add_offsets_to_txn(broker, request, context)
+        assert added.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     house.live(life)
 

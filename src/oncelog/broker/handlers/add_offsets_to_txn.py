@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oncelog.coordinator.partitioning import partition_for
-from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 if TYPE_CHECKING:
@@ -18,7 +18,11 @@ _KNOWS_PRODUCER_FENCED = 2
 
 async def handle(broker: Broker, request: AddOffsetsToTxnRequest, ctx: RequestContext) -> AddOffsetsToTxnResponse:
     """Only clients of transaction.version 0 and 1 send it; the others' TxnOffsetCommit adds the partition."""
-    topic = await broker.ensure_internal_topic(_CONSUMER_OFFSETS)
+    try:
+        topic = await broker.ensure_internal_topic(_CONSUMER_OFFSETS)
+    except ProtocolError as error:
+        broker.log.warning("cannot make %s: %s", _CONSUMER_OFFSETS, error)
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     partition = _CONSUMER_OFFSETS, partition_for(request.group_id, topic.partition_count)
     errors = await broker.transactions.add_partitions(
         request.transactional_id,
@@ -28,7 +32,7 @@ async def handle(broker: Broker, request: AddOffsetsToTxnRequest, ctx: RequestCo
         verify_only=False,
         client_version=0,
     )
-    error = errors[partition]
-    if error is ErrorCode.PRODUCER_FENCED and ctx.api_version < _KNOWS_PRODUCER_FENCED:
-        error = ErrorCode.INVALID_PRODUCER_EPOCH
-    return AddOffsetsToTxnResponse(error_code=error)
+    code = errors[partition]
+    if code is ErrorCode.PRODUCER_FENCED and ctx.api_version < _KNOWS_PRODUCER_FENCED:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    return AddOffsetsToTxnResponse(error_code=code)

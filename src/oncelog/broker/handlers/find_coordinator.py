@@ -15,6 +15,7 @@ from oncelog.protocol.messages.find_coordinator import (
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.broker.context import RequestContext
+    from oncelog.cluster.metadata import TopicInfo
 
 _BATCHED_SINCE = 4
 _TOPICS = {0: "__consumer_offsets", 1: "__transaction_state"}
@@ -43,7 +44,7 @@ async def _find(broker: Broker, key_type: int, key: str) -> Coordinator:
         topic_name = _TOPICS.get(key_type)
         if topic_name is None:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"coordinators of type {key_type} are not known here")
-        topic = await broker.ensure_internal_topic(topic_name)
+        topic = await _topic(broker, topic_name)
         leader = topic.partitions[partition_for(key, topic.partition_count)].leader
         if leader != broker.node_id:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {leader} is not known here")
@@ -52,3 +53,10 @@ async def _find(broker: Broker, key_type: int, key: str) -> Coordinator:
             key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=str(error)
         )
     return Coordinator(key=key, node_id=leader, host=broker.advertised_host, port=broker.advertised_port)
+
+
+async def _topic(broker: Broker, name: str) -> TopicInfo:
+    try:
+        return await broker.ensure_internal_topic(name)
+    except ProtocolError as error:  # whatever it is, clients know this one, and come again
+        raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"cannot make {name}: {error}") from error
