@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 import data
 import pandas as pd
 import pyarrow as pa
+from rich import box
 from rich.table import Table
 
 from oncelog import Consumer
@@ -112,8 +113,12 @@ def results(brokers: str) -> list[Result]:
 
 def table(found: Sequence[Result]) -> Table:
     """The closing table."""
-    shown = Table("topic", "in", "out", "lost", "duplicated", "different", "", title="compared with pandas")
+    shown = Table(title="every flight exactly once? compared with pandas", box=box.SIMPLE_HEAD)
+    shown.add_column("topic", no_wrap=True)
+    for title in ("in", "out", "lost", "duplicated", "wrong"):
+        shown.add_column(title, justify="right", no_wrap=True)
+    shown.add_column("", no_wrap=True)
     for result in found:
-        verdict = "[green]exactly once[/]" if result.right else "[bold red]WRONG[/]"
+        verdict = "[green]right[/]" if result.right else "[bold red]WRONG[/]"
         shown.add_row(result.topic, *(f"{number:,}" for number in result[1:]), verdict)
     return shown

