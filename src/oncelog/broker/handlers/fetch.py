@@ -169,8 +169,9 @@ async def _wait_then_read(
             return True
         return sum(replica.bytes_appended for replica in replicas) - appended >= missing
 
-    deadline = broker.now_ms() + request.max_wait_ms
-    while await wait_until(ready, replicas, max(0, deadline - broker.now_ms())):
+    now_s = broker.loop.time  # the wall clock may be set back, and the answer would be late by as much
+    deadline_s = now_s() + request.max_wait_ms / 1000
+    while await wait_until(ready, replicas, max(0, int((deadline_s - now_s()) * 1000))):
         reads = _read_all(broker, request, context)
         if _enough(reads, request.min_bytes):
             return _response(context, reads)
