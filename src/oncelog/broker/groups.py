@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -21,6 +20,7 @@ from oncelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetC
 from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from oncelog.protocol.records import NO_SEQUENCE
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
@@ -31,10 +31,6 @@ CONSUMER_OFFSETS = "__consumer_offsets"
 _IMPLICIT_ADD_SINCE = 5
 """From this version of TxnOffsetCommit on, the partition joins the transaction by it (KIP-890)."""
 _ABORTABLE_SINCE = 4
-NO_SEQUENCE = -1
-"""Coordinators' records are not numbered."""
-_ADD_RETRY_MS = 20
-_ADD_RETRY_MAX_MS = 100
 
 # What a log says of an append, as a group's member understands it (`CoordinatorOperationExceptionHelper`).
 _OPERATION_ERRORS = {
@@ -178,17 +174,10 @@ class GroupService:
         if guard is None:
             return None
         partition = CONSUMER_OFFSETS, home
-        waited_ms = 0
-        while True:
-            results = await self._broker.transactions.add_partitions(
-                transactional_id, *producer, [partition], verify_only=not implicit
-            )
-            code = results[partition]
-            concurrent = code is ErrorCode.CONCURRENT_TRANSACTIONS
-            if not (implicit and concurrent and waited_ms < _ADD_RETRY_MAX_MS):
-                break
-            await asyncio.sleep(_ADD_RETRY_MS / 1000)  # the former transaction's markers are on their way
-            waited_ms += _ADD_RETRY_MS
+        results = await self._broker.transactions.confirm(
+            transactional_id, *producer, [partition], implicit=implicit
+        )
+        code = results[partition]
         if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
             code = ErrorCode.INVALID_TXN_STATE
         if code is not ErrorCode.NONE:

@@ -44,6 +44,10 @@ TRANSACTION_VERSION = 2
 
 _BACKOFF_MS = 20
 _MAX_BACKOFF_MS = 1000
+_ADD_RETRY_MS = 20
+_ADD_RETRY_MAX_MS = 100
+"""How often and how long a CONCURRENT_TRANSACTIONS of an implicit add is retried here (Kafka's
+`add.partitions.to.txn.retry.backoff.ms` and its maximum)."""
 
 Partition = tuple[str, int]
 
@@ -187,6 +191,31 @@ class TransactionService:
         except ProtocolError as error:
             code = _coordinator_error(error)
         return dict.fromkeys(wanted, code)
+
+    async def confirm(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Iterable[Partition],
+        *,
+        implicit: bool,
+    ) -> dict[Partition, ErrorCode]:
+        """Whether the partitions are in the transaction, before records are appended; `implicit` (KIP-890) adds them.
+
+        Waits a little while the markers of the producer's former transaction are on their way.
+        """
+        wanted = tuple(partitions)
+        waited_ms = 0
+        while True:
+            results = await self.add_partitions(
+                transactional_id, producer_id, producer_epoch, wanted, verify_only=not implicit
+            )
+            concurrent = ErrorCode.CONCURRENT_TRANSACTIONS in results.values()
+            if not (implicit and concurrent and waited_ms < _ADD_RETRY_MAX_MS):
+                return results
+            await asyncio.sleep(_ADD_RETRY_MS / 1000)
+            waited_ms += _ADD_RETRY_MS
 
     def list_transactions(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
         """Those of this broker's coordinators that pass the filters."""

@@ -5,7 +5,6 @@ A request without transactional batches is answered without a task or a wait: on
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -34,10 +33,6 @@ _NO_TOPIC_ID = UUID(int=0)
 _WITH_GENERIC_ERROR = 11  # TRANSACTION_ABORTABLE (KIP-890, part 1)
 _WITH_IMPLICIT_ADD = 12  # the produce request itself adds the partition (KIP-890, part 2)
 _ADMIN_CLIENT_ID = "__admin_client"
-_ADD_RETRY_MS = 20
-_ADD_RETRY_MAX_MS = 100
-"""How often and how long a CONCURRENT_TRANSACTIONS of an implicit add is retried here (Kafka's
-`add.partitions.to.txn.retry.backoff.ms` and its maximum)."""
 
 # What clients that do not know the coordinator's own error are told, so that they try again (as Kafka does).
 _AS_NOT_ENOUGH_REPLICAS = frozenset(
@@ -172,16 +167,9 @@ async def _verify_then_append(
             target.verified = True
         return _append(broker, request, ctx, resolved)
     names = [(target.topic, target.data.index) for target in targets]
-    waited_ms = 0
-    while True:
-        results = await broker.transactions.add_partitions(
-            request.transactional_id, producer_id, epoch, names, verify_only=not implicit
-        )
-        concurrent = ErrorCode.CONCURRENT_TRANSACTIONS in results.values()
-        if not (implicit and concurrent and waited_ms < _ADD_RETRY_MAX_MS):
-            break
-        await asyncio.sleep(_ADD_RETRY_MS / 1000)
-        waited_ms += _ADD_RETRY_MS
+    results = await broker.transactions.confirm(
+        request.transactional_id, producer_id, epoch, names, implicit=implicit
+    )
     for target in targets:
         code = results[target.topic, target.data.index]
         target.verified = code == ErrorCode.NONE
