@@ -9,7 +9,7 @@ from oncelog.coordinator.groups.config import GroupConfig
 from oncelog.coordinator.groups.group import Group
 from oncelog.coordinator.groups.member import Member
 from oncelog.coordinator.groups.states import GroupState
-from oncelog.coordinator.transactions.timers import Deadlines
+from oncelog.coordinator.timers import Deadlines
 from oncelog.protocol.schema import Message
 
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers, Reply
+from oncelog.coordinator.timers import Deadlines
 from oncelog.coordinator.transactions import decisions
 from oncelog.coordinator.transactions.markers import Outcome, marker_outcome
 from oncelog.coordinator.transactions.records import tombstone, transaction_of, transaction_record
 from oncelog.coordinator.transactions.states import TransactionState
-from oncelog.coordinator.transactions.timers import Deadlines
 from oncelog.coordinator.transactions.transaction import (
     NO_EPOCH,
     NO_PRODUCER_ID,
