@@ -117,6 +117,7 @@ class Membership:
         """Membership ended without our doing: partitions may be somebody else's already, do not commit."""
         self.members: dict[str, list[str]] = {}
         """Topics by member, known to the leader only, between join and sync."""
+        self._settled = GroupMetadata(group_id, group_instance_id=instance_id)
 
     @property
     def leading(self) -> bool:
@@ -124,8 +125,11 @@ class Membership:
         return self.state is State.SYNCING and bool(self.members)
 
     def metadata(self) -> GroupMetadata:
-        """What commits and transactions carry."""
-        return GroupMetadata(self.group_id, self.generation_id, self.member_id, self.instance_id)
+        """What commits and transactions carry: who we were when the assignment was made, also after that has ended.
+
+        Without generation and member the coordinator would take offsets from anybody, a zombie too (KIP-447).
+        """
+        return self._settled
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Read these topics from the next join on."""
@@ -196,6 +200,7 @@ class Membership:
         if code is ErrorCode.NONE:
             self.assignment = decode_assignment(response.assignment)
             self.state = State.STABLE
+            self._settled = GroupMetadata(self.group_id, self.generation_id, self.member_id, self.instance_id)
             self.needs_join = self.lost = False
             return Next.GO_ON
         return self._failed(code, "SyncGroup")
