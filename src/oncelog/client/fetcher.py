@@ -14,6 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from oncelog.client.batch import TopicPartition
+from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 from oncelog.protocol.records import BatchHeader, check_crc, decode_control, decode_records, iter_batches
 from oncelog.protocol.schema import NO_UUID
@@ -137,19 +138,36 @@ class Fetched:
         self._aborting: set[int] = set()
         self._records: deque[ConsumerRecord] = deque()
         self._after = position
+        self._damage: ProtocolError | None = None
         self.end = end_of(self.raw, position)
 
     def take(self, count: int) -> list[ConsumerRecord]:
-        """Up to `count` more records. ProtocolError for a damaged batch."""
+        """Up to `count` more records. ProtocolError, each time, when a damaged batch is what comes next."""
         found: list[ConsumerRecord] = []
         while len(found) < count:
-            if not self._records and not self._next_batch():
+            if not self._records and not self._decode_next():
                 break
             records = self._records
             while records and len(found) < count:
                 found.append(records.popleft())
             self.position = records[0].offset if records else self._after
+        if not found and self._damage is not None:
+            raise self._damage
         return found
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a damaged batch has been met: it is not over with what `take` gave."""
+        return self._damage is not None
+
+    def _decode_next(self) -> bool:
+        """`_next_batch`, but damage stays where it is, and is raised only when nothing lies before it."""
+        if self._damage is None:
+            try:
+                return self._next_batch()
+            except ProtocolError as error:
+                self._damage = error
+        return False
 
     def _next_batch(self) -> bool:
         """Decode the next batch that has records to be seen; the position passes those that have none."""
@@ -187,10 +205,17 @@ class Fetched:
 
 
 def end_of(raw: bytes | bytearray | memoryview, position: int) -> int:
-    """The offset behind the last whole batch; `position` if there is none."""
-    for header, _ in iter_batches(raw, partial_ok=True):
-        position = max(position, header.next_offset)
-    return position
+    """The offset behind the last whole batch before damage, `position` if there is none. ProtocolError if the first
+    one is damaged.
+    """
+    after = position
+    try:
+        for header, _ in iter_batches(raw, partial_ok=True):
+            after = max(after, header.next_offset)
+    except ProtocolError:
+        if after == position:
+            raise
+    return after
 
 
 class PartitionState:

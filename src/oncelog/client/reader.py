@@ -262,7 +262,12 @@ class Reader:
         found: list[ConsumerRecord] = []
 
         def take(tp: TopicPartition, state: PartitionState) -> bool:
-            found.extend(self._take(tp, state, count - len(found)))
+            try:
+                found.extend(self._take(tp, state, count - len(found)))
+            except errors.KafkaError:
+                if not found:
+                    raise
+                return True  # what the other partitions gave comes first: the damage is still there at the next poll
             return len(found) >= count
 
         await self._collect(timeout_ms, take, lambda: bool(found))
@@ -312,8 +317,10 @@ class Reader:
         left = max(limit - self.loop.time(), 1.0) * 1000
         try:
             await self.find_positions(left)
-        except (errors.TimedOutError, errors.ConnectionFailedError):
-            return  # the next poll tries again
+        except errors.UnknownTopicError:
+            raise
+        except errors.RetriableError:
+            return  # no leader, or a transaction holds the group's offsets: the next poll tries again
 
     def _take_ready(self, take: Callable[[TopicPartition, PartitionState], bool]) -> None:
         for tp in list(self._ready):
@@ -340,11 +347,9 @@ class Reader:
             except ProtocolError as error:
                 if found:
                     break
-                raise errors.error_for(
-                    error.code, f"{tp[0]}-{tp[1]} at offset {fetched.position}: {error}; seek past it to go on"
-                ) from error
+                raise _damage(tp, fetched.position, error) from error
             state.consumed = fetched.position
-            if len(found) < count:
+            if len(found) < count and not fetched.damaged:
                 state.buffered.popleft()
         return found
 
@@ -424,7 +429,7 @@ class Reader:
         finally:
             self._fetching.discard(node)
             self.notify()
-        if not self.closed:
+        if not self.closed and self._failure is None:  # an error is raised by the next poll, which fetches again
             self._fetch()
 
     def _take_response(
@@ -457,13 +462,17 @@ class Reader:
             if item.records is None or not len(item.records):
                 return
             assert state.position is not None
-            fetched = Fetched(
-                tp,
-                item,
-                state.position,
-                committed_only=self.isolation == READ_COMMITTED,
-                check_crcs=self.options["check_crcs"],
-            )
+            try:
+                fetched = Fetched(
+                    tp,
+                    item,
+                    state.position,
+                    committed_only=self.isolation == READ_COMMITTED,
+                    check_crcs=self.options["check_crcs"],
+                )
+            except ProtocolError as error:
+                self._failure = _damage(tp, state.position, error)
+                return
             after = fetched.end
             if after > state.position:
                 state.position = after
@@ -505,6 +514,10 @@ class Reader:
             for task in list(self._tasks):
                 task.cancel()
             await self.cluster.close()
+
+
+def _damage(tp: TopicPartition, offset: int, error: ProtocolError) -> errors.KafkaError:
+    return errors.error_for(error.code, f"{tp[0]}-{tp[1]} at offset {offset}: {error}; seek past it to go on")
 
 
 async def _told(listener: Listener, partitions: list[TopicPartition]) -> None:

@@ -127,8 +127,8 @@ def _milliseconds(column: Any) -> Any:
 
 def decode(reader: Reader, raw: list[Raw], *, include_headers: bool) -> pa.Table:
     """One table of what was fetched; the reader's positions move behind it."""
-    tables = []
-    for fetched, start in raw:
+    tables: list[pa.Table] = []
+    for index, (fetched, start) in enumerate(raw):
         topic, partition = fetched.tp
         aborted = None if fetched.aborted is None else [(pid, first) for first, pid in fetched.aborted]
         try:
@@ -142,6 +142,9 @@ def decode(reader: Reader, raw: list[Raw], *, include_headers: bool) -> pa.Table
                 check_crcs=reader.options["check_crcs"],
             )
         except ProtocolError as error:
+            _go_back(reader, raw[index:])
+            if tables:
+                break  # what lies before it comes first: the damage is still there at the next poll
             raise errors.error_for(error.code, f"{topic}-{partition} behind offset {start}: {error}") from error
         state = reader.states.get(fetched.tp)
         if state is not None:
@@ -150,3 +153,11 @@ def decode(reader: Reader, raw: list[Raw], *, include_headers: bool) -> pa.Table
     if not tables:
         return (SCHEMA_WITH_HEADERS if include_headers else SCHEMA).empty_table()
     return pa.concat_tables(tables)
+
+
+def _go_back(reader: Reader, raw: list[Raw]) -> None:
+    """What was taken and not given to the user is read again."""
+    for fetched, start in reversed(raw):
+        state = reader.states.get(fetched.tp)
+        if state is not None:
+            state.seek(start)

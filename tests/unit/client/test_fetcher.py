@@ -122,3 +122,25 @@ def test_lag_counts_to_what_can_be_read() -> None:
     state.seek(3)
     state.high_watermark, state.last_stable_offset = 10, 5
     assert (state.lag(committed_only=True), state.lag(committed_only=False)) == (2, 7)
+
+
+def damaged(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+def test_damage_loses_nothing_before_it_and_is_not_stepped_over() -> None:
+    records = batch(0, [b"a"]) + damaged(batch(1, [b"b"])) + batch(2, [b"c"])
+    taking = fetched(committed_only=False, records=records)
+    assert [record.value for record in taking.take(10)] == [b"a"]
+    assert taking.damaged
+    for _ in range(2):
+        with pytest.raises(ProtocolError):
+            taking.take(10)
+        assert taking.position == 1
+
+
+def test_a_malformed_batch_ends_what_was_fetched_unless_it_is_the_first() -> None:
+    malformed = batch(1, [b"b"])[:16] + b"\x09" + batch(1, [b"b"])[17:]
+    assert fetched(committed_only=False, records=batch(0, [b"a"]) + malformed).end == 1
+    with pytest.raises(ProtocolError):
+        fetched(committed_only=False, position=1, records=malformed)
