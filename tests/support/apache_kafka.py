@@ -91,7 +91,8 @@ class ApacheKafka:
         directory.mkdir(parents=True, exist_ok=True)
         self._config = directory / "server.properties"
         self._config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # The first byte keeps it from beginning with "-", which the tool would take for an option.
+        cluster_id = urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._config)
         self.start()
 
