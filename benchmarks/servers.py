@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
     arguments = parser.parse_args()
     rounds, scale = (1, 0.2) if arguments.quick else (arguments.rounds, 1.0)
-    console = Console()
+    console = Console(width=110)
     console.print(f"Apache Kafka from {kafka_libs()}, {platform.platform()}, Python {platform.python_version()}")
     values: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in ROUNDS}
     for number in range(rounds):
