@@ -120,6 +120,8 @@ class ClusterClient:
         for connection in self._connections.values():
             connection.close()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in self._connections.values():  # some may have been made while we waited
+            connection.close()
         self._connections.clear()
 
     # -- connections ----------------------------------------------------------------------------------------------
@@ -169,8 +171,8 @@ class ClusterClient:
 
     async def _any_connection(self) -> Connection:
         """A connection to whichever broker answers: known ones first, then the bootstrap addresses."""
-        for connection in self._connections.values():
-            if not connection.closed:
+        for (_, purpose), connection in self._connections.items():
+            if not purpose and not connection.closed:  # behind a waiting fetch or join it would wait as well
                 return connection
         if self._closed:
             raise errors.UsageError("the client is closed")

@@ -13,6 +13,7 @@ import contextlib
 import socket
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from oncelog.protocol.apis import ApiKey, messages
@@ -87,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_size = self._got = 0
         self._error: ConnectionLostError | None = None
         self._writable: asyncio.Future[None] | None = None
+        self._on_writable: set[Callable[[], object]] = set()
         self.address = ""
         self.versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
@@ -207,6 +209,13 @@ class Connection(asyncio.BufferedProtocol):
         waiter, self._writable = self._writable, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+        callbacks, self._on_writable = self._on_writable, set()
+        for callback in callbacks:
+            callback()
+
+    def on_writable(self, callback: Callable[[], object]) -> None:
+        """Call back once when it is not `congested` any more, or lost."""
+        self._on_writable.add(callback)
 
     @property
     def congested(self) -> bool:
@@ -309,6 +318,7 @@ async def connect(
         connection.close("no answer")
         raise RequestTimeoutError(f"{connection.address}: no connection in {connect_timeout_ms} ms") from None
     except ConnectionLostError:
+        connection.close()  # it may be open: a broker that answers with an error, or not as a broker would
         raise
     except OSError as error:
         raise ConnectionLostError(f"{connection.address}: {error.strerror or error}") from error

@@ -179,3 +179,26 @@ def test_nobody_there() -> None:
             await connect("127.0.0.1", 1)
 
     asyncio.run(body())
+
+
+def test_a_broker_that_refuses_at_the_beginning_is_hung_up_on() -> None:
+    async def body() -> None:
+        hung_up = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            header, _ = decode_request_header(memoryview(await reader.readexactly(size)))
+            refusal = ApiVersionsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, api_keys=[])
+            writer.write(frame(header.api_key, header.api_version, header.correlation_id, refusal))
+            await reader.read()
+            hung_up.set()
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        with pytest.raises(ConnectionLostError, match="CLUSTER_AUTHORIZATION_FAILED"):
+            await connect("127.0.0.1", server.sockets[0].getsockname()[1])
+        await asyncio.wait_for(hung_up.wait(), 10)
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(body())
