@@ -96,11 +96,9 @@ class Accumulator:
             self._too_large(size + HEADER_SIZE)
         if self.used + size + HEADER_SIZE > self._memory:
             return None
-        if queue is None:
-            queue = self._queues[tp] = deque()
         batch = Batch(tp, self._new_delivery(tp), now_ms, self._codec, self._level)
-        self._enter(queue, batch)
-        index = batch.append(key, value, timestamp, headers)
+        index = batch.append(key, value, timestamp, headers)  # before it is entered: a wrong type leaves nothing here
+        self._enter(self._queues.setdefault(tp, deque()), batch)
         self.used += batch.size
         return batch, index, True
 

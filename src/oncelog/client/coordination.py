@@ -278,7 +278,7 @@ def _fatal(error: errors.KafkaError) -> errors.KafkaError:
 
 def _succeeded(manager: TransactionManager, step: Step, response: Message) -> None:
     if isinstance(response, InitProducerIdResponse):
-        if manager.doubted is not None:
+        if manager.doubted is not None or manager.state is State.ABORTING:
             manager.timed_out(response.producer_id, response.producer_epoch)
         elif manager.transactional:
             manager.initialized(response.producer_id, response.producer_epoch)

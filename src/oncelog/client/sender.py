@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from operator import index as index_of
 from typing import Any
 
 from oncelog import errors
@@ -103,8 +104,7 @@ class Sender:
         """Add a record; None if it has to wait, for metadata or memory. KafkaError, UsageError."""
         count = self.counts.get(topic)
         if count is None or self.closed:
-            if self.closed:
-                raise errors.UsageError("the producer is closed")
+            self._check_open()
             return None
         if partition is None:
             partition = self.partitioner(topic, key, value, count)
@@ -113,7 +113,10 @@ class Sender:
         tp = (topic, partition)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
+        elif not 0 <= index_of(timestamp) < 1 << 62:
+            raise errors.UsageError(f"timestamp = {timestamp}: it is in ms since the epoch, and not negative")
         with self.lock:
+            self._check_open()  # again: closing fails what is there, and this would come behind it
             if self.manager is not None:
                 self.manager.may_append(tp)
             added = self.accumulator.append(tp, key, value, timestamp, headers, self.now_ms())
@@ -127,14 +130,17 @@ class Sender:
 
     def append_encoded(self, tp: TopicPartition, data: bytes | bytearray) -> Batch | None:
         """Add a batch that is encoded already; None while memory is used up."""
-        if self.closed:
-            raise errors.UsageError("the producer is closed")
         with self.lock:
+            self._check_open()
             if self.manager is not None:
                 self.manager.may_append(tp)
             batch = self.accumulator.add_encoded(tp, data, self.now_ms())
         self.wake()
         return batch
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise errors.UsageError("the producer is closed")
 
     def wait_for_memory(self, timeout: float) -> bool:
         """Block (not the loop's own thread) until some memory is freed; False when time is up."""
@@ -186,12 +192,11 @@ class Sender:
                 _unnumbered if manager is None else manager.assign,
                 mute=self._max_in_flight == 1,
             )
-            requests = {node: [(b, b.wire()) for b in batches] for node, batches in drained.by_node.items()}
         for outcome in outcomes:
             outcome()
         if outcomes:
             self._changed()
-        for node, batches in requests.items():
+        for node, batches in drained.by_node.items():
             self._send(node, batches)
         for topic in drained.unknown:
             self._refresh(topic)
@@ -270,7 +275,10 @@ class Sender:
                 self._connecting.add(node)
                 self._spawn(self._connect(node))
             return False
-        return not connection.congested
+        if connection.congested:
+            connection.on_writable(self.wake)
+            return False
+        return True
 
     async def _connect(self, node: int) -> None:
         backoff = Backoff(*self._backoff)
@@ -289,14 +297,13 @@ class Sender:
             self._connecting.discard(node)
             self.wake()
 
-    def _send(self, node: int, batches: list[tuple[Batch, bytearray]]) -> None:
+    def _send(self, node: int, sent: list[Batch]) -> None:
         connection = self.cluster.open_connection(node, "produce")
-        sent = [batch for batch, _ in batches]
         try:
             if connection is None:
                 raise ConnectionLostError(f"broker {node} hung up")
             request, version = produce.build(
-                batches, self.cluster.topology, connection, self.options, self.manager
+                [(batch, batch.wire()) for batch in sent], self.cluster.topology, connection, self.options, self.manager
             )
             if self._acks == 0:
                 connection.send_unanswered(request, version)
@@ -308,6 +315,9 @@ class Sender:
             return
         except NoCommonVersionError as error:
             self._settle([(batch, ErrorCode.UNSUPPORTED_VERSION, str(error), produce.UNANSWERED) for batch in sent])
+            return
+        except Exception as error:  # noqa: BLE001 whatever it is: else their futures would never hear of an outcome
+            self._settle([(batch, ErrorCode.UNKNOWN_SERVER_ERROR, repr(error), produce.UNANSWERED) for batch in sent])
             return
         self._in_flight[node] = self._in_flight.get(node, 0) + 1
         self._on_wire.update(dict.fromkeys(sent))
@@ -525,6 +535,7 @@ class Sender:
         self.accumulator.flushing += 1
         try:
             await self.until(lambda: manager.state not in (ending, State.INITIALIZING), timeout, what)
+            manager.untold = None
         finally:
             self.accumulator.flushing -= 1
         manager.require_no_error()
@@ -556,7 +567,8 @@ class Sender:
             await self._hang_up()
 
     async def _hang_up(self) -> None:
-        self.closed = True
+        with self.lock:
+            self.closed = True
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._tasks):

@@ -103,6 +103,8 @@ class TransactionManager:
         """Told to be fenced. After a time-out the coordinator says the same; InitProducerId with the old epoch tells
         which it is, for it is refused to those that another has fenced (KIP-360, 588).
         """
+        self.untold: State | None = None
+        """COMMITTING or ABORTING whose end nobody has been told: the call ran out of time and may be repeated."""
         self.first_offsets: dict[TopicPartition, int] = {}
 
     # -- what a producer asks -------------------------------------------------------------------------------------
@@ -151,24 +153,27 @@ class TransactionManager:
         if self.state is State.UNINITIALIZED:
             raise errors.UsageError("init_transactions() comes before the first transaction")
         self.to(State.IN_TRANSACTION)
+        self.untold = None
         self.first_offsets = {}
 
     def begin_commit(self) -> None:
         """Commit once everything sent is acknowledged."""
-        if self.state is State.COMMITTING:
+        if State.COMMITTING in (self.state, self.untold):
             return
         if self.state is State.READY:
             raise errors.UsageError("there is no transaction to commit: begin one first")
         self.to(State.COMMITTING)
+        self.untold = State.COMMITTING
 
     def begin_abort(self) -> None:
         """Abort; also the way out of an abortable error."""
-        if self.state is State.ABORTING:
+        if State.ABORTING in (self.state, self.untold):
             return
         if self.state is State.READY:
             raise errors.UsageError("there is no transaction to abort: begin one first")
         mapping_lost = self.error is not None and self.error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
         self.to(State.ABORTING)
+        self.untold = State.ABORTING
         self.error = self.doubted = None
         self.skip_end |= mapping_lost
         self.bump_required |= mapping_lost
@@ -325,7 +330,10 @@ class TransactionManager:
         self.to(State.INITIALIZING if self.bump_required else State.READY)
 
     def timed_out(self, producer_id: int, epoch: int) -> None:
-        """Not fenced: the coordinator had aborted the transaction, and this producer goes on under a new epoch."""
+        """Not fenced: the coordinator had aborted the transaction, and this producer goes on under a new epoch.
+
+        An abort that has begun meanwhile has nothing left to end there.
+        """
         self.sequences.set_producer(producer_id, epoch)
         self.doubted = None
         self.bump_required = False

@@ -1,0 +1,180 @@
+"""What a producer's sender owes to those who wait, whatever they gave it and whenever they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from oncelog import errors
+from oncelog.client.coordination import handle, next_request
+from oncelog.client.group import GroupMetadata
+from oncelog.client.options import producer_options
+from oncelog.client.sender import Sender
+from oncelog.client.transaction_manager import State, TransactionManager
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.end_txn import EndTxnRequest
+from oncelog.protocol.messages.init_producer_id import InitProducerIdResponse
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from oncelog.protocol.schema import Message
+from support.model_cluster import FINE, ModelCluster, ModelConnection
+from support.virtual_time import run
+
+
+def with_sender(
+    body: Callable[[Sender, ModelCluster], Awaitable[None]], cluster: ModelCluster | None = None, **options: Any
+) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        model = cluster or ModelCluster(1, lambda: FINE, version=2)
+        full = producer_options(None, {"bootstrap_servers": "model:1", **options})
+        sender = Sender(full, loop, clock=lambda: int(loop.time() * 1000), cluster=model)  # type: ignore[arg-type]
+        await sender.learn_topic("t")
+        await body(sender, model)
+        await sender.close()
+
+    run(main())
+
+
+def values(cluster: ModelCluster) -> list[bytes]:
+    return cluster.logs["t", 0].committed()
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "headers"), [(1.5, ()), (-5, ()), (1 << 63, ()), (0, [(b"name", b"x")]), (0, [("name", "text")])]
+)
+def test_a_record_that_cannot_be_encoded_is_refused_at_once_and_leaves_nothing(timestamp: Any, headers: Any) -> None:
+    async def body(sender: Sender, cluster: ModelCluster) -> None:
+        with pytest.raises((TypeError, AttributeError, errors.UsageError)):
+            sender.append("t", b"bad", None, 0, timestamp, headers)
+        assert sender.accumulator.empty
+        good = sender.append("t", b"good", None, 0, 0, ())
+        assert good is not None
+        await sender.flush(10_000)
+        assert good.result(0).offset == 0
+        assert values(cluster) == [b"good"]
+
+    with_sender(body)
+
+
+def test_a_request_that_cannot_be_made_fails_its_records() -> None:
+    class Broken(ModelConnection):
+        def send(self, request: Message, version: int | None = None, **options: object) -> asyncio.Future[Any]:
+            if type(request).__name__ == "ProduceRequest":
+                raise OverflowError("too much of it")
+            return super().send(request, version, **options)
+
+    class BrokenCluster(ModelCluster):
+        async def connection(self, node: int, purpose: str = "") -> ModelConnection:
+            if self._connection is None:
+                self._connection = Broken(self)
+            return self._connection
+
+    async def body(sender: Sender, cluster: ModelCluster) -> None:
+        future = sender.append("t", b"x", None, 0, 0, ())
+        assert future is not None
+        await sender.flush(10_000)
+        with pytest.raises(errors.KafkaError, match="too much of it"):
+            future.result(0)
+
+    with_sender(body, BrokenCluster(1, lambda: FINE, version=2))
+
+
+def test_without_answers_sending_goes_on_when_the_connection_takes_more() -> None:
+    class Slow(ModelConnection):
+        congested = False
+        listeners: list[Callable[[], object]]
+        sent = 0
+
+        def send_unanswered(self, request: Message, version: int | None = None) -> None:
+            self.sent += 1
+            self.congested = True
+            self.listeners = []
+            asyncio.get_running_loop().call_later(0.01, self.resume)
+
+        def on_writable(self, callback: Callable[[], object]) -> None:
+            self.listeners.append(callback)
+
+        def resume(self) -> None:
+            self.congested = False
+            for callback in self.listeners:
+                callback()
+
+    class SlowCluster(ModelCluster):
+        async def connection(self, node: int, purpose: str = "") -> ModelConnection:
+            if self._connection is None:
+                self._connection = Slow(self)
+            return self._connection
+
+    async def body(sender: Sender, cluster: ModelCluster) -> None:
+        futures = [sender.append("t", b"x" * 100, None, 0, 0, ()) for _ in range(10)]
+        await sender.flush(1_000)
+        assert all(future is not None and future.exception(0) is None for future in futures)
+
+    with_sender(body, SlowCluster(1, lambda: FINE, version=2), acks=0, batch_size=150)
+
+
+def test_nothing_is_taken_in_once_closing_has_failed_the_rest() -> None:
+    async def body(sender: Sender, cluster: ModelCluster) -> None:
+        def close_meanwhile(*_: object) -> int:  # as another thread may, after `append` has looked the first time
+            sender.closed = True
+            return 0
+
+        sender.partitioner = close_meanwhile
+        with pytest.raises(errors.UsageError, match="closed"):
+            sender.append("t", b"late", None, None, 0, ())
+        assert sender.accumulator.empty
+
+    with_sender(body)
+
+
+@pytest.mark.parametrize("what", ["commit", "abort"])
+def test_an_end_that_ran_out_of_time_can_be_called_again_though_it_has_come_meanwhile(what: str) -> None:
+    async def body(sender: Sender, cluster: ModelCluster) -> None:
+        await sender.init_transactions()
+        sender.begin()
+        sender.append("t", b"x", None, 0, 0, ())
+        await sender.flush()
+        end = sender.commit if what == "commit" else sender.abort
+        with pytest.raises(errors.TimedOutError):
+            await end(0)
+        await asyncio.sleep(1)
+        assert sender.manager is not None
+        assert sender.manager.state is State.READY
+        await end()
+        assert values(cluster) == ([b"x"] if what == "commit" else [])
+        with pytest.raises(errors.UsageError, match="begin one first"):
+            await end()
+
+    with_sender(body, transactional_id="id")
+
+
+def test_an_abort_while_it_is_asked_who_was_fenced_starts_the_next_transaction_clean() -> None:
+    manager = TransactionManager("id")
+    manager.set_version(2)
+    manager.initialize()
+    manager.initialized(7, 0)
+    manager.begin()
+    manager.may_append(("t", 0))
+    manager.add_offsets(GroupMetadata("g"), {("in", 0): (5, -1, "")})
+    step = next_request(manager, drained=False)
+    assert step is not None
+    fenced = TxnOffsetCommitResponsePartition(partition_index=0, error_code=ErrorCode.INVALID_PRODUCER_EPOCH)
+    topic = TxnOffsetCommitResponseTopic(name="in", partitions=[fenced])
+    handle(manager, step, TxnOffsetCommitResponse(topics=[topic]))
+    asking = next_request(manager, drained=False)
+    assert asking is not None
+    manager.begin_abort()
+    handle(manager, asking, InitProducerIdResponse(producer_id=7, producer_epoch=2))
+    assert manager.state is State.ABORTING, "batches of the old epoch may still be under way"
+    assert next_request(manager, drained=False) is None
+    step = next_request(manager, drained=True)
+    assert step is None or not isinstance(step.request, EndTxnRequest)
+    assert (manager.state, manager.producer_epoch) == (State.READY, 2)
+    assert (manager.partitions, manager.groups, manager.started) == (set(), {}, False)
