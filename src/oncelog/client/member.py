@@ -44,6 +44,8 @@ class Member:
         self._beating: asyncio.Task[None] | None = None
         self._joining: asyncio.Task[None] | None = None
         self._failure: errors.KafkaError | None = None
+        self.counted: dict[str, int] = {}
+        """Partitions by topic as the leader divided them last, 0 for a topic that did not exist; else empty."""
         self._backoff = Backoff(options["retry_backoff_ms"], options["retry_backoff_max_ms"])
 
     def polled(self) -> None:
@@ -107,6 +109,8 @@ class Member:
         if not await self._proceed(membership.joined(response)) or membership.state is not State.SYNCING:
             return False
         partitions = await self._count_partitions() if membership.leading else {}
+        if not membership.leading:
+            self.counted = {}
         response = await self._call(membership.sync_request(partitions), self._join_timeout_ms)
         if response is None:
             await self._pause()
@@ -131,7 +135,14 @@ class Member:
         for topic in topics:
             with contextlib.suppress(errors.KafkaError):
                 counts[topic] = len((await self._cluster.topic(topic)).partitions)
+        self.counted = {topic: counts.get(topic, 0) for topic in sorted(topics)}
         return counts
+
+    def compare_counts(self) -> None:
+        """Join anew if topics that this member has divided have come or grown (ConsumerCoordinator's snapshots)."""
+        known = self._cluster.topology.topics
+        if any(topic in known and len(known[topic].partitions) != count for topic, count in self.counted.items()):
+            self.membership.needs_join = True
 
     async def _beat(self) -> None:
         """Heartbeats while this is a member; leaves when the user has not polled for max.poll.interval.ms."""

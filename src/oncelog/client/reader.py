@@ -77,7 +77,7 @@ class Reader:
         self._ready: dict[TopicPartition, None] = {}
         """Partitions with something fetched, in the order in which they get their turn."""
         self._next_commit = 0.0
-        self._next_pattern_look = 0.0
+        self._next_look = 0.0
         self._refreshing = False
         self.closed = False
 
@@ -104,7 +104,7 @@ class Reader:
         if self.member is None:
             self.member = Member(self)
         self.member.membership.subscribe(sorted(self._subscribed))
-        self._next_pattern_look = 0.0
+        self._next_look = 0.0
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions; positions of those that stay are kept."""
@@ -149,14 +149,26 @@ class Reader:
         if self.member is None:
             return True
         self.member.polled()
-        if self._pattern is not None and self.loop.time() >= self._next_pattern_look:
-            found = await self.cluster.topics()
-            self.member.membership.subscribe([name for name in found if self._pattern.search(name)])
-            self._next_pattern_look = self.loop.time() + self.options["metadata_max_age_ms"] / 1000
+        await self._look_for_topics(self.member)
         self.member.raise_failure()
         if not self.member.must_join:
             return True
         return await self.member.rejoin(limit, before=self._give_up_partitions, after=self._take_assignment)
+
+    async def _look_for_topics(self, member: Member) -> None:
+        """Now and then: topics that the pattern matches, and partitions that the group's leader has not divided."""
+        if self.loop.time() < self._next_look or (self._pattern is None and not member.counted):
+            return
+        if self._pattern is not None:
+            found = await self.cluster.topics()
+            member.membership.subscribe([name for name in found if self._pattern.search(name)])
+        else:
+            with contextlib.suppress(errors.ConnectionFailedError):  # looks again the next time
+                await self.cluster.refresh(member.counted)
+        member.compare_counts()
+        soon = 0 in member.counted.values()  # a topic is to come yet
+        wait_ms = self.options["retry_backoff_max_ms" if soon else "metadata_max_age_ms"]
+        self._next_look = self.loop.time() + wait_ms / 1000
 
     async def _give_up_partitions(self) -> None:
         """Before a rebalance (eager protocol): commit what was consumed, tell the user."""
