@@ -64,13 +64,16 @@ def check(code: int, about: str) -> None:
 
 
 def show(data: Any, form: str, columns: Sequence[str] = ()) -> None:
-    """Prints rows as JSON or as a table with these columns (by default those of the first row)."""
+    """Prints rows as JSON or as a table with these columns (by default those of the first row).
+
+    Without rows the columns' headings stand alone, to say that nothing is there.
+    """
     if form == "json":
         click.echo(json.dumps(data, ensure_ascii=False))
         return
     names = list(columns or (data[0] if data else ()))
     cells = [[_cell(row[name]) for name in names] for row in data]
-    if not cells:
+    if not names:
         return
     headings = [name.replace("_", " ").upper() for name in names]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]

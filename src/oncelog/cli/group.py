@@ -22,6 +22,7 @@ group = LazyGroup(
     },
 )
 
+COLUMNS = ("group", "coordinator", "type", "protocol", "state")
 FETCH_VERSION = 7
 """OffsetFetch by topic name, one group a request: every broker since Kafka 2.5 has it."""
 
@@ -47,7 +48,7 @@ def list_groups(bootstrap: str, form: str) -> None:
                 }
                 for item in response.groups
             ]
-    show(sorted(rows, key=lambda row: str(row["group"])), form)
+    show(sorted(rows, key=lambda row: str(row["group"])), form, COLUMNS)
 
 
 @click.command()
@@ -68,7 +69,8 @@ def describe(name: str, bootstrap: str, form: str) -> None:
         show({"group": name, "state": found.group_state, "members": members, "offsets": offsets}, form)
         return
     click.echo(f"group {name}  state {found.group_state}  members {len(members)}")
-    show(members, form, ("member_id", "client_id", "client_host"))
+    if members:
+        show(members, form, ("member_id", "client_id", "client_host"))
     if offsets:
         click.echo("")
         show(offsets, form)

@@ -34,11 +34,18 @@ def with_address(
         port = config.port if port is None else port
         changed["listeners"] = f"PLAINTEXT://{_bracketed(host)}:{port}"
     if advertise is not None:
-        host, colon, number = advertise.rpartition(":")
-        if not colon or not number.isdigit():
-            host, number = advertise, "0"
-        changed["advertised.listeners"] = f"PLAINTEXT://{_bracketed(host.strip('[]'))}:{number}"
+        changed["advertised.listeners"] = f"PLAINTEXT://{_advertised(advertise)}"
     return changed
+
+
+def _advertised(text: str) -> str:
+    """`HOST[:PORT]` of `--advertise` with a port always, 0 for that of the listener."""
+    host, colon, number = text.rpartition(":")
+    if not colon or text.endswith("]") or (":" in host and not text.startswith("[")):
+        host, number = text, "0"
+    if not host or not number.isdigit() or int(number) > 65535:
+        raise click.UsageError(f"--advertise takes HOST[:PORT], not {text!r}")
+    return f"{_bracketed(host.strip('[]'))}:{number}"
 
 
 def topic_spec(text: str, brokers: int) -> TopicSpec:

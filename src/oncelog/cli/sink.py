@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oncelog.cli.common import connected, open_cluster
+
 if TYPE_CHECKING:
     from oncelog.spark.options import SinkOptions
 
@@ -19,25 +21,19 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
         FORMAT,
         click.option("--decision-topic", help="Option decisionTopic of the sink, if it was given."),
         click.option("--topic", help="Option topic of the sink, if nothing was ever committed."),
-        click.option(
-            "-b",
-            "--bootstrap-server",
-            "servers",
-            envvar="ONCELOG_BROKERS",
-            default="localhost:9092",
-            show_default=True,
-            help="HOST:PORT,...",
-        ),
+        connected,
         click.argument("prefix"),
     ):
         function = decorate(function)
     return function
 
 
-def _options(prefix: str, servers: str, topic: str | None, decision_topic: str | None) -> SinkOptions:
+def _options(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None) -> SinkOptions:
+    """The sink's options; ConnectionFailedError at once when nobody is there, which Spark's driver waits out."""
     from oncelog.spark.options import sink_options
 
-    given = {"kafka.bootstrap.servers": servers, "transactionalIdPrefix": prefix}
+    open_cluster(bootstrap).close()
+    given = {"kafka.bootstrap.servers": bootstrap, "transactionalIdPrefix": prefix}
     if topic is not None:
         given["topic"] = topic
     if decision_topic is not None:
@@ -52,11 +48,11 @@ def sink() -> None:
 
 @sink.command("list")
 @_common
-def list_(prefix: str, servers: str, topic: str | None, decision_topic: str | None, style: str) -> None:
+def list_(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None, style: str) -> None:
     """Show the last decision and the open transactions. Changes nothing."""
     from oncelog.spark.driver import look
 
-    record, left, strays = look(_options(prefix, servers, topic, decision_topic))
+    record, left, strays = look(_options(prefix, bootstrap, topic, decision_topic))
     decided = {t.owner[:3] for t in record.transactions}
     shown: dict[str, Any] = {
         "prefix": prefix,
@@ -73,11 +69,11 @@ def list_(prefix: str, servers: str, topic: str | None, decision_topic: str | No
 
 @sink.command()
 @_common
-def settle(prefix: str, servers: str, topic: str | None, decision_topic: str | None, style: str) -> None:
+def settle(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None, style: str) -> None:
     """Commit what is decided, abort the rest. Ends a driver that is at work on PREFIX."""
     from oncelog.spark.driver import settle as run
 
-    _print(_done(prefix, run(_options(prefix, servers, topic, decision_topic))), style)
+    _print(_done(prefix, run(_options(prefix, bootstrap, topic, decision_topic))), style)
 
 
 @sink.command()
@@ -86,7 +82,7 @@ def settle(prefix: str, servers: str, topic: str | None, decision_topic: str | N
 @click.option("--accept-loss", is_flag=True, help="Even if part of the batch is visible and the rest is lost.")
 def abort(
     prefix: str,
-    servers: str,
+    bootstrap: str,
     topic: str | None,
     decision_topic: str | None,
     style: str,
@@ -98,7 +94,7 @@ def abort(
 
     if not yes:
         raise click.UsageError("this takes a decided batch back; `settle` commits it. Add --yes if that is meant")
-    done = undo_decision(_options(prefix, servers, topic, decision_topic), accept_loss=accept_loss)
+    done = undo_decision(_options(prefix, bootstrap, topic, decision_topic), accept_loss=accept_loss)
     _print(_done(prefix, done), style)
 
 

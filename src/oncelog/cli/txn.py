@@ -15,6 +15,7 @@ txn = LazyGroup(
         "describe": ("oncelog.cli.txn:describe", "Show one transactional id's producer and partitions."),
     },
 )
+COLUMNS = ("transactional_id", "coordinator", "producer_id", "state")
 
 
 @click.command("list")
@@ -49,7 +50,7 @@ def list_transactions(
                 }
                 for item in response.transaction_states
             ]
-    show(sorted(rows, key=lambda row: str(row["transactional_id"])), form)
+    show(sorted(rows, key=lambda row: str(row["transactional_id"])), form, COLUMNS)
 
 
 @click.command()

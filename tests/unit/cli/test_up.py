@@ -12,8 +12,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
+from oncelog.cli.settings import with_address
 from support.processes import ManagedProcess, accepts, children, gone, wait_until
 from support.servers import OncelogCluster
 
@@ -263,3 +265,18 @@ def test_an_idle_broker_is_small(new_cluster: NewCluster) -> None:
     match = re.search(r"VmRSS:\s+(\d+) kB", fields)
     assert match is not None
     assert int(match[1]) < 80 * 1024
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [("box", "box:0"), ("box:9", "box:9"), ("::1", "[::1]:0"), ("[::1]", "[::1]:0"), ("[::1]:9", "[::1]:9")],
+)
+def test_what_advertise_means(given: str, told: str) -> None:
+    settings = with_address({}, host=None, port=None, advertise=given)
+    assert settings["advertised.listeners"] == f"PLAINTEXT://{told}"
+
+
+@pytest.mark.parametrize("given", ["box:nine", "box:99999", ":9", "box:"])
+def test_an_address_that_cannot_be_advertised_is_refused(given: str) -> None:
+    with pytest.raises(click.UsageError, match="--advertise takes HOST"):
+        with_address({}, host=None, port=None, advertise=given)

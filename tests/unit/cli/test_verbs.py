@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -315,6 +317,21 @@ def test_a_group_goes_on_where_it_was(tool: Tool, topic: str) -> None:
     assert "with --group, -o is beginning or end" in tool.fails(2, *member, "-o", "5")
 
 
+@pytest.mark.parametrize("verb", [["topic", "list"], ["txn", "list"], ["sink", "list", "some-prefix"]], ids=" ".join)
+def test_a_port_where_nobody_listens_is_said_at_once(tool: Tool, verb: list[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        started = time.monotonic()
+        assert f"no broker can be reached: {address}" in tool.fails(1, *verb, "-b", address)
+    assert time.monotonic() - started < 30, "a minute is how long Spark's driver waits"
+
+
+def test_an_empty_list_has_its_headings(tool: Tool) -> None:
+    assert tool("txn", "list", "--duration-ms", "999999999").split()[:2] == ["TRANSACTIONAL", "ID"]
+    assert tool.json("txn", "list", "--duration-ms", "999999999") == []
+
+
 def test_usage_errors(tool: Tool) -> None:
     assert "No such command 'nonsense'" in tool.fails(2, "nonsense")
     assert "Missing argument" in tool.fails(2, "topic", "create")
@@ -332,8 +349,11 @@ def test_every_command_has_help(tool: Tool) -> None:
         ["txn", "list"],
         ["txn", "describe"],
         ["cluster", "describe"],
+        ["sink", "list"],
+        ["sink", "settle"],
+        ["sink", "abort"],
     ]
-    commands += [["up"], ["broker"], ["topic"], ["group"], ["txn"], ["cluster"], []]
+    commands += [["up"], ["broker"], ["topic"], ["group"], ["txn"], ["cluster"], ["sink"], []]
     for command in commands:
         assert "Usage: oncelog" in tool(*command, "--help"), command
     assert tool("--version").startswith("oncelog 0.")
