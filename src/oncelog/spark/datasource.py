@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
@@ -63,5 +65,16 @@ class OncelogDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("oncelog")` known to a session."""
+    """Make `format("oncelog")` known to a session.
+
+    Where Spark runs on this machine alone and nobody chose a Python for its workers, they get this one: Spark would
+    take the first `python3` of PATH, and oncelog need not be there.
+    """
+    _give_workers_this_python(spark)
     spark.dataSource.register(OncelogDataSource)
+
+
+def _give_workers_this_python(spark: SparkSession) -> None:
+    context = getattr(spark, "_sc", None)  # a Connect session has none
+    if context is not None and context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
