@@ -119,7 +119,8 @@ class ClusterClient:
             task.cancel()
         for connection in self._connections.values():
             connection.close()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:  # none: a coroutine that is closed after its loop may come here, too
+            await asyncio.gather(*tasks, return_exceptions=True)
         for connection in self._connections.values():  # some may have been made while we waited
             connection.close()
         self._connections.clear()
