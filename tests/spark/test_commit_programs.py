@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import ValidationError
+from pyspark.sql.types import StringType, StructField, StructType
 
 from oncelog.spark.commit import operations as op
-from oncelog.spark.commit.errors import MisuseError, SinkError
+from oncelog.spark.commit.errors import MisuseError, NotDecidedError, SinkError
 from oncelog.spark.commit.finish import Committing, abort_batch, c1_collect
 from oncelog.spark.commit.names import Attempt, TopicPartition, check_prefix, is_task_id, task_id
 from oncelog.spark.commit.plan import Carried, last_decided
 from oncelog.spark.commit.record import APP, STREAM, WRITE, Owner, Record, Source, Span, Transaction, decode_record
 from oncelog.spark.commit.steps import Sink
-from oncelog.spark.commit.task import Permission, Prepared, Skipped, already_committed
+from oncelog.spark.commit.task import Permission, Prepared, Skipped, Tasking, already_committed
+from oncelog.spark.sink import SinkMessage, StreamSink
 
 SINK = Sink("p", TopicPartition("p-commits", 0))
 DRIVER = Owner("p", 1, 0)
@@ -121,3 +125,26 @@ def test_last_decided_is_the_last_data_whose_producer_committed(entries: list[tu
                 expected = before[-1][1]
     decided = last_decided(log)
     assert (None if decided is None else decided.plan) == expected
+
+
+def test_an_older_version_of_an_application_is_skipped_whatever_it_counts() -> None:
+    carried = Carried(DRIVER, Record(Source(APP, "app", 2), rows=20))
+    for version, total in ((1, -1), (2, 20)):
+        tasking = Tasking(SINK, carried, Source(APP, "app", version), Attempt(0, 0, 0), skip=True)
+        message = replace(tasking, rows=op.Rows(op.Outcome.DONE, 10, ())).message()
+        assert message == Skipped(0, 10, total)
+        phase = c1_collect(Committing(SINK, (message,)))
+        if total < 0:
+            with pytest.raises(StopIteration):
+                next(phase)
+        else:
+            with pytest.raises(SinkError, match="replayed with 10"):
+                next(phase)
+
+
+def test_a_commit_with_a_task_that_has_told_nothing_is_refused() -> None:
+    schema = StructType([StructField("value", StringType())])
+    given = {"kafka.bootstrap.servers": "nobody:1", "transactionalIdPrefix": "p", "topic": "out"}
+    sink = StreamSink(given, schema, overwrite=False)
+    with pytest.raises(NotDecidedError, match="1 of 2 tasks"):
+        sink.commit([SinkMessage(Skipped(0, 1, 1)), None], 0)

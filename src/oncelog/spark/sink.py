@@ -111,6 +111,8 @@ class Writer:
         """Commit(b)."""
         known = _unwrapped(messages)
         told = tuple(m for m in known if m is not None)
+        if len(told) != len(known):
+            raise NotDecidedError(f"{len(known) - len(told)} of {len(known)} tasks have told nothing")
         for m in told:
             if isinstance(m, task.Prepared) and batch is not None and m.source.batch != batch:
                 raise NotDecidedError(f"a task of batch {m.source.batch} came with batch {batch}")

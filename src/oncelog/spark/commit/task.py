@@ -15,7 +15,10 @@ from oncelog.spark.commit.steps import Phase, Sink, Steps
 
 
 class Skipped(NamedTuple):
-    """The batch is committed already: `rows` were counted here, the record says `total` for all slots."""
+    """The batch is committed already: `rows` were counted here, the record says `total` for all slots.
+
+    `total` is -1 for an older txnVersion, of which the record says nothing any more.
+    """
 
     slot: int
     rows: int
@@ -65,7 +68,8 @@ class Tasking:
             raise ValueError("the task has not run")
         record = self.carried.record
         if self.skip:
-            return Skipped(self.attempt.slot, self.rows.rows, record.rows)
+            total = record.rows if self.source.batch == record.source.batch else -1
+            return Skipped(self.attempt.slot, self.rows.rows, total)
         transaction = None
         if self.owner is not None and self.rows.spans:
             transaction = Transaction(self.owner, self.rows.spans)
