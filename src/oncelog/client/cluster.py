@@ -9,6 +9,7 @@ Other error codes stay in the response: `oncelog.client.outcomes.raise_for_error
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,6 +35,10 @@ TRANSACTION = 1
 """Kind of coordinator: of transactional ids."""
 KINDS = {"group": GROUP, "transaction": TRANSACTION}
 
+log = logging.getLogger(__name__)
+
+SILENT_SECONDS = 3.0
+"""After how long without any broker it is said; a broker that starts again is back before."""
 MISSING_TOPIC_MS = 5_000
 """How long a topic that nobody knows is asked for again: one just created is not known everywhere yet."""
 
@@ -101,6 +106,8 @@ class ClusterClient:
         self._coordinators: dict[tuple[int, str], int] = {}
         self._refreshing: dict[tuple[frozenset[str] | None, bool], asyncio.Task[None]] = {}
         self._refreshed_at = float("-inf")
+        self._unreachable_since: float | None = None
+        self._said_unreachable = False
         self._closed = False
 
     async def __aenter__(self) -> ClusterClient:
@@ -189,8 +196,21 @@ class ClusterClient:
             if old is not None:
                 old.close()
             self._connections[-1, ""] = connection
+            self._unreachable_since = None
+            self._said_unreachable = False
             return connection
-        raise errors.ConnectionFailedError(f"no broker can be reached: {last}") from last
+        what = f"no broker can be reached: {last}"
+        self._note_unreachable(what)
+        raise errors.ConnectionFailedError(what) from last
+
+    def _note_unreachable(self, what: str) -> None:
+        """Log, once an outage, that nobody answers: a client that tries on in silence looks like one that hangs."""
+        now = asyncio.get_running_loop().time()
+        if self._unreachable_since is None:
+            self._unreachable_since = now
+        elif not self._said_unreachable and now - self._unreachable_since >= SILENT_SECONDS:
+            self._said_unreachable = True
+            log.warning("%s; still trying", what)
 
     async def features(self) -> dict[str, int]:
         """The cluster's finalized features, as `{"transaction.version": 2, ...}`."""
@@ -267,9 +287,7 @@ class ClusterClient:
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    async def call_any(
-        self, request: Message, version: int | None = None, *, timeout_ms: float | None = None
-    ) -> Any:
+    async def call_any(self, request: Message, version: int | None = None, *, timeout_ms: float | None = None) -> Any:
         """The response of whichever broker answers."""
         return await self._answered(request, self._any_connection, version, timeout_ms)
 
