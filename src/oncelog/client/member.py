@@ -180,7 +180,8 @@ class Member:
         tasks = [task for task in (self._joining, self._beating) if task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
         self._joining = self._beating = None
         await self._send_leave()
         self.membership.forget()
