@@ -24,7 +24,7 @@ WORLD = frozenset({"asyncio", "socket", "time", "random", "os", "threading"})
 
 DRIVERS = (
     *("admin", "blocking", "cluster", "consumer", "delivery", "member", "offsets", "producer", "reader", "sender"),
-    *("tables",),
+    *("tables", "routes", "conversation", "fetching"),
 )
 """The client's modules that turn its state machines into calls; the others decide, without a world."""
 

@@ -1,15 +1,13 @@
 """The driver under both consumers: fetches ahead, keeps positions, and takes part in a group.
 
-Runs on one event loop. `poll` gives what has been fetched; fetching goes on in the background, one request a broker
-at a time, for partitions of which nothing is waiting. Group work (join, assignment) happens inside `poll` and the
-calls that need it, heartbeats beside it.
+Runs on one event loop. `poll` gives what has been fetched; fetching goes on in the background (`fetching`). Group work
+(join, assignment) happens inside `poll` and the calls that need it, heartbeats beside it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -17,34 +15,15 @@ from typing import Any, NamedTuple
 from oncelog import errors
 from oncelog.client import offsets as offset_calls
 from oncelog.client.batch import TopicPartition
-from oncelog.client.cluster import LEADER_MOVED, ClusterClient
-from oncelog.client.fetcher import (
-    LAST_WITH_NAMES,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    ConsumerRecord,
-    Fetched,
-    FetchSession,
-    PartitionState,
-    Wanted,
-    topic_ids_usable,
-)
+from oncelog.client.cluster import ClusterClient
+from oncelog.client.fetcher import READ_COMMITTED, READ_UNCOMMITTED, ConsumerRecord, Fetched, PartitionState
+from oncelog.client.fetching import Fetching, damage
 from oncelog.client.group import GroupMetadata
 from oncelog.client.member import Member
 from oncelog.client.options import cluster_options
-from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
-from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from oncelog.protocol.errors import ProtocolError
 
 RESET = {"earliest": offset_calls.EARLIEST, "latest": offset_calls.LATEST}
-SESSION_LOST = frozenset(
-    {
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-    }
-)
 Listener = Callable[[list[TopicPartition]], object]
 
 
@@ -69,16 +48,13 @@ class Reader:
         self._subscribed: frozenset[str] = frozenset()
         self._on_assigned: Listener | None = None
         self._on_revoked: Listener | None = None
-        self._sessions: dict[int, FetchSession] = {}
-        self._fetching: set[int] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._arrived: asyncio.Future[None] | None = None
-        self._failure: Exception | None = None
         self._ready: dict[TopicPartition, None] = {}
         """Partitions with something fetched, in the order in which they get their turn."""
         self._next_commit = 0.0
         self._next_look = 0.0
-        self._refreshing = False
+        self._fetching = Fetching(self)
         self.closed = False
 
     # -- what to read ---------------------------------------------------------------------------------------------
@@ -194,7 +170,7 @@ class Reader:
         self._next_commit = self.loop.time() + self.options["auto_commit_interval_ms"] / 1000
         offsets = self.consumed()
         if offsets:
-            self._spawn(self._commit_quietly(offsets))
+            self.spawn(self._commit_quietly(offsets))
 
     async def _commit_quietly(self, offsets: dict[TopicPartition, int]) -> None:
         """Auto-commit: an error is made good by the next one."""
@@ -226,7 +202,7 @@ class Reader:
             elif timestamp is not None:
                 wanted[tp] = timestamp
             else:
-                wanted[tp] = self._reset_policy(tp, "it has no committed offset")
+                wanted[tp] = self.reset_policy(tp, "it has no committed offset")
         if not wanted:
             return
         found = await offset_calls.list_offsets(
@@ -243,7 +219,8 @@ class Reader:
         if state is not None and state.position is None:
             state.seek(offset)
 
-    def _reset_policy(self, tp: TopicPartition, why: str) -> int:
+    def reset_policy(self, tp: TopicPartition, why: str) -> int:
+        """Where to begin without a position: a timestamp for ListOffsets; OffsetOutOfRangeError."""
         policy = self.options["auto_offset_reset"]
         if policy == "none":
             raise errors.OffsetOutOfRangeError(f"no position for {tp[0]}-{tp[1]}: {why}, and auto_offset_reset is none")
@@ -314,11 +291,11 @@ class Reader:
                 await self._auto_commit()
                 await self._find_positions_until(limit)
                 self._take_ready(take)
-                self._fetch()
+                self._fetching.go_on()
             if enough():
                 return
-            if self._failure is not None:
-                failure, self._failure = self._failure, None
+            if self._fetching.failure is not None:
+                failure, self._fetching.failure = self._fetching.failure, None
                 raise failure
             left = limit - self.loop.time()
             if left <= 0:
@@ -359,7 +336,7 @@ class Reader:
             except ProtocolError as error:
                 if found:
                     break
-                raise _damage(tp, fetched.position, error) from error
+                raise damage(tp, fetched.position, error) from error
             state.consumed = fetched.position
             if len(found) < count and not fetched.damaged:
                 state.buffered.popleft()
@@ -376,132 +353,12 @@ class Reader:
         if self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(None)
 
-    # -- fetching -------------------------------------------------------------------------------------------------
+    def arrived(self, tp: TopicPartition) -> None:
+        """Something of this partition is waiting for `poll`."""
+        self._ready[tp] = None
 
-    def _fetch(self) -> None:
-        """Ask every leader that is not being asked for what is wanted and not waiting here."""
-        topology = self.cluster.topology
-        by_node: dict[int, dict[TopicPartition, Wanted]] = {}
-        limit = self.options["max_partition_fetch_bytes"]
-        unknown = False
-        for tp, state in self.states.items():
-            if state.position is None or state.paused or state.buffered:
-                continue
-            topic = topology.topics.get(tp[0])
-            partition = None if topic is None else topic.partitions.get(tp[1])
-            if topic is None or partition is None or partition.leader < 0:
-                unknown = True
-                continue
-            if partition.leader not in self._fetching:
-                wanted = Wanted(state.position, partition.leader_epoch, limit, topic.topic_id)
-                by_node.setdefault(partition.leader, {})[tp] = wanted
-        if unknown and not self._refreshing:
-            self._refreshing = True
-            self._spawn(self._refresh())
-        for node, wanted_there in by_node.items():
-            self._fetching.add(node)
-            self._spawn(self._fetch_from(node, wanted_there))
-
-    async def _refresh(self) -> None:
-        try:
-            await self.cluster.refresh({topic for topic, _ in self.states})
-        except errors.KafkaError:
-            await asyncio.sleep(self.options["retry_backoff_ms"] / 1000)
-        else:
-            failures = self.cluster.topology.failures
-            if any(topic in failures for topic, _ in self.states):
-                await asyncio.sleep(self.options["retry_backoff_ms"] / 1000)
-        finally:
-            self._refreshing = False
-            self.notify()
-
-    async def _fetch_from(self, node: int, wanted: dict[TopicPartition, Wanted]) -> None:
-        session = self._sessions.setdefault(node, FetchSession())
-        try:
-            connection = await self.cluster.connection(node, "fetch")
-            version = connection.version_for(FetchRequest)
-            if not topic_ids_usable(wanted):
-                version = min(version, LAST_WITH_NAMES)
-            options = {
-                "max_wait_ms": self.options["fetch_max_wait_ms"],
-                "min_bytes": self.options["fetch_min_bytes"],
-                "max_bytes": self.options["fetch_max_bytes"],
-                "isolation_level": self.isolation,
-            }
-            response = await connection.call(session.build(wanted, options, version), version)
-        except (ConnectionLostError, errors.RetriableError):
-            session.reset()
-            for topic, _ in wanted:
-                self.cluster.topology.forget(topic)
-            await asyncio.sleep(self.options["retry_backoff_ms"] / 1000 * (0.8 + 0.4 * random.random()))
-        except (errors.KafkaError, NoCommonVersionError) as error:
-            self._failure = error
-        else:
-            self._take_response(session, response, wanted)
-        finally:
-            self._fetching.discard(node)
-            self.notify()
-        if not self.closed and self._failure is None:  # an error is raised by the next poll, which fetches again
-            self._fetch()
-
-    def _take_response(
-        self, session: FetchSession, response: FetchResponse, wanted: Mapping[TopicPartition, Wanted]
-    ) -> None:
-        code = ErrorCode.of(response.error_code)
-        if code is not ErrorCode.NONE:
-            session.reset()
-            if code not in SESSION_LOST and not code.retriable:
-                self._failure = errors.error_for(code, f"Fetch: {code.text}")
-            return
-        session.succeeded(response.session_id)
-        names = self.cluster.topology.names
-        for topic in response.responses:
-            name = topic.topic or names.get(topic.topic_id, "")
-            for item in topic.partitions:
-                tp = (name, item.partition_index)
-                state = self.states.get(tp)
-                asked = wanted.get(tp)
-                if state is not None and asked is not None and state.position == asked.offset:
-                    self._take_partition(session, tp, state, item)
-
-    def _take_partition(
-        self, session: FetchSession, tp: TopicPartition, state: PartitionState, item: PartitionData
-    ) -> None:
-        code = ErrorCode.of(item.error_code)
-        if code is ErrorCode.NONE:
-            state.high_watermark, state.log_start = item.high_watermark, item.log_start_offset
-            state.last_stable_offset = item.last_stable_offset
-            if item.records is None or not len(item.records):
-                return
-            assert state.position is not None
-            try:
-                fetched = Fetched(
-                    tp,
-                    item,
-                    state.position,
-                    committed_only=self.isolation == READ_COMMITTED,
-                    check_crcs=self.options["check_crcs"],
-                )
-            except ProtocolError as error:
-                self._failure = _damage(tp, state.position, error)
-                return
-            after = fetched.end
-            if after > state.position:
-                state.position = after
-                state.buffered.append(fetched)
-                self._ready[tp] = None
-        elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            try:
-                state.seek_to_time(self._reset_policy(tp, f"offset {state.position} is not in the log"))
-            except errors.OffsetOutOfRangeError as error:
-                self._failure = error
-        elif code in LEADER_MOVED:
-            session.reset()
-            self.cluster.topology.forget(tp[0])
-        elif not code.retriable:
-            self._failure = errors.error_for(code, f"Fetch of {tp[0]}-{tp[1]}: {code.text}")
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a task until it is done or this is closed."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -526,10 +383,6 @@ class Reader:
             for task in list(self._tasks):
                 task.cancel()
             await self.cluster.close()
-
-
-def _damage(tp: TopicPartition, offset: int, error: ProtocolError) -> errors.KafkaError:
-    return errors.error_for(error.code, f"{tp[0]}-{tp[1]} at offset {offset}: {error}; seek past it to go on")
 
 
 async def _told(listener: Listener, partitions: list[TopicPartition]) -> None:

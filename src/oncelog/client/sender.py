@@ -1,8 +1,9 @@
 """The driver under both producers: turns the accumulator's batches into requests and answers into outcomes.
 
 Runs on one event loop; records may be added from any thread. A turn of the sender: expire what is too old, settle
-sequences in doubt, drain, send; what the coordinator has to hear goes out beside it, one request at a time. Turns are
-callbacks, not a task: one runs when a batch fills, an answer comes, or a time is reached.
+sequences in doubt, drain, send. Beside them run the talk with coordinators (`conversation`) and the search for leaders
+and connections (`routes`). Turns are callbacks, not a task: one runs when a batch fills, an answer comes, or a time is
+reached.
 """
 
 from __future__ import annotations
@@ -18,21 +19,19 @@ from operator import index as index_of
 from typing import Any
 
 from oncelog import errors
-from oncelog.client import coordination, produce
+from oncelog.client import produce
 from oncelog.client.accumulator import Accumulator
 from oncelog.client.backoff import Backoff
 from oncelog.client.batch import Batch, Headers, TopicPartition
-from oncelog.client.cluster import COORDINATOR_MOVED, LEADER_MOVED, ClusterClient
+from oncelog.client.cluster import LEADER_MOVED, ClusterClient
+from oncelog.client.conversation import Conversation
 from oncelog.client.delivery import Delivery, RecordFuture
 from oncelog.client.options import cluster_options
 from oncelog.client.partitioner import make_partitioner
+from oncelog.client.routes import Routes
 from oncelog.client.transaction_manager import State, TransactionManager
 from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
-
-CONCURRENT_BACKOFF_MS = 20
-"""First wait while the former transaction is still being ended: mostly a matter of milliseconds."""
 
 
 class Sender:
@@ -73,8 +72,10 @@ class Sender:
             new_delivery=lambda tp: Delivery(tp, self._guard),
         )
         self.partitioner = make_partitioner(options["partitioner"], options["batch_size"], random.randrange)
-        self.counts: dict[str, int] = {}
-        """Number of partitions by topic: kept beside the topology so that `append` needs one look."""
+        self.routes = Routes(self)
+        self.counts = self.routes.counts
+        self.learn_topic = self.routes.learn_topic
+        self._conversation = None if self.manager is None else Conversation(self, self.manager)
         self._acks: int = options["acks"]
         self._max_in_flight: int = options["max_in_flight_requests_per_connection"]
         self._backoff = (options["retry_backoff_ms"], options["retry_backoff_max_ms"])
@@ -84,9 +85,6 @@ class Sender:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connecting: set[int] = set()
-        self._refreshing: set[str] = set()
-        self._coordinating = False
         self._waiters: list[asyncio.Future[None]] = []
         self.closed = False
 
@@ -156,12 +154,6 @@ class Sender:
         waiter = self._waiter()
         return bool((await asyncio.wait([waiter], timeout=timeout))[0])
 
-    async def learn_topic(self, topic: str) -> None:
-        """Learn of a topic's partitions (asking for its creation where that is allowed); KafkaError."""
-        create = self.options["allow_auto_create_topics"]
-        found = await self.cluster.topic(topic, create=create, timeout_ms=self.options["max_block_ms"])
-        self.counts[topic] = len(found.partitions)
-
     # -- turns ----------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
@@ -195,13 +187,13 @@ class Sender:
         for outcome in outcomes:
             outcome()
         if outcomes:
-            self._changed()
+            self.changed()
         for node, batches in drained.by_node.items():
             self._send(node, batches)
         for topic in drained.unknown:
-            self._refresh(topic)
-        if manager is not None:
-            self._start_coordinating()
+            self.routes.find_leaders(topic)
+        if self._conversation is not None:
+            self._conversation.go_on()
         expiry = self.accumulator.next_expiry_ms()
         times = [at for at in (drained.next_ms, expiry) if at is not None]
         if times:
@@ -269,33 +261,13 @@ class Sender:
     def _may_send(self, node: int) -> bool:
         if self._in_flight.get(node, 0) >= self._max_in_flight:
             return False
-        connection = self.cluster.open_connection(node, "produce")
+        connection = self.routes.to(node)
         if connection is None:
-            if node not in self._connecting:
-                self._connecting.add(node)
-                self._spawn(self._connect(node))
             return False
         if connection.congested:
             connection.on_writable(self.wake)
             return False
         return True
-
-    async def _connect(self, node: int) -> None:
-        backoff = Backoff(*self._backoff)
-        try:
-            while not self.closed and self.accumulator.waiting:
-                try:
-                    await self.cluster.connection(node, "produce")
-                    return
-                except errors.ConnectionFailedError:
-                    await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
-                    with contextlib.suppress(errors.KafkaError):
-                        await self.cluster.refresh(self.counts)
-                    if node not in self.cluster.topology.brokers:
-                        return
-        finally:
-            self._connecting.discard(node)
-            self.wake()
 
     def _send(self, node: int, sent: list[Batch]) -> None:
         connection = self.cluster.open_connection(node, "produce")
@@ -364,7 +336,7 @@ class Sender:
         for topic in stale:
             self.cluster.topology.forget(topic)
         if outcomes:
-            self._changed()
+            self.changed()
         self.wake()
 
     def _can_retry(self, batch: Batch, code: ErrorCode, log_start_offset: int) -> bool:
@@ -376,98 +348,13 @@ class Sender:
             return False
         return self.manager.can_retry(batch, code, log_start_offset)
 
-    def _refresh(self, topic: str) -> None:
-        if topic not in self._refreshing:
-            self._refreshing.add(topic)
-            self._spawn(self._learn_again(topic))
-
-    async def _learn_again(self, topic: str) -> None:
-        backoff = Backoff(*self._backoff)
-        try:
-            while not self.closed:
-                with contextlib.suppress(errors.KafkaError):
-                    await self.cluster.refresh([topic])
-                found = self.cluster.topology.topics.get(topic)
-                if found is not None:
-                    self.counts[topic] = len(found.partitions)
-                    if any(partition.leader >= 0 for partition in found.partitions.values()):
-                        return
-                await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
-                if not self.accumulator.waiting:
-                    return
-        finally:
-            self._refreshing.discard(topic)
-            self.wake()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task until it is done or this is closed."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- coordination ---------------------------------------------------------------------------------------------
-
-    def _start_coordinating(self) -> None:
-        if not self._coordinating and self._next_step() is not None:
-            self._coordinating = True
-            self._spawn(self._coordinate())
-
-    def _next_step(self) -> coordination.Step | None:
-        assert self.manager is not None
-        with self.lock:
-            before = self.manager.state
-            step = coordination.next_request(self.manager, drained=self.accumulator.empty)
-            changed = self.manager.state is not before
-        if changed:
-            self._changed()
-        return step
-
-    async def _coordinate(self) -> None:
-        assert self.manager is not None
-        backoff = Backoff(CONCURRENT_BACKOFF_MS, self._backoff[1])
-        try:
-            while not self.closed and (step := self._next_step()) is not None:
-                code = await self._ask(self.manager, step)
-                self._changed()
-                if code is None:
-                    backoff.reset()
-                    continue
-                if code in COORDINATOR_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
-                    self.cluster.forget_coordinator("group" if step.kind == "group" else "transaction", step.key)
-                await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
-        finally:
-            self._coordinating = False
-            self.wake()
-
-    async def _ask(self, manager: TransactionManager, step: coordination.Step) -> ErrorCode | None:
-        """One attempt of a step; the code if it has to be made again."""
-        try:
-            if step.kind == "any":
-                response = await self.cluster.call_any(step.request)
-            else:
-                connection = await self.cluster.connection(await self.cluster.coordinator(step.kind, step.key))
-                version = min(connection.version_for(type(step.request)), step.max_version)
-                if isinstance(step.request, InitProducerIdRequest) and step.kind == "transaction":
-                    self._learn_version(manager, connection.features)
-                with self.lock:
-                    coordination.sent(manager, step)
-                response = await connection.call(step.request, version)
-        except errors.RetriableError as error:
-            return error.code
-        except ConnectionLostError:
-            return ErrorCode.NETWORK_EXCEPTION
-        except (NoCommonVersionError, errors.KafkaError) as error:
-            failure = errors.UnsupportedError(str(error)) if isinstance(error, NoCommonVersionError) else error
-            with self.lock:
-                manager.fatal(failure)
-            return None
-        with self.lock:
-            return coordination.handle(manager, step, response)
-
-    @staticmethod
-    def _learn_version(manager: TransactionManager, features: Mapping[str, int]) -> None:
-        manager.set_version(min(features.get("transaction.version", 0), 2))
-
-    def _changed(self) -> None:
+    def changed(self) -> None:
         """Something that `until` may wait for has happened."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -580,7 +467,7 @@ class Sender:
                 self._finish(batch, errors.ConnectionFailedError("the producer was closed before the answer"), outcomes)
         for outcome in outcomes:
             outcome()
-        self._changed()
+        self.changed()
 
 
 def _all_done(batches: deque[Batch]) -> bool:

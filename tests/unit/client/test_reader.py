@@ -22,7 +22,7 @@ def waiting(reader: Reader, partition: int, data: bytes) -> None:
     fetched = Fetched(tp, PartitionData(records=data), 0, committed_only=False, check_crcs=True)
     state.buffered.append(fetched)
     state.position = fetched.end
-    reader._ready[tp] = None
+    reader.arrived(tp)
 
 
 @pytest.mark.parametrize("as_tables", [False, True])

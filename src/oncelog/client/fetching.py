@@ -1,0 +1,181 @@
+"""A consumer's fetching, beside its polls: one request a broker at a time, for partitions of which nothing is waiting.
+
+What comes is left in the partitions' states, and the reader is told; what goes wrong for good is kept until the next
+poll raises it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from oncelog import errors
+from oncelog.client.batch import TopicPartition
+from oncelog.client.cluster import LEADER_MOVED
+from oncelog.client.fetcher import (
+    LAST_WITH_NAMES,
+    READ_COMMITTED,
+    Fetched,
+    FetchSession,
+    PartitionState,
+    Wanted,
+    topic_ids_usable,
+)
+from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
+
+if TYPE_CHECKING:
+    from oncelog.client.reader import Reader
+
+SESSION_LOST = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+
+
+class Fetching:
+    """Of one reader, on its loop. `failure`: what the next poll has to raise."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._cluster = reader.cluster
+        self._options = reader.options
+        self._sessions: dict[int, FetchSession] = {}
+        self._asked: set[int] = set()
+        self._refreshing = False
+        self.failure: Exception | None = None
+
+    def go_on(self) -> None:
+        """Ask every leader that is not being asked for what is wanted and not waiting here."""
+        topology = self._cluster.topology
+        by_node: dict[int, dict[TopicPartition, Wanted]] = {}
+        limit = self._options["max_partition_fetch_bytes"]
+        unknown = False
+        for tp, state in self._reader.states.items():
+            if state.position is None or state.paused or state.buffered:
+                continue
+            topic = topology.topics.get(tp[0])
+            partition = None if topic is None else topic.partitions.get(tp[1])
+            if topic is None or partition is None or partition.leader < 0:
+                unknown = True
+                continue
+            if partition.leader not in self._asked:
+                wanted = Wanted(state.position, partition.leader_epoch, limit, topic.topic_id)
+                by_node.setdefault(partition.leader, {})[tp] = wanted
+        if unknown and not self._refreshing:
+            self._refreshing = True
+            self._reader.spawn(self._refresh())
+        for node, wanted_there in by_node.items():
+            self._asked.add(node)
+            self._reader.spawn(self._fetch_from(node, wanted_there))
+
+    async def _refresh(self) -> None:
+        try:
+            await self._cluster.refresh({topic for topic, _ in self._reader.states})
+        except errors.KafkaError:
+            await asyncio.sleep(self._options["retry_backoff_ms"] / 1000)
+        else:
+            failures = self._cluster.topology.failures
+            if any(topic in failures for topic, _ in self._reader.states):
+                await asyncio.sleep(self._options["retry_backoff_ms"] / 1000)
+        finally:
+            self._refreshing = False
+            self._reader.notify()
+
+    async def _fetch_from(self, node: int, wanted: dict[TopicPartition, Wanted]) -> None:
+        session = self._sessions.setdefault(node, FetchSession())
+        try:
+            connection = await self._cluster.connection(node, "fetch")
+            version = connection.version_for(FetchRequest)
+            if not topic_ids_usable(wanted):
+                version = min(version, LAST_WITH_NAMES)
+            options = {
+                "max_wait_ms": self._options["fetch_max_wait_ms"],
+                "min_bytes": self._options["fetch_min_bytes"],
+                "max_bytes": self._options["fetch_max_bytes"],
+                "isolation_level": self._reader.isolation,
+            }
+            response = await connection.call(session.build(wanted, options, version), version)
+        except (ConnectionLostError, errors.RetriableError):
+            session.reset()
+            for topic, _ in wanted:
+                self._cluster.topology.forget(topic)
+            await asyncio.sleep(self._options["retry_backoff_ms"] / 1000 * (0.8 + 0.4 * random.random()))
+        except (errors.KafkaError, NoCommonVersionError) as error:
+            self.failure = error
+        else:
+            self._take_response(session, response, wanted)
+        finally:
+            self._asked.discard(node)
+            self._reader.notify()
+        if not self._reader.closed and self.failure is None:  # an error is raised by the next poll, which fetches again
+            self.go_on()
+
+    def _take_response(
+        self, session: FetchSession, response: FetchResponse, wanted: Mapping[TopicPartition, Wanted]
+    ) -> None:
+        code = ErrorCode.of(response.error_code)
+        if code is not ErrorCode.NONE:
+            session.reset()
+            if code not in SESSION_LOST and not code.retriable:
+                self.failure = errors.error_for(code, f"Fetch: {code.text}")
+            return
+        session.succeeded(response.session_id)
+        names = self._cluster.topology.names
+        for topic in response.responses:
+            name = topic.topic or names.get(topic.topic_id, "")
+            for item in topic.partitions:
+                tp = (name, item.partition_index)
+                state = self._reader.states.get(tp)
+                asked = wanted.get(tp)
+                if state is not None and asked is not None and state.position == asked.offset:
+                    self._take_partition(session, tp, state, item)
+
+    def _take_partition(
+        self, session: FetchSession, tp: TopicPartition, state: PartitionState, item: PartitionData
+    ) -> None:
+        code = ErrorCode.of(item.error_code)
+        if code is ErrorCode.NONE:
+            state.high_watermark, state.log_start = item.high_watermark, item.log_start_offset
+            state.last_stable_offset = item.last_stable_offset
+            if item.records is None or not len(item.records):
+                return
+            assert state.position is not None
+            try:
+                fetched = Fetched(
+                    tp,
+                    item,
+                    state.position,
+                    committed_only=self._reader.isolation == READ_COMMITTED,
+                    check_crcs=self._options["check_crcs"],
+                )
+            except ProtocolError as error:
+                self.failure = damage(tp, state.position, error)
+                return
+            after = fetched.end
+            if after > state.position:
+                state.position = after
+                state.buffered.append(fetched)
+                self._reader.arrived(tp)
+        elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            try:
+                state.seek_to_time(self._reader.reset_policy(tp, f"offset {state.position} is not in the log"))
+            except errors.OffsetOutOfRangeError as error:
+                self.failure = error
+        elif code in LEADER_MOVED:
+            session.reset()
+            self._cluster.topology.forget(tp[0])
+        elif not code.retriable:
+            self.failure = errors.error_for(code, f"Fetch of {tp[0]}-{tp[1]}: {code.text}")
+
+
+def damage(tp: TopicPartition, offset: int, error: ProtocolError) -> errors.KafkaError:
+    """What is raised at a damaged batch."""
+    return errors.error_for(error.code, f"{tp[0]}-{tp[1]} at offset {offset}: {error}; seek past it to go on")

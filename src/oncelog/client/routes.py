@@ -1,0 +1,86 @@
+"""The ways from a producer's batches to their brokers: partitions, leaders and connections, found beside its turns.
+
+`Sender` asks what is known and goes on; what is not known is looked for in tasks that wake it when they have it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from typing import TYPE_CHECKING
+
+from oncelog import errors
+from oncelog.client.backoff import Backoff
+
+if TYPE_CHECKING:
+    from oncelog.client.sender import Sender
+    from oncelog.net.connection import Connection
+
+
+class Routes:
+    """What a sender knows of partitions and brokers. Runs on the sender's loop."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._cluster = sender.cluster
+        self._backoff = (sender.options["retry_backoff_ms"], sender.options["retry_backoff_max_ms"])
+        self._connecting: set[int] = set()
+        self._looking: set[str] = set()
+        self.counts: dict[str, int] = {}
+        """Number of partitions by topic: kept beside the topology so that `append` needs one look."""
+
+    def to(self, node: int) -> Connection | None:
+        """The connection to a broker; None while there is none, which is made then."""
+        connection = self._cluster.open_connection(node, "produce")
+        if connection is None and node not in self._connecting:
+            self._connecting.add(node)
+            self._sender.spawn(self._connect(node))
+        return connection
+
+    async def learn_topic(self, topic: str) -> None:
+        """Learn of a topic's partitions (asking for its creation where that is allowed); KafkaError."""
+        create = self._sender.options["allow_auto_create_topics"]
+        found = await self._cluster.topic(topic, create=create, timeout_ms=self._sender.options["max_block_ms"])
+        self.counts[topic] = len(found.partitions)
+
+    async def _connect(self, node: int) -> None:
+        backoff = Backoff(*self._backoff)
+        try:
+            while not self._sender.closed and self._sender.accumulator.waiting:
+                try:
+                    await self._cluster.connection(node, "produce")
+                    return
+                except errors.ConnectionFailedError:
+                    await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+                    with contextlib.suppress(errors.KafkaError):
+                        await self._cluster.refresh(self.counts)
+                    if node not in self._cluster.topology.brokers:
+                        return
+        finally:
+            self._connecting.discard(node)
+            self._sender.wake()
+
+    def find_leaders(self, topic: str) -> None:
+        """Look for a topic's leaders, unless that is being done."""
+        if topic not in self._looking:
+            self._looking.add(topic)
+            self._sender.spawn(self._learn_again(topic))
+
+    async def _learn_again(self, topic: str) -> None:
+        backoff = Backoff(*self._backoff)
+        try:
+            while not self._sender.closed:
+                with contextlib.suppress(errors.KafkaError):
+                    await self._cluster.refresh([topic])
+                found = self._cluster.topology.topics.get(topic)
+                if found is not None:
+                    self.counts[topic] = len(found.partitions)
+                    if any(partition.leader >= 0 for partition in found.partitions.values()):
+                        return
+                await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+                if not self._sender.accumulator.waiting:
+                    return
+        finally:
+            self._looking.discard(topic)
+            self._sender.wake()
