@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from oncelog import errors
 from oncelog.client.batch import TopicPartition
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from oncelog.client.group import GroupMetadata
 
 __all__ = ["Producer", "RecordFuture", "RecordMetadata", "Transaction"]
+
+_MADE_HERE: WeakSet[Producer] = WeakSet()
+"""Of this process."""
+
 
 class Producer:
     """Sends records. Thread-safe; use as a context manager, or `close` it.
@@ -41,7 +47,8 @@ class Producer:
         self.options = producer_options(config, options)
         self._thread = LoopThread.shared()
         self._sender = Sender(self.options, self._thread.loop)
-        self._append = self._sender.append
+        self._append: Callable[..., RecordFuture | None] = self._sender.append
+        _MADE_HERE.add(self)
         if self.options["transactional_id"] is not None:
             try:
                 self._thread.run(self._sender.init_transactions())
@@ -238,6 +245,20 @@ class Transaction:
         self.send_table = producer.send_table
         self.send_offsets = producer.send_offsets
 
+
+def _forked() -> None:
+    """In a child process: its parent's producers take no records, for nobody would send them."""
+    for producer in _MADE_HERE:
+        producer._append = _refuse
+        producer._sender.closed = True
+    _MADE_HERE.clear()
+
+
+def _refuse(*_: object) -> RecordFuture | None:
+    raise errors.UsageError("this producer was made before a fork: make a new one in the child process")
+
+
+os.register_at_fork(after_in_child=_forked)
 
 if TYPE_CHECKING:
     from oncelog.client.tables import TableFuture
