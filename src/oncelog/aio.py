@@ -278,6 +278,10 @@ class Consumer:
         """The same for every assigned partition of which anything is known."""
         return self._reader.consumed()
 
+    def hand_over(self) -> dict[TopicPartition, int]:
+        """The same, for `Producer.send_offsets`; UsageError with auto-commit, AbortableError after a rebalance."""
+        return self._reader.hand_over()
+
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float | None = None) -> None:
         """Commit what was consumed, or these offsets."""
         await self._reader.commit(offsets, _ms(timeout))

@@ -301,6 +301,45 @@ def test_a_zombie_consumers_offsets_are_refused(server: Server, admin: Admin, na
     assert admin.committed(name) == {(name, 0): 1}
 
 
+def test_what_a_rebalance_took_away_is_not_committed_without_its_offsets(
+    server: Server, admin: Admin, name: str
+) -> None:
+    admin.create_topics(name, 2)
+    with Producer(server.bootstrap) as producer:
+        for partition in (0, 1):
+            producer.send(name, b"x", partition=partition)
+    options: dict[str, object] = {"group_id": name, "heartbeat_interval_ms": 100} | COMMITTED
+    with (
+        Producer(server.bootstrap, transactional_id=name) as producer,
+        Consumer(server.bootstrap, **options) as first,
+        Consumer(server.bootstrap, **options) as second,
+    ):
+        first.subscribe([name])
+        taken: list[object] = []
+        while len(taken) < 2:
+            taken += first.poll(30)
+        producer.begin_transaction()
+        second.subscribe([name])
+        while len(first.assignment()) == 2:  # the first has given up one partition when both have joined
+            second.poll(0.1)
+            first.poll(0.1)
+        with pytest.raises(errors.AbortableError):
+            producer.send_offsets(first)
+        producer.abort_transaction()
+    assert admin.committed(name) == {}
+
+
+def test_offsets_are_not_committed_both_ways(server: Server, name: str) -> None:
+    with (
+        Producer(server.bootstrap, transactional_id=name) as producer,
+        Consumer(server.bootstrap, group_id=name, enable_auto_commit=True) as consumer,
+    ):
+        producer.begin_transaction()
+        with pytest.raises(errors.UsageError, match="enable_auto_commit"):
+            producer.send_offsets(consumer)
+        producer.abort_transaction()
+
+
 # -- consumers --------------------------------------------------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ class Supervisor:
         self._link: socket.socket | None = None
         self._received = b""
         self._announced = False
-        self._stops = 0
+        self._stopping = False
         self._delay = FIRST_DELAY_S
         self._started_at = 0.0
         self._restart_at: float | None = None
@@ -61,10 +61,10 @@ class Supervisor:
         for key, _ in self._selector.select(timeout):
             if key.fileobj is wakeup:
                 numbers = wakeup.recv(64)
-                self._stops += sum(number in STOP_SIGNALS for number in numbers)
+                self._stopping |= any(number in STOP_SIGNALS for number in numbers)
             else:
                 self._hear()
-        if self._stops:
+        if self._stopping:
             return self._stop(wakeup)
         if self._process is not None and self._process.poll() is not None:
             return self._died(self._process.returncode)
@@ -125,21 +125,25 @@ class Supervisor:
         return None
 
     def _stop(self, wakeup: socket.socket) -> int:
-        """SIGTERM, and SIGKILL at the second signal or when it takes too long."""
+        """SIGTERM, and SIGKILL at a further SIGINT or when it takes too long.
+
+        A second SIGTERM is nobody's impatience: `timeout` signals the process and then its group.
+        """
+        hurried = False
         if self._process is None:
             return 0
         self._process.terminate()
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while self._process.poll() is None:
             left = deadline - time.monotonic()
-            if self._stops > 1 or left <= 0:
+            if hurried or left <= 0:
                 print("oncelog: killing the broker before it has closed its logs", file=sys.stderr, flush=True)
                 self._process.kill()
                 self._process.wait()
                 return 1
             self._selector.select(min(left, 0.02) if self._link is None else left)
             with contextlib.suppress(BlockingIOError):
-                self._stops += sum(number in STOP_SIGNALS for number in wakeup.recv(64))
+                hurried = signal.SIGINT in wakeup.recv(64)
             if self._link is not None:
                 self._link.setblocking(False)
                 with contextlib.suppress(BlockingIOError):

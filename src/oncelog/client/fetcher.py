@@ -221,7 +221,8 @@ def end_of(raw: bytes | bytearray | memoryview, position: int) -> int:
 class PartitionState:
     """Where a consumer stands in a partition.
 
-    `position`: offset to be fetched next, None until it is known. `consumed`: offset behind what the user was given.
+    `position`: offset to be fetched next, None until it is known. `consumed`: offset behind what the user was given;
+    `settled`: where that was when it was last committed, or handed to a transaction.
     """
 
     __slots__ = (
@@ -233,11 +234,13 @@ class PartitionState:
         "paused",
         "position",
         "reset",
+        "settled",
     )
 
     def __init__(self) -> None:
         self.position: int | None = None
         self.consumed: int | None = None
+        self.settled: int | None = None
         self.buffered: deque[Fetched] = deque()
         self.paused = False
         self.reset: int | None = None
@@ -246,13 +249,13 @@ class PartitionState:
 
     def seek(self, offset: int) -> None:
         """Go to an offset; what was fetched is dropped."""
-        self.position = self.consumed = offset
+        self.position = self.consumed = self.settled = offset
         self.reset = None
         self.buffered.clear()
 
     def seek_to_time(self, timestamp: int) -> None:
         """Go where ListOffsets says."""
-        self.position = self.consumed = None
+        self.position = self.consumed = self.settled = None
         self.reset = timestamp
         self.buffered.clear()
 

@@ -50,14 +50,17 @@ class Positioned(Protocol):
     def group_metadata(self) -> GroupMetadata:
         """Who commits."""
 
-    def positions(self) -> dict[TopicPartition, int]:
-        """Offsets behind what was consumed."""
+    def hand_over(self) -> dict[TopicPartition, int]:
+        """Offsets behind what was consumed, which a transaction commits from now on."""
 
 
 def group_and_offsets(
     source: Positioned | GroupMetadata | str, offsets: Mapping[TopicPartition, int] | None
 ) -> tuple[GroupMetadata, dict[TopicPartition, tuple[int, int, str]]]:
-    """What `send_offsets` was given, as (group, partition -> (offset, leader epoch, metadata)); UsageError."""
+    """What `send_offsets` was given, as (group, partition -> (offset, leader epoch, metadata)).
+
+    UsageError, AbortableError.
+    """
     if isinstance(source, str):
         group = GroupMetadata(source)
     elif isinstance(source, GroupMetadata):
@@ -65,7 +68,7 @@ def group_and_offsets(
     else:
         group = source.group_metadata()
         if offsets is None:
-            offsets = source.positions()
+            offsets = source.hand_over()
     if offsets is None:
         raise errors.UsageError("send_offsets needs the offsets unless it is given a consumer")
     return group, {tp: (offset, -1, "") for tp, offset in offsets.items()}

@@ -122,7 +122,8 @@ CONSUMER: dict[str, Option] = COMMON | {
     "auto_commit_interval_ms": Option(5_000, _integer(0, MAX_INT)),
     "auto_offset_reset": Option("latest", _choice("earliest", "latest", "none")),
     "check_crcs": Option(True, _boolean),
-    "enable_auto_commit": Option(True, _boolean),
+    # Kafka's default is True, which commits what may not be processed yet: here nothing is lost unasked.
+    "enable_auto_commit": Option(False, _boolean),
     "fetch_max_bytes": Option(52_428_800, _integer(0, MAX_INT)),
     "fetch_max_wait_ms": Option(500, _integer(0, MAX_INT)),
     "fetch_min_bytes": Option(1, _integer(0, MAX_INT)),

@@ -225,7 +225,8 @@ class Producer:
     ) -> None:
         """Commit consumed offsets with the transaction.
 
-        `source` is a consumer (default: its positions), group metadata, or a bare group id (without the protection
+        `source` is a consumer without auto-commit (default: its positions; AbortableError when a rebalance took some of
+        them away), group metadata, or a bare group id (without the protection
         against zombie consumers, KIP-447); `offsets`: (topic, partition) -> next offset to be read.
         """
         from oncelog.client.group import group_and_offsets

@@ -53,6 +53,8 @@ class Reader:
         self._ready: dict[TopicPartition, None] = {}
         """Partitions with something fetched, in the order in which they get their turn."""
         self._next_commit = 0.0
+        self._unsettled = False
+        """Whether partitions were given up behind whose records neither a commit nor a transaction came."""
         self._next_look = 0.0
         self._fetching = Fetching(self)
         self.closed = False
@@ -154,6 +156,7 @@ class Reader:
         if self.options["enable_auto_commit"] and not member.membership.lost:
             with contextlib.suppress(errors.KafkaError):
                 await self.commit(timeout_ms=self.options["default_api_timeout_ms"] / 4)
+        self._unsettled |= any(state.consumed != state.settled for state in self.states.values())
         gone = list(self.states)
         self.take_partitions((), keep=False)
         if self._on_revoked is not None:
@@ -178,6 +181,26 @@ class Reader:
             await offset_calls.commit(self.cluster, self.group_metadata(), offsets)
 
     # -- positions ------------------------------------------------------------------------------------------------
+
+    def hand_over(self) -> dict[TopicPartition, int]:
+        """As `consumed`, for a transaction that commits these offsets with what was made of the records.
+
+        UsageError with auto-commit, which would commit them without it. AbortableError when a rebalance took partitions
+        away whose records were given to the user and not settled: the transaction may hold what was made of them, but
+        no longer their offsets, and whoever has the partitions now reads them again.
+        """
+        if self.options["enable_auto_commit"]:
+            raise errors.UsageError("send_offsets needs a consumer without enable_auto_commit, which commits beside it")
+        if self._unsettled:
+            self._unsettled = False
+            raise errors.AbortableError("a rebalance took partitions away whose records this transaction may hold")
+        return self._mark_settled(self.consumed())
+
+    def _mark_settled(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        for tp, offset in offsets.items():
+            if tp in self.states:
+                self.states[tp].settled = offset
+        return offsets
 
     def consumed(self) -> dict[TopicPartition, int]:
         """Partition -> offset behind what the user was given, where that is known."""
@@ -239,9 +262,9 @@ class Reader:
     ) -> None:
         """Commit what was consumed, or `offsets`."""
         group = self.group_metadata()
-        await offset_calls.commit(
-            self.cluster, group, self.consumed() if offsets is None else offsets, timeout_ms=timeout_ms
-        )
+        committed = dict(self.consumed() if offsets is None else offsets)
+        await offset_calls.commit(self.cluster, group, committed, timeout_ms=timeout_ms)
+        self._mark_settled(committed)
 
     # -- polling --------------------------------------------------------------------------------------------------
 

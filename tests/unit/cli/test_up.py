@@ -97,6 +97,14 @@ def test_a_broker_whose_supervisor_is_killed_stops_and_the_next_up_waits_for_it(
     assert cluster.broker_pid() != pid
 
 
+def test_a_second_sigterm_does_not_hurry_the_stop(new_cluster: NewCluster) -> None:
+    cluster = new_cluster()
+    for _ in range(2):
+        os.kill(cluster.process.pid, signal.SIGTERM)
+    assert cluster.process.popen.wait(30) == 0
+    assert "killing" not in errors_of(cluster)
+
+
 def test_a_second_up_on_the_same_folder_is_an_error(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
     status, out, err = run("up", "--port", "0", "--data", cluster.data)
