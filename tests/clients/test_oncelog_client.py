@@ -340,6 +340,16 @@ def test_offsets_are_not_committed_both_ways(server: Server, name: str) -> None:
         producer.abort_transaction()
 
 
+def test_auto_commit_without_a_subscription(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Producer(server.bootstrap) as producer:
+        producer.send(name, b"x")
+    with Consumer(server.bootstrap, group_id=name, enable_auto_commit=True, **COMMITTED) as consumer:
+        consumer.assign([(name, 0)])
+        assert len(consumer.poll(30)) == 1
+    assert admin.committed(name) == {(name, 0): 1}
+
+
 # -- consumers --------------------------------------------------------------------------------------------------------
 
 

@@ -11,10 +11,10 @@ from msgspec import ValidationError
 from pyspark.sql.types import StringType, StructField, StructType
 
 from oncelog.spark.commit import operations as op
-from oncelog.spark.commit.errors import MisuseError, NotDecidedError, SinkError
+from oncelog.spark.commit.errors import MisuseError, NotDecidedError, NotVerifiedError, SinkError
 from oncelog.spark.commit.finish import Committing, abort_batch, c1_collect
 from oncelog.spark.commit.names import Attempt, TopicPartition, check_prefix, is_task_id, task_id
-from oncelog.spark.commit.plan import Carried, last_decided
+from oncelog.spark.commit.plan import Carried, Planning, last_decided, p4_clear
 from oncelog.spark.commit.record import APP, STREAM, WRITE, Owner, Record, Source, Span, Transaction, decode_record
 from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Permission, Prepared, Skipped, Tasking, already_committed
@@ -148,3 +148,23 @@ def test_a_commit_with_a_task_that_has_told_nothing_is_refused() -> None:
     sink = StreamSink(given, schema, overwrite=False)
     with pytest.raises(NotDecidedError, match="1 of 2 tasks"):
         sink.commit([SinkMessage(Skipped(0, 1, 1)), None], 0)
+
+
+@pytest.mark.parametrize("outcome", [op.Outcome.DONE, op.Outcome.DENIED])
+def test_rows_that_hang_and_may_not_be_ended_fail_the_plan(outcome: op.Outcome) -> None:
+    out = TopicPartition("out", 0)
+    left, stray = Owner("p/0/1/0.0", 2, 0), op.OpenProducer(out, 3, 0, 7)
+    lost = op.OpenProducer(out, 2, 0, 5)
+    sink = replace(SINK, targets=(out,))
+    phase = p4_clear(Planning(sink, left=(left,), strays=(stray,), driver=DRIVER, record=Record()))
+    assert next(phase) == op.EndAll((left,), commit=False)
+    assert phase.send((op.Outcome.DONE,)) == op.AwaitEnded((left,))
+    assert phase.send(None) == op.DescribeProducers((out,))
+    assert phase.send((lost, stray)) == op.WriteTxnMarkers(out, 2, 0, commit=False)
+    assert phase.send(outcome) == op.WriteTxnMarkers(out, 3, 0, commit=False)
+    if outcome is op.Outcome.DENIED:
+        with pytest.raises(NotVerifiedError, match="ClusterAction; let an operator"):
+            phase.send(outcome)
+    else:
+        with pytest.raises(StopIteration):
+            phase.send(outcome)

@@ -168,7 +168,7 @@ class Reader:
             await _told(self._on_assigned, list(partitions))
 
     async def _auto_commit(self) -> None:
-        if not self.options["enable_auto_commit"] or self.member is None or self.loop.time() < self._next_commit:
+        if not self.options["enable_auto_commit"] or self.loop.time() < self._next_commit:
             return
         self._next_commit = self.loop.time() + self.options["auto_commit_interval_ms"] / 1000
         offsets = self.consumed()
@@ -393,11 +393,11 @@ class Reader:
         if self.closed:
             return
         try:
-            if self.member is not None:
-                async with asyncio.timeout(timeout_ms / 1000):
-                    if self.options["enable_auto_commit"] and not self.member.must_join:
-                        with contextlib.suppress(errors.KafkaError):
-                            await self.commit(timeout_ms=timeout_ms / 2)
+            async with asyncio.timeout(timeout_ms / 1000):
+                if self.options["enable_auto_commit"] and (self.member is None or not self.member.must_join):
+                    with contextlib.suppress(errors.KafkaError):
+                        await self.commit(timeout_ms=timeout_ms / 2)
+                if self.member is not None:
                     await self.member.leave()
         except TimeoutError:
             pass  # the group finds out by session.timeout.ms

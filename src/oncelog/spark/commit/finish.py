@@ -139,7 +139,7 @@ def c5_settle(state: Committing) -> Steps[Committing]:
 
 
 def c6_clear(state: Committing) -> Steps[Committing]:
-    """Twins that lost: Spark does not tell them."""
+    """Twins that lost: Spark does not tell them. The batch is committed: what may not be ended, the next plan tells."""
     yield from abort_left(state.sink, state.left)
     return state
 

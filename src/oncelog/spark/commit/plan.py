@@ -156,26 +156,43 @@ def p3_write(state: Planning) -> Steps[Planning]:
 
 
 def p4_clear(state: Planning) -> Steps[Planning]:
-    """Abort what earlier drivers left open, and nothing else."""
-    yield from abort_left(state.sink, state.left)
-    for stray in state.strays:
-        yield op.WriteTxnMarkers(stray.at, stray.pid, stray.epoch, commit=False)
+    """Abort what earlier drivers left open, and nothing else.
+
+    What may not be ended fails the plan: the next commit of that producer id would commit the rows that hang there.
+    """
+    denied = yield from abort_left(state.sink, state.left)
+    denied += yield from abort_hanging(state.strays)
+    if denied:
+        where = ", ".join(sorted({f"{producer.at.topic}-{producer.at.partition}" for producer in denied}))
+        raise NotVerifiedError(
+            f"{state.sink.prefix}: rows of an aborted transaction hang in {where}, its marker was lost, and ending it "
+            f"needs ClusterAction; let an operator who has it run `oncelog sink settle {state.sink.prefix}`"
+        )
     return state
 
 
-def abort_left(sink: Sink, left: tuple[Owner, ...]) -> Steps[None]:
-    """EndTxn(abort) for each, and look afterwards whether a marker was lost."""
+def abort_left(sink: Sink, left: tuple[Owner, ...]) -> Steps[tuple[op.OpenProducer, ...]]:
+    """EndTxn(abort) for each, and look afterwards whether a marker was lost; gives what we may not end."""
     if not left:
-        return
+        return ()
     yield op.EndAll(left, commit=False)
     if not sink.targets:
-        return
+        return ()
     yield op.AwaitEnded(left)
     opened: tuple[op.OpenProducer, ...] = yield op.DescribeProducers(sink.targets)
     ended = {(owner.pid, owner.epoch) for owner in left}
-    for producer in opened:
-        if (producer.pid, producer.epoch) in ended:
-            yield op.WriteTxnMarkers(producer.at, producer.pid, producer.epoch, commit=False)
+    lost = tuple(producer for producer in opened if (producer.pid, producer.epoch) in ended)
+    return (yield from abort_hanging(lost))
+
+
+def abort_hanging(hanging: tuple[op.OpenProducer, ...]) -> Steps[tuple[op.OpenProducer, ...]]:
+    """Write the ABORT markers that were lost; gives those that we may not write (ClusterAction)."""
+    denied: tuple[op.OpenProducer, ...] = ()
+    for producer in hanging:
+        outcome: op.Outcome = yield op.WriteTxnMarkers(producer.at, producer.pid, producer.epoch, commit=False)
+        if outcome is op.Outcome.DENIED:
+            denied += (producer,)
+    return denied
 
 
 PLAN: tuple[Phase[Planning], ...] = (p0_look, p1_fence, p2_read, p3_finish, p3_write, p4_clear)
