@@ -62,6 +62,10 @@ class Conversation:
                 if code in COORDINATOR_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
                     self._cluster.forget_coordinator("group" if step.kind == "group" else "transaction", step.key)
                 await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+        except Exception as error:  # noqa: BLE001 a fault of ours must not be asked for again and again, unheard
+            with self._sender.lock:
+                self._manager.fatal(errors.FatalError(f"the talk with the coordinator failed: {error!r}"))
+            self._sender.changed()
         finally:
             self._going_on = False
             self._sender.wake()

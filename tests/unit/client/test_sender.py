@@ -178,3 +178,21 @@ def test_an_abort_while_it_is_asked_who_was_fenced_starts_the_next_transaction_c
     assert step is None or not isinstance(step.request, EndTxnRequest)
     assert (manager.state, manager.producer_epoch) == (State.READY, 2)
     assert (manager.partitions, manager.groups, manager.started) == (set(), {}, False)
+
+
+def test_a_fault_in_the_talk_with_the_coordinator_is_told_and_not_repeated() -> None:
+    class Odd(ModelCluster):
+        asked = 0
+
+        async def coordinator(self, kind: str, key: str) -> int:
+            self.asked += 1
+            raise LookupError("nobody thought of this")
+
+    odd = Odd(1, lambda: FINE, version=2)
+
+    async def body(sender: Sender, cluster: ModelCluster) -> None:
+        with pytest.raises(errors.FatalError, match="nobody thought of this"):
+            await sender.init_transactions(10_000)
+        assert odd.asked == 1
+
+    with_sender(body, odd, transactional_id="id")
