@@ -278,7 +278,8 @@ def test_read_process_write(server: Server, admin: Admin, name: str) -> None:
                         break
                     producer.commit_transaction()
                     done += len(records)
-    assert admin.committed(name) == {(source, 0): 200, (source, 1): 200}
+    # Apache Kafka answers EndTxn before the offsets are visible
+    wait_until(lambda: admin.committed(name) == {(source, 0): 200, (source, 1): 200}, "the offsets are committed")
     assert [int(value or b"") for value in read(server, sink, 2)] == [*range(0, 400, 2), *range(1, 400, 2)]
 
 
@@ -298,7 +299,7 @@ def test_a_zombie_consumers_offsets_are_refused(server: Server, admin: Admin, na
         producer.abort_transaction()
         with producer.transaction() as txn:
             txn.send_offsets(name, {(name, 0): 1})
-    assert admin.committed(name) == {(name, 0): 1}
+    wait_until(lambda: admin.committed(name) == {(name, 0): 1}, "the offset is committed")
 
 
 def test_what_a_rebalance_took_away_is_not_committed_without_its_offsets(

@@ -47,6 +47,7 @@ class OncelogCluster:
         arguments: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
+        self._killed: set[int] = set()
         self.directory = directory
         self.data = directory / "data"
         self._settings = dict(settings or {})
@@ -83,9 +84,12 @@ class OncelogCluster:
         pid = self.broker_pid(broker)
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: gone(pid), f"broker {pid} dies")
+        self._killed.add(pid)
 
     def wait_ready(self) -> None:
         """Return when every broker accepts connections again."""
+        # A thread of the dead broker may still hold its socket open for a moment: only a new process counts.
+        self.process.wait_for(lambda: self.broker_pid() not in self._killed, "the broker is started again")
         for address in self.bootstrap.split(","):
             self.process.wait_for(lambda address=address: accepts(address), f"{address} accepts connections")
 
