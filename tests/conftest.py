@@ -1,7 +1,13 @@
-"""Fixtures for every test that needs a running server."""
+"""Fixtures for every test that needs a running server, and how hypothesis runs."""
 
 from __future__ import annotations
+
+from hypothesis import settings
 
 from support.fixtures import new_cluster, oncelog_cluster
 
 __all__ = ["new_cluster", "oncelog_cluster"]
+
+# No test depends on the machine's speed: the first example of a run may compile kernels.
+settings.register_profile("house", deadline=None, print_blob=True)
+settings.load_profile("house")
