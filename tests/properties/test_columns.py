@@ -67,4 +67,5 @@ def test_damaged_records_are_an_error_or_a_sound_table(rows: list[Row], data: st
             [batch], topic="t", partition=0, start_offset=0, include_headers=True, check_crcs=False
         )
         table.validate(full=True)
-        assert table.num_rows == len(rows)
+        # a damaged offset may put a record before start_offset, where it is left out
+        assert table.num_rows <= len(rows)
