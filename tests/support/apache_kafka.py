@@ -32,9 +32,7 @@ SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of a JVM that runs a tool for a moment."""
 
 
-def java(
-    main_class: str, *arguments: str | Path, heap: str = "256m", options: Sequence[str] = ()
-) -> list[str]:
+def java(main_class: str, *arguments: str | Path, heap: str = "256m", options: Sequence[str] = ()) -> list[str]:
     """The command line that runs a class of Kafka's jars."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java") or "java"
@@ -44,9 +42,7 @@ def java(
 def run_tool(main_class: str, *arguments: str | Path, stdin: str = "", timeout: float = 120) -> str:
     """Run one of Kafka's tools to its end; its stdout. AssertionError with both outputs when it fails."""
     command = java(main_class, *arguments, options=SHORT_LIVED)
-    done = subprocess.run(
-        command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False
-    )
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode == 0, f"{main_class} {arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -65,9 +61,7 @@ class ApacheKafka:
 
     name = "apache-kafka"
 
-    def __init__(
-        self, directory: Path, *, settings: Mapping[str, str] | None = None, heap: str = "512m"
-    ) -> None:
+    def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None, heap: str = "512m") -> None:
         self.directory = directory
         self.data = directory / "kafka-logs"
         self._heap = heap

@@ -12,7 +12,7 @@ import pytest
 from support.apache_kafka import ApacheKafka
 from support.servers import OncelogCluster, Server
 
-SERVERS: dict[str, Callable[[Path], Server]] = {"oncelog": OncelogCluster, "apache-kafka": ApacheKafka}
+SERVERS: dict[str, Callable[..., Server]] = {"oncelog": OncelogCluster, "apache-kafka": ApacheKafka}
 """How each server that a test may run against is started in a folder."""
 
 SHARED = {"oncelog": "oncelog_cluster", "apache-kafka": "apache_kafka"}
@@ -22,7 +22,7 @@ SHARED = {"oncelog": "oncelog_cluster", "apache-kafka": "apache_kafka"}
 def vary_servers(metafunc: pytest.Metafunc, default: str) -> None:
     """One variant of a test a server (`$ONCELOG_TEST_SERVERS`, else `default`: names with commas between)."""
     servers = os.environ.get("ONCELOG_TEST_SERVERS", default).split(",")
-    for fixture, scope in (("server", "session"), ("own_server", "function")):
+    for fixture, scope in (("server", "session"), ("own_server", "function"), ("start_server", "function")):
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, servers, indirect=True, scope=scope)
 

@@ -272,9 +272,7 @@ class GroupDriver:
             topics=[
                 TxnOffsetCommitRequestTopic(
                     name=topic,
-                    partitions=[
-                        TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
-                    ],
+                    partitions=[TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)],
                 )
                 for (topic, partition), offset in offsets.items()
             ],

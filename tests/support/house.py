@@ -48,9 +48,7 @@ TEXT_FOLDERS = ("src", "tests", "conformance", "benchmarks", "examples", "script
 
 FORBIDDEN_TEXT = {
     "a path of one machine": re.compile(r"(?<![\w.$}])/(?:work|root|home)/\w"),
-    "a test that does not run": re.compile(
-        r"\bmark\.(?:skip|skipif|xfail)\b|\bpytest\.(?:skip|xfail|importorskip)\("
-    ),
+    "a test that does not run": re.compile(r"\bmark\.(?:skip|skipif|xfail)\b|\bpytest\.(?:skip|xfail|importorskip)\("),
     "something left to do": re.compile(r"\b(?:TODO|FIXME|XXX)\b"),
 }
 

@@ -91,11 +91,7 @@ def cases() -> list[Case]:
 
 def internal_cases() -> list[Case]:
     """What is written to the internal topics, in every version; kio does not know these."""
-    return [
-        Case(cls, version, "")
-        for cls in INTERNAL
-        for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1)
-    ]
+    return [Case(cls, version, "") for cls in INTERNAL for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1)]
 
 
 def instances(cls: type[Message], version: int) -> st.SearchStrategy[Any]:

@@ -76,9 +76,7 @@ class Log:
         remembered = [*batches, (header.base_sequence, header.last_sequence, offset)][-REMEMBERED:]
         self.producers[header.producer_id] = (header.producer_epoch, remembered)
         for record in decode_records(data):
-            self.entries.append(
-                Entry(header.producer_id, header.producer_epoch, header.is_transactional, record.value)
-            )
+            self.entries.append(Entry(header.producer_id, header.producer_epoch, header.is_transactional, record.value))
         return ErrorCode.NONE, offset
 
     def mark(self, producer_id: int, epoch: int, commit: bool) -> None:

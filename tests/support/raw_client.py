@@ -89,9 +89,7 @@ class RawClient:
         topic_id: UUID = response.topics[0].topic_id
         return topic_id
 
-    async def read_committed(
-        self, topic_id: UUID, partition: int, *, until_stable: bool = True
-    ) -> list[bytes | None]:
+    async def read_committed(self, topic_id: UUID, partition: int, *, until_stable: bool = True) -> list[bytes | None]:
         """The values that a read_committed consumer sees; `until_stable`: and nothing may be open behind them."""
         values: list[bytes | None] = []
         offset = 0
@@ -145,9 +143,7 @@ class RawWriter(RawClient):
             FindCoordinatorRequest(key_type=1, coordinator_keys=[self.transactional_id]),
             lambda r: r.coordinators[0].error_code,
         )
-        request = InitProducerIdRequest(
-            transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms
-        )
+        request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms)
         response = await self.call(request)
         self._become(response.producer_id, response.producer_epoch)
 

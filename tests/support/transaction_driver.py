@@ -106,26 +106,18 @@ class Driver:
         assert response.error_code == ErrorCode.NONE, response
         return response.producer_id, response.producer_epoch
 
-    def add(
-        self, name: str, producer: tuple[int, int], *partitions: Partition, client_version: int = 2
-    ) -> ErrorCode:
+    def add(self, name: str, producer: tuple[int, int], *partitions: Partition, client_version: int = 2) -> ErrorCode:
         token = object()
-        effects = self.coordinator.add_partitions(
-            name, *producer, partitions, client_version, token, self.now_ms
-        )
+        effects = self.coordinator.add_partitions(name, *producer, partitions, client_version, token, self.now_ms)
         error: ErrorCode = self.apply(effects, token)
         return error
 
-    def end(
-        self, name: str, producer: tuple[int, int], commit: bool = True, *, version: int = 5
-    ) -> EndTxnResponse:
+    def end(self, name: str, producer: tuple[int, int], commit: bool = True, *, version: int = 5) -> EndTxnResponse:
         request = EndTxnRequest(
             transactional_id=name, producer_id=producer[0], producer_epoch=producer[1], committed=commit
         )
         token = object()
-        response: EndTxnResponse = self.apply(
-            self.coordinator.end_txn(request, version, token, self.now_ms), token
-        )
+        response: EndTxnResponse = self.apply(self.coordinator.end_txn(request, version, token, self.now_ms), token)
         return response
 
     # -- markers and time ----------------------------------------------------------------------------------------------
@@ -141,9 +133,7 @@ class Driver:
                 for partition in markers.partitions
                 if partition not in (deleted or ())
             }
-            self.apply(
-                self.coordinator.markers_written(markers, results, self.now_ms, deleted=deleted or ())
-            )
+            self.apply(self.coordinator.markers_written(markers, results, self.now_ms, deleted=deleted or ()))
             if self.coordinator.wants(markers):
                 self.markers.append(markers)
 

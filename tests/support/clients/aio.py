@@ -35,9 +35,7 @@ LOOP = LoopThread()
 
 def seen(record: Any) -> Seen:
     """A record of the library as a record read."""
-    return Seen(
-        record.partition, record.offset, record.key, record.value, tuple(record.headers), record.timestamp
-    )
+    return Seen(record.partition, record.offset, record.key, record.value, tuple(record.headers), record.timestamp)
 
 
 async def send_all(producer: AIOKafkaProducer, topic: str, records: Sequence[Outgoing]) -> list[int]:
@@ -220,9 +218,7 @@ class AioClient:
 
     def _with_consumer(self, work: Any, **options: Any) -> Any:
         async def run() -> Any:
-            consumer = AIOKafkaConsumer(
-                bootstrap_servers=self._bootstrap, enable_auto_commit=False, **options
-            )
+            consumer = AIOKafkaConsumer(bootstrap_servers=self._bootstrap, enable_auto_commit=False, **options)
             await consumer.start()
             try:
                 return await asyncio.wait_for(work(consumer), PATIENCE)

@@ -19,9 +19,7 @@ def seen(message: Any) -> Seen:
     """A message of the library as a record read."""
     headers = tuple((name, value) for name, value in message.headers() or [])
     kind_and_time = message.timestamp()
-    return Seen(
-        message.partition(), message.offset(), message.key(), message.value(), headers, kind_and_time[1]
-    )
+    return Seen(message.partition(), message.offset(), message.key(), message.value(), headers, kind_and_time[1])
 
 
 def send_all(producer: Producer, topic: str, records: Sequence[Outgoing]) -> list[int]:
@@ -75,9 +73,7 @@ class ConfluentTransactions:
     def send_offsets(self, member: Member, offsets: dict[tuple[str, int], int]) -> None:
         assert isinstance(member, ConfluentMember)
         positions = [TopicPartition(topic, part, offset) for (topic, part), offset in offsets.items()]
-        self._producer.send_offsets_to_transaction(
-            positions, member.consumer.consumer_group_metadata(), PATIENCE
-        )
+        self._producer.send_offsets_to_transaction(positions, member.consumer.consumer_group_metadata(), PATIENCE)
 
     def commit(self) -> None:
         self._producer.commit_transaction(PATIENCE)

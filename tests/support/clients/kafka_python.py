@@ -59,8 +59,7 @@ class KafkaPythonTransactions:
     def send_offsets(self, member: Member, offsets: dict[tuple[str, int], int]) -> None:
         assert isinstance(member, KafkaPythonMember)
         positions = {
-            TopicPartition(topic, part): OffsetAndMetadata(offset, "", -1)
-            for (topic, part), offset in offsets.items()
+            TopicPartition(topic, part): OffsetAndMetadata(offset, "", -1) for (topic, part), offset in offsets.items()
         }
         self._producer.send_offsets_to_transaction(positions, member.consumer.group_metadata())
 

@@ -36,9 +36,7 @@ class OurTransactions:
     """A transactional producer."""
 
     def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
-        self._producer = Producer(
-            bootstrap, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
-        )
+        self._producer = Producer(bootstrap, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
 
     def begin(self) -> None:
         self._producer.begin_transaction()
@@ -152,9 +150,7 @@ class OurClient:
         acks: str = "all",
         idempotent: bool = False,
     ) -> list[int]:
-        with Producer(
-            self._bootstrap, compression_type=codec, acks=acks, enable_idempotence=idempotent
-        ) as producer:
+        with Producer(self._bootstrap, compression_type=codec, acks=acks, enable_idempotence=idempotent) as producer:
             return send_all(producer, topic, records)
 
     def transactions(self, transactional_id: str, timeout_ms: int = 60000) -> OurTransactions:

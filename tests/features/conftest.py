@@ -1,0 +1,44 @@
+"""One test module a row of the feature table, at the wire; the same tests run against Apache Kafka.
+
+`ONCELOG_TEST_SERVERS=apache-kafka` is the control (`scripts/conformance` runs it): what it does not pass is no test of
+ours. Where the outcome differs on purpose, the test says `DIFFERS[...]` with the reason, and both outcomes are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.fixtures import SERVERS, apache_kafka, name, own_server, server, vary_servers
+from support.servers import Server
+from support.wire import Wire
+
+__all__ = ["apache_kafka", "name", "own_server", "server"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One variant of a test for each server."""
+    vary_servers(metafunc, "oncelog")
+
+
+@pytest.fixture
+def wire(server: Server) -> Iterator[Wire]:
+    """A connection to the shared server."""
+    with Wire(server.bootstrap) as connection:
+        yield connection
+
+
+@pytest.fixture
+def start_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Starts servers of this test's own, with settings (Kafka's dotted names) that both understand."""
+    made: list[Server] = []
+
+    def start(settings: dict[str, str]) -> Server:
+        made.append(SERVERS[request.param](tmp_path / f"server-{len(made)}", settings=settings))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.stop()
