@@ -162,7 +162,7 @@ class Wire:
         """The partition's answer. Versions up to 11 do not add to a transaction, 12 does; 13 wants the topic's id."""
         data = PartitionProduceData(index=partition, records=bytes(batch))
         where = {"topic_id": topic_id} if version >= 13 else {"name": topic}
-        topics = [TopicProduceData(**where, partition_data=[data])]  # type: ignore[arg-type]
+        topics = [TopicProduceData(**where, partition_data=[data])]
         request = ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=10_000, topic_data=topics)
         return self.call(request, version).responses[0].partition_responses[0]
 
