@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
+from sys import float_info
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import msgspec
@@ -92,6 +93,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_message_timestamp_type: TimestampType = "CreateTime"
     log_message_timestamp_before_max_ms: Long0 = LONG_MAX
     log_message_timestamp_after_max_ms: Long0 = _HOUR_MS
+    log_cleaner_enable: bool = True
+    log_cleaner_backoff_ms: Long0 = 15_000
+    log_cleaner_dedupe_buffer_size: Long1 = 128 * 1024 * 1024
+    log_cleaner_io_buffer_load_factor: Ratio = 0.9
+    log_cleaner_io_max_bytes_per_second: float = float_info.max
     log_cleaner_delete_retention_ms: Long0 = _DAY_MS
     log_cleaner_min_compaction_lag_ms: Long0 = 0
     log_cleaner_max_compaction_lag_ms: Long1 = LONG_MAX
@@ -112,6 +118,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     transaction_max_timeout_ms: Int1 = 900_000
     transaction_partition_verification_enable: bool = True
     transaction_two_phase_commit_enable: bool = False
+    initial_transaction_version: Annotated[int, Meta(ge=0, le=2)] = 2
+    """Ours: the feature's level in a new cluster, what `kafka-storage format --feature` is in Kafka."""
     transaction_abort_timed_out_transaction_cleanup_interval_ms: Int1 = 10_000
     transaction_remove_expired_transaction_cleanup_interval_ms: Int1 = _HOUR_MS
     transaction_state_log_num_partitions: Int1 = 50

@@ -10,8 +10,7 @@ controller.quorum.bootstrap.servers controller.quorum.election.timeout.ms contro
 controller.quorum.voters controller.socket.timeout.ms create.topic.policy.class.name
 group.coordinator.rebalance.protocols group.coordinator.threads initial.broker.registration.timeout.ms
 inter.broker.listener.name inter.broker.protocol.version leader.imbalance.check.interval.seconds
-log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.enable log.cleaner.io.buffer.load.factor
-log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second log.cleaner.threads log.message.format.version
+log.cleaner.io.buffer.size log.cleaner.threads log.message.format.version
 max.connection.creation.rate max.connections.per.ip max.connections.per.ip.overrides
 max.request.partition.size.limit metadata.log.dir metric.reporters metrics.num.samples metrics.recording.level
 metrics.sample.window.ms num.io.threads num.network.threads num.recovery.threads.per.data.dir

@@ -31,9 +31,19 @@ class LogConfig:
     delete: bool = True
     retention_ms: int = 7 * _DAY_MS
     retention_bytes: int = -1
+    delete_retention_ms: int = _DAY_MS
+    """How long compaction keeps tombstones and the markers of transactions whose records are gone."""
+    min_cleanable_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = _INT64_MAX
     producer_id_expiration_ms: int = _DAY_MS
     full_record_validation: bool = False
     """Walk every record of a produced batch, as is always done for compacted topics."""
+
+    @property
+    def max_segment_ms(self) -> int:
+        """Age at which a segment is rolled: one that must be compacted may not stay the active one for longer."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
     def with_overrides(self, properties: Mapping[str, str]) -> LogConfig:
         """Return these settings with a topic's own ``properties`` (Kafka's dotted names) over them.
@@ -62,6 +72,10 @@ def _number(attribute: str, minimum: int) -> Callable[[str], dict[str, object]]:
         return {attribute: number}
 
     return read
+
+
+def _ratio(value: str) -> dict[str, object]:
+    return {"min_cleanable_ratio": float(value)}
 
 
 def _timestamp_type(value: str) -> dict[str, object]:
@@ -94,5 +108,9 @@ _READERS: dict[str, Callable[[str], dict[str, object]]] = {
     "cleanup.policy": _cleanup_policy,
     "retention.ms": _number("retention_ms", -1),
     "retention.bytes": _number("retention_bytes", -1),
+    "delete.retention.ms": _number("delete_retention_ms", 0),
+    "min.cleanable.dirty.ratio": _ratio,
+    "min.compaction.lag.ms": _number("min_compaction_lag_ms", 0),
+    "max.compaction.lag.ms": _number("max_compaction_lag_ms", 1),
 }
 """Topic configurations that concern the log, each with what reads its value."""
