@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from support.fixtures import SERVERS, apache_kafka, name, own_server, server, vary_servers
+from support.fixtures import SERVERS, apache_kafka, module_server, name, own_server, server, vary_servers
 from support.servers import Server
 from support.wire import Wire
 
-__all__ = ["apache_kafka", "name", "own_server", "server"]
+__all__ = ["apache_kafka", "module_server", "name", "own_server", "server"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -27,6 +27,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def wire(server: Server) -> Iterator[Wire]:
     """A connection to the shared server."""
     with Wire(server.bootstrap) as connection:
+        yield connection
+
+
+@pytest.fixture
+def module_wire(module_server: Server) -> Iterator[Wire]:
+    """A connection to the module's server."""
+    with Wire(module_server.bootstrap) as connection:
         yield connection
 
 

@@ -5,7 +5,7 @@ The model knows nothing of how the coordinator decides: it watches the log, the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import settings
@@ -200,7 +200,7 @@ class TransactionMachine(RuleBasedStateMachine):
     )
     def add(self, pick: int, partitions: set[Partition], client: int) -> None:
         name, producer = self.who(pick)
-        client_version = min(client, self.version)
+        client_version = client  # of a client that may not have heard of the level that counts now
 
         def request() -> None:
             error = self.driver.add(name, producer, *partitions, client_version=client_version)
@@ -215,7 +215,7 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(pick=producers, commit=st.booleans(), api=st.sampled_from([1, 4, 5, 5]))
     def end(self, pick: int, commit: bool, api: int) -> None:
         name, producer = self.who(pick)
-        api_version = api if self.version >= 2 else min(api, 4)
+        api_version = api
 
         def request() -> None:
             before = self.driver.coordinator.transactions.get(name)
@@ -272,6 +272,12 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([0, 1, 500, 1001, 60_001, 300_001]))
     def time_passes(self, ms: int) -> None:
         self.driver.tick(ms)
+
+    @rule(version=st.sampled_from([0, 1, 2, 2]))
+    def the_level_changes(self, version: int) -> None:
+        self.version = version
+        config = replace(self.driver.config, transaction_version=version)
+        self.driver.config = self.driver.coordinator.config = config
 
     @rule()
     def fail_over(self) -> None:

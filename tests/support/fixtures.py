@@ -22,7 +22,8 @@ SHARED = {"oncelog": "oncelog_cluster", "apache-kafka": "apache_kafka"}
 def vary_servers(metafunc: pytest.Metafunc, default: str) -> None:
     """One variant of a test a server (`$ONCELOG_TEST_SERVERS`, else `default`: names with commas between)."""
     servers = os.environ.get("ONCELOG_TEST_SERVERS", default).split(",")
-    for fixture, scope in (("server", "session"), ("own_server", "function"), ("start_server", "function")):
+    scopes = {"server": "session", "module_server": "module", "own_server": "function", "start_server": "function"}
+    for fixture, scope in scopes.items():
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, servers, indirect=True, scope=scope)
 
@@ -62,6 +63,15 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKaf
 def server(request: pytest.FixtureRequest) -> Server:
     """A server shared by all tests that leave it running; each makes topics and groups of its own."""
     return request.getfixturevalue(SHARED[request.param])
+
+
+@pytest.fixture(scope="module")
+def module_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server for the tests of one module, with the settings that its `SETTINGS` has."""
+    settings: dict[str, str] = getattr(request.module, "SETTINGS", {})
+    made = SERVERS[request.param](tmp_path_factory.mktemp("module"), settings=settings)
+    yield made
+    made.stop()
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ SERVED: dict[int, Served] = {
     ApiKey.WRITE_TXN_MARKERS: Served(1, 2, "write_txn_markers"),
     ApiKey.TXN_OFFSET_COMMIT: Served(0, 5, "txn_offset_commit"),
     ApiKey.DESCRIBE_CONFIGS: Served(1, 4, "describe_configs"),
+    ApiKey.UPDATE_FEATURES: Served(0, 2, "update_features"),
     ApiKey.DESCRIBE_CLUSTER: Served(0, 2, "describe_cluster"),
     ApiKey.DESCRIBE_PRODUCERS: Served(0, 0, "describe_producers"),
     ApiKey.DESCRIBE_TRANSACTIONS: Served(0, 0, "describe_transactions"),

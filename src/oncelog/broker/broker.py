@@ -9,11 +9,12 @@ import asyncio
 import base64
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
 from oncelog.broker import housekeeping
+from oncelog.broker.apis import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
 from oncelog.broker.config import BrokerConfig
 from oncelog.broker.data_directory import DataDirectory
 from oncelog.broker.dispatch import Dispatcher
@@ -22,6 +23,7 @@ from oncelog.broker.groups import GroupService
 from oncelog.broker.partitions import Partitions
 from oncelog.broker.topic_config import effective, log_config
 from oncelog.broker.transactions import TransactionService
+from oncelog.cluster.features import Change, Features
 from oncelog.cluster.metadata import INTERNAL_TOPICS, PartitionInfo, TopicInfo, Topics, assign
 from oncelog.cluster.tree import Tree
 from oncelog.log.disk import Disk
@@ -57,6 +59,7 @@ class Broker:
         self.tree = tree
         self.cluster_id = ""
         self.metadata = Topics(tree)
+        self.features = Features(tree, SUPPORTED_FEATURES)
         self.directory = DataDirectory(disk, config.log_dirs[0], config.node_id, self.log)
         self.partitions: Partitions
         self.transactions: TransactionService
@@ -150,6 +153,7 @@ class Broker:
         self.metadata.prepare()
         self.cluster_id = self.metadata.cluster_id(self._random_id())
         self.metadata.load()
+        self.features.load({TRANSACTION_VERSION_FEATURE: self.config.initial_transaction_version})
 
     async def _warm_up(self) -> None:
         """Loads the coordinators first, for clients wait for them; then opens the other logs."""
@@ -170,6 +174,14 @@ class Broker:
             start_offsets=self.partitions.start_offsets(),
             high_watermarks=self.partitions.high_watermarks(),
         )
+
+    async def update_features(self, changes: Sequence[Change], *, validate_only: bool) -> None:
+        """Changes levels of features, all or none; INVALID_UPDATE_VERSION, REQUEST_TIMED_OUT."""
+        levels, epoch = await self.offload(lambda: self.features.update(changes, validate_only=validate_only))
+        if epoch > self.features.epoch:  # two that come at once may return in either order
+            self.features.admit(levels, epoch)
+            self.log.info("features are now %s, epoch %d", levels, epoch)
+            self.transactions.features_changed()
 
     # -- topics -----------------------------------------------------------------------------------------------------
 

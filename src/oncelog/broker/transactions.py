@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from oncelog.broker.apis import TRANSACTION_VERSION_FEATURE
 from oncelog.broker.coordinators import CoordinatorShell
 from oncelog.cluster.tree import (
     BadVersionError,
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
 
 TRANSACTION_STATE = "__transaction_state"
-TRANSACTION_VERSION = 2
-"""The finalised feature level `transaction.version`."""
-
 _BACKOFF_MS = 20
 _MAX_BACKOFF_MS = 1000
 _ADD_RETRY_MS = 20
@@ -97,7 +95,6 @@ class TransactionService:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.partition_count = broker.config.transaction_state_log_num_partitions
-        self.transaction_version = TRANSACTION_VERSION
         self._config = TransactionConfig(
             transaction_version=self.transaction_version,
             max_timeout_ms=broker.config.transaction_max_timeout_ms,
@@ -128,6 +125,17 @@ class TransactionService:
         replica = self._broker.partitions.get(TRANSACTION_STATE, partition)
         assert replica is not None
         return TransactionCoordinator(replica.leader_epoch, self.producer_ids, self._config)
+
+    @property
+    def transaction_version(self) -> int:
+        """The finalised level of `transaction.version`."""
+        return self._broker.features.level(TRANSACTION_VERSION_FEATURE)
+
+    def features_changed(self) -> None:
+        """Transactions go on under another transaction.version; each open one keeps that of its client."""
+        self._config = replace(self._config, transaction_version=self.transaction_version)
+        for _, shard in self.shell.shards():
+            shard.config = self._config
 
     # -- requests ---------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from oncelog.broker.broker import Broker
+from oncelog.cluster.features import Change
 from oncelog.cluster.tree import OutcomeUnknownError, UnavailableError
 from oncelog.coordinator.producer_ids import BLOCK_PATH
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -20,6 +21,7 @@ from oncelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
@@ -432,5 +434,47 @@ def test_a_wrong_session_request_is_refused_before_anything_happens() -> None:
         for fields in ({"producer_id": 5}, {"producer_epoch": 5}):
             response = await setup.call(InitProducerIdRequest(transactional_id=None, **fields))
             assert response.error_code == E.INVALID_REQUEST
+
+    with_broker(scenario)
+
+
+# -- transaction.version ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_new_cluster_begins_with_the_level_that_its_settings_say(level: int) -> None:
+    async def scenario(setup: Setup) -> None:
+        answer = await setup.call(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 4)
+        found = {each.name: each.max_version_level for each in answer.finalized_features}
+        assert found == ({"transaction.version": level} if level else {})
+        await setup.broker.update_features(
+            [Change("transaction.version", 1, 3 if level > 1 else 1)], validate_only=False
+        )
+        setup.sim.kill()
+        await setup.sim.start()
+        assert setup.broker.transactions.transaction_version == 1, "the settings are those of a new cluster only"
+
+    with_broker(scenario, initial_transaction_version=level)
+
+
+def test_two_changes_of_features_may_return_in_either_order() -> None:
+    async def scenario(setup: Setup) -> None:
+        first_is_through = asyncio.Event()
+
+        async def slow_offload(work: Callable[..., Any], *args: Any) -> Any:
+            found = work(*args)
+            if not first_is_through.is_set():
+                first_is_through.set()
+                await asyncio.sleep(1)
+            return found
+
+        setup.broker.offload = slow_offload
+        slow = asyncio.create_task(
+            setup.broker.update_features([Change("transaction.version", 1, 2)], validate_only=False)
+        )
+        await first_is_through.wait()
+        await setup.broker.update_features([Change("transaction.version", 0, 2)], validate_only=False)
+        await slow
+        assert (setup.broker.features.levels, setup.broker.features.epoch) == ({}, 2)
 
     with_broker(scenario)

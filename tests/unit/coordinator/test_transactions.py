@@ -483,9 +483,7 @@ def test_partitions_that_cannot_hold_transactions_need_no_marker(driver: Driver)
     assert driver.state().state is S.COMPLETE_COMMIT
 
 
-@pytest.mark.parametrize(
-    "error", [ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH]
-)
+@pytest.mark.parametrize("error", [ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
 def test_a_fenced_coordinator_completes_nothing(driver: Driver, error: ErrorCode) -> None:
     producer = open_transaction(driver)
     driver.end("etl", producer)
@@ -694,6 +692,22 @@ def test_a_producer_recovers_from_a_timeout_across_a_failover(driver: Driver) ->
 
 
 # -- the states themselves ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_what_a_new_client_ends_under_an_old_level_outlives_the_coordinator(level: int) -> None:
+    """The client has not heard of a downgrade: the producer id that takes over, and its retry, must not be lost."""
+    driver = Driver(TransactionConfig(transaction_version=level)).start()
+    producer = at_epoch(driver, MAX_EPOCH - 1)
+    assert driver.add("etl", producer, A) == NONE
+    response = driver.end("etl", producer)
+    driver.reload()
+    driver.write_markers()
+    state = driver.state()
+    assert (state.producer_id, state.producer_epoch) == (response.producer_id, response.producer_epoch) == (1001, 0)
+    driver.reload()
+    again = driver.end("etl", producer)
+    assert (again.error_code, again.producer_id, again.producer_epoch) == (0, 1001, 0)
 
 
 def test_the_table_of_transitions_is_kafkas() -> None:

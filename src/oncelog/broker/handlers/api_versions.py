@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from oncelog.broker.apis import PRODUCE_ADVERTISED_MIN, SERVED, SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
+from oncelog.broker.apis import PRODUCE_ADVERTISED_MIN, SERVED, SUPPORTED_FEATURES
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.api_versions import (
@@ -31,16 +31,6 @@ def handle(broker: Broker, request: ApiVersionsRequest, ctx: RequestContext) -> 
         and _SOFTWARE_NAME.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    transaction_version = broker.transactions.transaction_version
-    finalized = []
-    if transaction_version > 0:
-        finalized.append(
-            FinalizedFeatureKey(
-                name=TRANSACTION_VERSION_FEATURE,
-                max_version_level=transaction_version,
-                min_version_level=transaction_version,
-            )
-        )
     return ApiVersionsResponse(
         api_keys=_served(),
         supported_features=[
@@ -48,8 +38,11 @@ def handle(broker: Broker, request: ApiVersionsRequest, ctx: RequestContext) -> 
             for name, (low, high) in SUPPORTED_FEATURES.items()
             if low > 0 or ctx.api_version > _WITH_SOFTWARE_NAME  # KAFKA-17011: v3 clients choke on a minimum of 0
         ],
-        finalized_features_epoch=0,
-        finalized_features=finalized,
+        finalized_features_epoch=broker.features.epoch,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in sorted(broker.features.levels.items())
+        ],
     )
 
 

@@ -63,13 +63,14 @@ class _Continued(NamedTuple):
 
 
 class TransactionCoordinator:
-    """`coordinator_epoch` is the leader epoch of the partition; markers carry it."""
+    """`coordinator_epoch` is the leader epoch of the partition; markers carry it. `config` may be replaced at any time:
+    an open transaction keeps the version of its client."""
 
     def __init__(self, coordinator_epoch: int, producer_ids: ProducerIdSource, config: TransactionConfig) -> None:
         self.transactions: dict[str, Transaction] = {}
         self._coordinator_epoch = coordinator_epoch
         self._producer_ids = producer_ids
-        self._config = config
+        self.config = config
         self._deadlines = Deadlines()
         self._live = False
         # Soft state, as in Kafka: what is lost with it costs a retry across a failover, never the outcome.
@@ -158,11 +159,11 @@ class TransactionCoordinator:
             return expected
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
-        if request.enable2_pc and not self._config.two_phase_commit:
+        if request.enable2_pc and not self.config.two_phase_commit:
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         if request.keep_prepared_txn:
             return ErrorCode.UNSUPPORTED_VERSION
-        if not request.enable2_pc and not 0 < request.transaction_timeout_ms <= self._config.max_timeout_ms:
+        if not request.enable2_pc and not 0 < request.transaction_timeout_ms <= self.config.max_timeout_ms:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
         timeout_ms = NO_TIMEOUT_MS if request.enable2_pc else request.transaction_timeout_ms
         transaction = self.transactions.get(transactional_id)
@@ -175,7 +176,7 @@ class TransactionCoordinator:
                 self._last_epoch(transaction),
                 timeout_ms,
                 self._producer_ids.take,
-                self._config.transaction_version,
+                self.config.transaction_version,
                 now_ms,
             )
         except ProtocolError as error:
@@ -265,7 +266,7 @@ class TransactionCoordinator:
     # -- records ------------------------------------------------------------------------------------------------------
 
     def _record(self, transaction: Transaction) -> CoordinatorRecord:
-        return transaction_record(transaction, self._config.transaction_version)
+        return transaction_record(transaction, self.config.transaction_version)
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Makes a record the state; IllegalTransitionError for one that no request can have made."""
@@ -335,7 +336,7 @@ class TransactionCoordinator:
             return Effects(records=[tombstone(transaction.transactional_id)])
         try:
             prepared = decisions.fencing_abort(
-                transaction, self._producer_ids.take, self._config.transaction_version, now_ms
+                transaction, self._producer_ids.take, self.config.transaction_version, now_ms
             )
         except ProtocolError:
             return Effects()  # no producer id at hand to go on with; the retry finds one
@@ -347,7 +348,7 @@ class TransactionCoordinator:
             self._deadlines.at_latest(transaction.transactional_id, due_ms)
 
     def _due(self, transaction: Transaction) -> int | None:
-        expiry_ms = transaction.expiry_due_ms(self._config.id_expiration_ms)
+        expiry_ms = transaction.expiry_due_ms(self.config.id_expiration_ms)
         return transaction.timeout_due_ms if expiry_ms is None else expiry_ms
 
 

@@ -15,9 +15,13 @@ from oncelog.protocol.schema import read_version
 KEY_VERSION = 0
 
 
-def value_version(transaction_version: int) -> int:
-    """The layout for a finalised transaction.version: 1, with tagged fields, came with TV1."""
-    return 1 if transaction_version >= 1 else 0
+def value_version(transaction_version: int, client_version: int = 0) -> int:
+    """The layout: 1, with tagged fields, came with transaction.version 1.
+
+    A client that has not heard of a downgrade to 0 may still end a transaction under version 2: what completes it and
+    what its retry is known by stands in those fields, and would be lost with the coordinator.
+    """
+    return 1 if transaction_version >= 1 or client_version >= 2 else 0
 
 
 def transaction_record(transaction: Transaction, transaction_version: int) -> CoordinatorRecord:
@@ -28,7 +32,7 @@ def transaction_record(transaction: Transaction, transaction_version: int) -> Co
         for topic, index in sorted(transaction.partitions):
             by_topic.setdefault(topic, []).append(index)
         partitions = [PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in by_topic.items()]
-    version = value_version(transaction_version)
+    version = value_version(transaction_version, transaction.client_version)
     value = TransactionLogValue(
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,

@@ -1,0 +1,246 @@
+"""What the tests of transactions ask of a broker over the wire, beside what `support.wire` has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from oncelog.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from oncelog.protocol.messages.api_versions import ApiVersionsRequest
+from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from oncelog.protocol.messages.end_txn import EndTxnRequest
+from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
+from oncelog.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from oncelog.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from oncelog.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from oncelog.protocol.records import decode_control, iter_batches
+from support.wire import Session, Wire, batch, settled, until
+
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+TRANSACTION_VERSION = "transaction.version"
+UNSTABLE = 88
+"""UNSTABLE_OFFSET_COMMIT"""
+
+
+# -- looking in ----------------------------------------------------------------------------------------------------
+
+
+def describe(wire: Wire, transactional_id: str) -> Any:
+    """DescribeTransactions of one id."""
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    return settled(lambda: wire.call(request).transaction_states[0])
+
+
+def state(wire: Wire, transactional_id: str) -> str:
+    """Its state; it must exist."""
+    answer = describe(wire, transactional_id)
+    assert not answer.error_code, answer
+    text: str = answer.transaction_state
+    return text
+
+
+def until_state(wire: Wire, transactional_id: str, *wanted: str) -> Any:
+    """Wait until the transaction is in one of the states; its description."""
+    return until(lambda: describe(wire, transactional_id), lambda a: a.transaction_state in wanted, f"it is {wanted}")
+
+
+def listed(wire: Wire, version: int | None = None, **filters: Any) -> Any:
+    """ListTransactions."""
+    return settled(lambda: wire.call(ListTransactionsRequest(**filters), version))
+
+
+def producers(wire: Wire, topic: str, partition: int = 0) -> Mapping[int, Any]:
+    """DescribeProducers of a partition, by producer id."""
+    request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[partition])])
+    found = wire.call(request).topics[0].partitions[0]
+    assert not found.error_code, found
+    return {each.producer_id: each for each in found.active_producers}
+
+
+def markers(wire: Wire, topic_id: Any, partition: int = 0) -> list[tuple[int, int, str]]:
+    """The control batches of a partition: (producer id, epoch, COMMIT or ABORT)."""
+    found = wire.fetch(topic_id, partition)
+    assert not found.error_code, found
+    return [
+        (header.producer_id, header.producer_epoch, "COMMIT" if decode_control(view)[0] else "ABORT")
+        for header, view in iter_batches(found.records or b"")
+        if header.is_control
+    ]
+
+
+# -- the flow ------------------------------------------------------------------------------------------------------
+
+
+def write(
+    wire: Wire,
+    transactional_id: str,
+    who: Session,
+    topic: str,
+    values: Iterable[bytes],
+    sequence: int = 0,
+    *,
+    partition: int = 0,
+    version: int = 12,
+) -> Any:
+    """One transactional batch; from version 12 on it joins its partition to the transaction. The first answer."""
+    data = batch(values, who, sequence, transactional=True)
+    return wire.produce(topic, data, partition=partition, transactional_id=transactional_id, version=version)
+
+
+def written(*arguments: Any, **options: Any) -> Any:
+    """As `write`, again while the former transaction's markers are on their way; it must succeed."""
+    answer = settled(lambda: write(*arguments, **options))
+    assert not answer.error_code, answer
+    return answer
+
+
+def end_once(wire: Wire, transactional_id: str, who: Session, commit: bool = True, *, version: int = 5) -> Any:
+    """One EndTxn, whatever the answer."""
+    request = EndTxnRequest(
+        transactional_id=transactional_id, producer_id=who.producer_id, producer_epoch=who.epoch, committed=commit
+    )
+    return wire.call(request, version)
+
+
+def ended(wire: Wire, transactional_id: str, who: Session, commit: bool = True) -> Session:
+    """EndTxn of transaction.version 2, which must succeed: who the producer is in its next transaction."""
+    answer = wire.end(transactional_id, who, commit, version=5)
+    assert not answer.error_code, answer
+    return Session(answer.producer_id, answer.producer_epoch)
+
+
+def verify(wire: Wire, transactional_id: str, who: Session, topic: str, partitions: Sequence[int] = (0,)) -> list[int]:
+    """AddPartitionsToTxn as brokers ask each other: only whether the partitions are in; an error code for each."""
+    transaction = AddPartitionsToTxnTransaction(
+        transactional_id=transactional_id,
+        producer_id=who.producer_id,
+        producer_epoch=who.epoch,
+        verify_only=True,
+        topics=[AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))],
+    )
+    answer = wire.call(AddPartitionsToTxnRequest(transactions=[transaction]), 4)
+    results = answer.results_by_transaction[0].topic_results[0].results_by_partition
+    return [result.partition_error_code for result in results]
+
+
+def commit_offset(
+    wire: Wire,
+    transactional_id: str,
+    who: Session,
+    group: str,
+    topic: str,
+    offset: int,
+    *,
+    version: int = 5,
+    generation: int = -1,
+    member: str = "",
+) -> int:
+    """TxnOffsetCommit of one partition's offset; its error code."""
+    request = TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        group_id=group,
+        producer_id=who.producer_id,
+        producer_epoch=who.epoch,
+        generation_id=generation,
+        member_id=member,
+        topics=[
+            TxnOffsetCommitRequestTopic(
+                name=topic, partitions=[TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
+            )
+        ],
+    )
+    answer = settled(lambda: wire.call(request, version), lambda response: response.topics[0].partitions[0].error_code)
+    code: int = answer.topics[0].partitions[0].error_code
+    return code
+
+
+def committed(wire: Wire, group: str, topic: str, *, stable: bool = True) -> tuple[int, int]:
+    """OffsetFetch of one partition: (offset, error code)."""
+    request = OffsetFetchRequest(
+        groups=[
+            OffsetFetchRequestGroup(
+                group_id=group, topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
+            )
+        ],
+        require_stable=stable,
+    )
+    found = settled(lambda: wire.call(request, 8).groups[0])
+    assert not found.error_code, found
+    partition = found.topics[0].partitions[0]
+    return partition.committed_offset, partition.error_code
+
+
+def marker(
+    wire: Wire,
+    who: Session,
+    topic: str,
+    *,
+    partitions: Sequence[int] = (0,),
+    commit: bool = False,
+    coordinator_epoch: int = 0,
+    transaction_version: int = 0,
+    version: int | None = None,
+) -> list[int]:
+    """WriteTxnMarkers from outside, as an operator's abort does; an error code for each partition."""
+    wanted = WritableTxnMarker(
+        producer_id=who.producer_id,
+        producer_epoch=who.epoch,
+        transaction_result=commit,
+        topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=list(partitions))],
+        coordinator_epoch=coordinator_epoch,
+        transaction_version=transaction_version,
+    )
+    answer = wire.call(WriteTxnMarkersRequest(markers=[wanted]), version)
+    return [each.error_code for each in answer.markers[0].topics[0].partitions]
+
+
+# -- features ------------------------------------------------------------------------------------------------------
+
+
+def update_features(
+    wire: Wire, *changes: tuple[str, int, int], version: int | None = None, validate_only: bool = False
+) -> Any:
+    """UpdateFeatures; a change is (feature, level, type)."""
+    updates = [
+        FeatureUpdateKey(feature=feature, max_version_level=level, upgrade_type=kind)
+        for feature, level, kind in changes
+    ]
+    return wire.call(UpdateFeaturesRequest(feature_updates=updates, validate_only=validate_only), version)
+
+
+def features(wire: Wire) -> Any:
+    """ApiVersions, asked anew."""
+    return wire.call(ApiVersionsRequest(client_software_name="wire", client_software_version="1"), 4)
+
+
+def level_of(answer: Any, feature: str = TRANSACTION_VERSION) -> int:
+    """A feature's finalised level in an ApiVersions answer."""
+    return next((each.max_version_level for each in answer.finalized_features if each.name == feature), 0)
+
+
+def set_transaction_version(wire: Wire, level: int) -> None:
+    """Upgrade or downgrade, and wait until clients are told so."""
+    if level_of(features(wire)) == level:
+        return
+    kind = UPGRADE if level > level_of(features(wire)) else UNSAFE_DOWNGRADE
+    answer = update_features(wire, (TRANSACTION_VERSION, level, kind))
+    assert not answer.error_code, answer
+    until(lambda: level_of(features(wire)), lambda found: found == level, f"{TRANSACTION_VERSION} is {level}")
