@@ -28,8 +28,15 @@ from oncelog.coordinator.transactions.coordinator import (
     init_error,
 )
 from oncelog.coordinator.transactions.markers import Outcome, marker_outcome
-from oncelog.coordinator.transactions.queries import description, list_response, no_description
+from oncelog.coordinator.transactions.queries import (
+    description,
+    list_response,
+    matching,
+    no_description,
+    selected,
+)
 from oncelog.coordinator.transactions.records import decode_record
+from oncelog.coordinator.transactions.transaction import Transaction
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_transactions import TransactionState
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -225,7 +232,7 @@ class TransactionService:
             await asyncio.sleep(_ADD_RETRY_MS / 1000)
             waited_ms += _ADD_RETRY_MS
 
-    def list_transactions(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    async def list_transactions(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
         """Those of this broker's coordinators that pass the filters."""
         loaded = {partition for partition, _ in self.shell.shards()}
         partitions = range(self._existing_partitions())
@@ -236,10 +243,24 @@ class TransactionService:
             for _, shard in self.shell.shards()
             for _, transaction in sorted(shard.transactions.items())
         )
-        try:
-            return list_response(transactions, request, self._broker.now_ms())
-        except ProtocolError as error:
-            return ListTransactionsResponse(error_code=error.code)
+        found = selected(transactions, request, self._broker.now_ms())
+        if request.transactional_id_pattern:
+            try:
+                found = await self._matching(found, request.transactional_id_pattern)
+            except ProtocolError as error:
+                self._broker.log.info("%s", error)
+                return ListTransactionsResponse(error_code=error.code)
+        return list_response(found, request)
+
+    @staticmethod
+    async def _matching(transactions: list[Transaction], pattern: str) -> list[Transaction]:
+        found = []
+        for transaction in matching(transactions, pattern):
+            if transaction is None:
+                await asyncio.sleep(0)
+            else:
+                found.append(transaction)
+        return found
 
     def describe(self, transactional_id: str) -> TransactionState:
         """All there is to say of one transactional id, or the error."""

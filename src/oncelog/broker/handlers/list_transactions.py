@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from oncelog.broker.context import RequestContext
 
 
-def handle(broker: Broker, request: ListTransactionsRequest, _ctx: RequestContext) -> ListTransactionsResponse:
-    """Those that pass all filters."""
-    return broker.transactions.list_transactions(request)
+async def handle(
+    broker: Broker, request: ListTransactionsRequest, _ctx: RequestContext
+) -> ListTransactionsResponse:
+    """Those that pass all filters; a pattern must match the whole transactional id."""
+    return await broker.transactions.list_transactions(request)
