@@ -15,6 +15,7 @@ from uuid import UUID
 
 from oncelog.broker import housekeeping
 from oncelog.broker.apis import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
+from oncelog.broker.cleaning import LogCleaner
 from oncelog.broker.config import BrokerConfig
 from oncelog.broker.data_directory import DataDirectory
 from oncelog.broker.dispatch import Dispatcher
@@ -61,6 +62,7 @@ class Broker:
         self.metadata = Topics(tree)
         self.features = Features(tree, SUPPORTED_FEATURES)
         self.directory = DataDirectory(disk, config.log_dirs[0], config.node_id, self.log)
+        self.cleaner = LogCleaner(self)
         self.partitions: Partitions
         self.transactions: TransactionService
         self.groups: GroupService
@@ -121,6 +123,8 @@ class Broker:
         self._server = await serve(Dispatcher(self), self.config.host, self.config.port, limits)
         self.spawn(self._warm_up(), "load coordinators")
         housekeeping.start(self)
+        if self.config.log_cleaner_enable:
+            self.spawn(self.cleaner.run(), "log cleaner")
 
     async def stop(self) -> None:
         """Answers what is in progress, then closes every log cleanly."""
@@ -250,6 +254,7 @@ class Broker:
         self.metadata.forget(topic)
         doomed = self.partitions.drop(topic)
         self.checkpoint()  # a new topic of this name must not begin where this one did
+        self.cleaner.forget(topic.name)
         self.groups.topic_deleted(topic.name, topic.topic_id)
         self.log.info("deleted topic %s", topic.name)
         for folder in doomed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,8 @@ class LogConfig:
 
     segment_bytes: int = 1024 * 1024 * 1024
     segment_ms: int = 7 * _DAY_MS
+    segment_jitter_ms: int = 0
+    """Up to so much is taken off the age at which a segment is rolled, against all at once."""
     segment_index_bytes: int = 10 * 1024 * 1024
     index_interval_bytes: int = 4096
     max_message_bytes: int = 1048588
@@ -27,6 +30,8 @@ class LogConfig:
     timestamp_after_max_ms: int = 60 * 60 * 1000
     compression: Codec | None = None
     """Codec to store with; None (``producer``) keeps the producer's."""
+    compression_levels: tuple[tuple[Codec, int], ...] = ()
+    """Level by codec, for what is compressed here; the codec's own where there is none."""
     compact: bool = False
     delete: bool = True
     retention_ms: int = 7 * _DAY_MS
@@ -36,6 +41,10 @@ class LogConfig:
     min_cleanable_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = _INT64_MAX
+    flush_messages: int = _INT64_MAX
+    """Records after which the log is synced."""
+    flush_ms: int = _INT64_MAX
+    """Age of unsynced records at which the log is synced."""
     producer_id_expiration_ms: int = _DAY_MS
     full_record_validation: bool = False
     """Walk every record of a produced batch, as is always done for compacted topics."""
@@ -45,12 +54,26 @@ class LogConfig:
         """Age at which a segment is rolled: one that must be compacted may not stay the active one for longer."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
+    @property
+    def compression_level(self) -> int | None:
+        """The level to compress with (`compression.gzip.level`, ...); None for the codec's own."""
+        return dict(self.compression_levels).get(self.compression) if self.compression is not None else None
+
+    def segment_age_ms(self, base_offset: int) -> int:
+        """Age at which the segment that begins at ``base_offset`` is rolled: `max_segment_ms` without its jitter.
+
+        The jitter is made of the offset, not of chance: a test that runs again sees the same.
+        """
+        age = self.max_segment_ms
+        bound = min(self.segment_jitter_ms, self.segment_ms)
+        return age - zlib.crc32(b"%d" % base_offset) % bound if bound else age
+
     def with_overrides(self, properties: Mapping[str, str]) -> LogConfig:
         """Return these settings with a topic's own ``properties`` (Kafka's dotted names) over them.
 
         Names that do not concern the log are passed over; a value that cannot be read raises INVALID_CONFIG.
         """
-        changes: dict[str, object] = {}
+        changes: dict[str, object] = {"compression_levels": self._levels(properties)}
         for name, value in properties.items():
             reader = _READERS.get(name)
             if reader is None:
@@ -62,6 +85,14 @@ class LogConfig:
                     ErrorCode.INVALID_CONFIG, f"invalid value {value!r} for configuration {name}"
                 ) from error
         return replace(self, **changes)  # type: ignore[arg-type]
+
+    def _levels(self, properties: Mapping[str, str]) -> tuple[tuple[Codec, int], ...]:
+        levels = dict(self.compression_levels)
+        for codec in (Codec.GZIP, Codec.LZ4, Codec.ZSTD):
+            name = f"compression.{codec.name.lower()}.level"
+            if name in properties:
+                levels[codec] = int(properties[name])
+        return tuple(levels.items())
 
 
 def _number(attribute: str, minimum: int) -> Callable[[str], dict[str, object]]:
@@ -98,6 +129,7 @@ def _cleanup_policy(value: str) -> dict[str, object]:
 _READERS: dict[str, Callable[[str], dict[str, object]]] = {
     "segment.bytes": _number("segment_bytes", 1),
     "segment.ms": _number("segment_ms", 1),
+    "segment.jitter.ms": _number("segment_jitter_ms", 0),
     "segment.index.bytes": _number("segment_index_bytes", 4),
     "index.interval.bytes": _number("index_interval_bytes", 0),
     "max.message.bytes": _number("max_message_bytes", 0),
@@ -108,6 +140,8 @@ _READERS: dict[str, Callable[[str], dict[str, object]]] = {
     "cleanup.policy": _cleanup_policy,
     "retention.ms": _number("retention_ms", -1),
     "retention.bytes": _number("retention_bytes", -1),
+    "flush.messages": _number("flush_messages", 1),
+    "flush.ms": _number("flush_ms", 0),
     "delete.retention.ms": _number("delete_retention_ms", 0),
     "min.cleanable.dirty.ratio": _ratio,
     "min.compaction.lag.ms": _number("min_compaction_lag_ms", 0),

@@ -9,6 +9,7 @@ from bisect import bisect_right
 
 from oncelog.log.checkpoint import CorruptCheckpointError, decode_checkpoint, encode_checkpoint
 from oncelog.log.disk import Disk, read_if_exists
+from oncelog.protocol.records import BatchHeader
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
@@ -60,8 +61,20 @@ class LeaderEpochs:
         self._dirty = True
         return True
 
-    def restore(self, entries: list[tuple[int, int]]) -> None:
-        """Take back what `assign` has done, with the `entries` of before."""
+    def assign_batches(self, headers: list[BatchHeader]) -> None:
+        """Note the epochs of batches that are about to be appended; a failing write leaves all as it was."""
+        if headers[-1].partition_leader_epoch == self.latest == headers[0].partition_leader_epoch:
+            return
+        before = self.entries
+        for header in headers:
+            self.assign(header.partition_leader_epoch, header.base_offset)
+        try:
+            self.flush()
+        except OSError:
+            self._restore(before)
+            raise
+
+    def _restore(self, entries: list[tuple[int, int]]) -> None:
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
 

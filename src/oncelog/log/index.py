@@ -77,6 +77,20 @@ class OffsetIndex:
         """Whether no entry fits any more."""
         return len(self._offsets) >= self._max_entries
 
+    @property
+    def size_bytes(self) -> int:
+        """Size of all entries."""
+        return len(self) * _OFFSET_ENTRY.size
+
+    @property
+    def path(self) -> str:
+        """The index's file; setting it follows a renaming."""
+        return self._file.path
+
+    @path.setter
+    def path(self, path: str) -> None:
+        self._file.path = path
+
     def load(self) -> bool:
         """Read the file; return False, with nothing loaded, where it is missing or no index."""
         data = self._file.read()
@@ -156,6 +170,20 @@ class TimeIndex:
     def is_full(self) -> bool:
         """Whether only the entry is left that is kept for the end of the segment."""
         return len(self._offsets) >= self._max_entries - 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all entries."""
+        return len(self) * _TIME_ENTRY.size
+
+    @property
+    def path(self) -> str:
+        """The index's file; setting it follows a renaming."""
+        return self._file.path
+
+    @path.setter
+    def path(self, path: str) -> None:
+        self._file.path = path
 
     def load(self) -> bool:
         """Read the file; return False, with nothing loaded, where it is missing or no index."""

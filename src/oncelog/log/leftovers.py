@@ -7,7 +7,7 @@ Compaction writes ``.cleaned`` files, renames them to ``.swap`` when they are wh
 from __future__ import annotations
 
 from oncelog.log.disk import Disk
-from oncelog.protocol.records import iter_batches
+from oncelog.protocol.records import HEADER, HEADER_SIZE, BatchHeader
 
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
@@ -49,7 +49,15 @@ def _offset(name: str) -> int:
 
 def _end_offset(disk: Disk, path: str, base_offset: int) -> int:
     """Return the offset after the last batch of a ``.log`` file."""
-    end = base_offset
-    for header, _ in iter_batches(disk.read_file(path), partial_ok=True):
-        end = header.next_offset
+    end, position, size = base_offset, 0, disk.size(path) or 0
+    file = disk.open(path)
+    try:
+        while position + HEADER_SIZE <= size:
+            header = BatchHeader._make(HEADER.unpack(file.pread(HEADER_SIZE, position)))
+            position += header.size
+            if header.size < HEADER_SIZE or position > size:
+                break
+            end = header.next_offset
+    finally:
+        file.close()
     return end

@@ -9,7 +9,7 @@ is no clock, no lock and no waiting here: one event loop owns a log, and the tim
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from oncelog.log.admission import Admission, AppendResult, LogStatistics, check_offsets, number
@@ -17,7 +17,7 @@ from oncelog.log.checkpoint import PARTITION_METADATA, encode_partition_metadata
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import Disk
 from oncelog.log.epochs import UNDEFINED_EPOCH
-from oncelog.log.producer_state import CompletedTransaction, Origin, ProducerAppend, ProducerInfo
+from oncelog.log.producer_state import CompletedTransaction, Origin, ProducerAppend, ProducerEntry, ProducerInfo
 from oncelog.log.recovery import Loaded, Loader, finish_transactions, rebuild_state
 from oncelog.log.segment import Segment, TornWriteError
 from oncelog.log.segments import Segments
@@ -197,7 +197,7 @@ class Log:
         last = headers[-1]
         with self._storage("append to"):
             segment = self._segment_for(headers[0], last, len(batches.view), now_ms)
-            self._assign_epochs(headers)
+            self._epochs.assign_batches(headers)
             segment.write(batches.view)
         for header in headers:
             segment.commit(header, header.last_offset, header.max_timestamp)
@@ -218,18 +218,6 @@ class Log:
         for header in headers:
             if header.is_transactional:
                 self._state.end_verification(header)
-
-    def _assign_epochs(self, headers: list[BatchHeader]) -> None:
-        if headers[-1].partition_leader_epoch == self._epochs.latest == headers[0].partition_leader_epoch:
-            return
-        before = self._epochs.entries
-        for header in headers:
-            self._epochs.assign(header.partition_leader_epoch, header.base_offset)
-        try:
-            self._epochs.flush()
-        except OSError:
-            self._epochs.restore(before)
-            raise
 
     def _segment_for(self, first: BatchHeader, last: BatchHeader, size: int, now_ms: int) -> Segment:
         """Return the segment to write ``size`` bytes to, rolling if they do not fit the active one."""
@@ -349,6 +337,11 @@ class Log:
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the largest epoch not above ``epoch`` and its end offset; (-1, -1) if not known (KIP-101)."""
         return self._epochs.end_offset_for(epoch, self.log_end_offset)
+
+    @property
+    def producer_entries(self) -> Mapping[int, ProducerEntry]:
+        """What is remembered of each producer, to be read only."""
+        return self._state.entries
 
     def producers(self, now_ms: int) -> list[ProducerInfo]:
         """Return the producers that have not expired."""
@@ -485,6 +478,19 @@ class Log:
             self._delete_segments(doomed)
             self._epochs.flush()
         return len(doomed)
+
+    def replace_segments(self, old: list[Segment], new: Segment) -> None:
+        """Put a compacted segment, whose files are whole and end in ``.swap``, in the place of ``old``.
+        After a KAFKA_STORAGE_ERROR the log is offline, until the next start brings the change to its end.
+        """
+        with self._storage("compact"), self._offline_on_failure():
+            for segment in old:
+                segment.delete()
+            new.rename("")
+            self._segments.replace(old, new)
+            for segment in old[1:]:
+                if segment.base_offset in self._snapshots.offsets:
+                    self._snapshots.remove(segment.base_offset)
 
     def _delete_segments(self, doomed: list[Segment]) -> None:
         for segment in doomed:

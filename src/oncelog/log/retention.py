@@ -21,7 +21,8 @@ def retained_from(log: Log, now_ms: int) -> int:
         expired = _is_old(segment, log.config.retention_ms, now_ms) or (
             0 <= log.config.retention_bytes <= size - segment.size
         )
-        if not segment.size or end > log.high_watermark or not expired:
+        empty_end = segment is log.segments.active and not segment.size
+        if empty_end or end > log.high_watermark or not expired:
             break
         size -= segment.size
         start = max(start, end)
@@ -41,7 +42,4 @@ def apply_retention(log: Log, now_ms: int) -> int:
 
 
 def _is_old(segment: Segment, retention_ms: int, now_ms: int) -> bool:
-    if retention_ms < 0:
-        return False
-    largest = segment.last_timestamp().timestamp
-    return now_ms - (largest if largest >= 0 else segment.created_ms) > retention_ms
+    return 0 <= retention_ms < now_ms - segment.newest_ms()

@@ -66,6 +66,8 @@ class Segment:
         "_interval",
         "_offset_index",
         "_since_entry",
+        "_stem",
+        "_suffix",
         "_time_index",
         "_txn_index",
         "base_offset",
@@ -87,11 +89,15 @@ class Segment:
         index_bytes: int,
         interval: int,
         now_ms: int,
+        suffix: str = "",
     ) -> None:
+        """``suffix``: what stands behind the names of files that are not yet part of the log (compaction)."""
         stem = f"{directory}/{base_offset:020d}"
         self._disk = disk
+        self._stem = stem
+        self._suffix = suffix
         self.base_offset = base_offset
-        self.path = stem + LOG_SUFFIX
+        self.path = stem + LOG_SUFFIX + suffix
         self.size = size
         self.created_ms = now_ms
         self.first_timestamp: int | None = None
@@ -100,9 +106,9 @@ class Segment:
         self._file: File | None = None
         self._interval = interval
         self._since_entry = 0
-        self._offset_index = OffsetIndex(disk, stem + INDEX_SUFFIX, base_offset, index_bytes)
-        self._time_index = TimeIndex(disk, stem + TIME_INDEX_SUFFIX, base_offset, index_bytes)
-        self._txn_index = TransactionIndex(disk, stem + TXN_INDEX_SUFFIX)
+        self._offset_index = OffsetIndex(disk, stem + INDEX_SUFFIX + suffix, base_offset, index_bytes)
+        self._time_index = TimeIndex(disk, stem + TIME_INDEX_SUFFIX + suffix, base_offset, index_bytes)
+        self._txn_index = TransactionIndex(disk, stem + TXN_INDEX_SUFFIX + suffix)
         self._indexes_loaded = new
 
     # --- files ---
@@ -152,6 +158,11 @@ class Segment:
         self._indexes()
         return self.max_timestamp
 
+    def newest_ms(self) -> int:
+        """Return the largest timestamp; the time the segment was made where its batches have none."""
+        largest = self.last_timestamp().timestamp
+        return largest if largest >= 0 else self.created_ms
+
     def flush_indexes(self) -> None:
         """Bring the index files up to date."""
         if self._indexes_loaded:
@@ -167,13 +178,12 @@ class Segment:
 
     def sync_paths(self) -> list[str]:
         """Return the files that have to be synced for this segment to survive a crash of the machine."""
-        stem = self.path.removesuffix(LOG_SUFFIX)
-        paths = [self.path]
+        suffixes = [LOG_SUFFIX]
         if self._indexes_loaded:
-            paths += [stem + INDEX_SUFFIX, stem + TIME_INDEX_SUFFIX]
+            suffixes += [INDEX_SUFFIX, TIME_INDEX_SUFFIX]
         if self._txn_index.entries:
-            paths.append(stem + TXN_INDEX_SUFFIX)
-        return paths
+            suffixes.append(TXN_INDEX_SUFFIX)
+        return [self._stem + suffix + self._suffix for suffix in suffixes]
 
     def close(self) -> None:
         """Give the file handle back."""
@@ -184,9 +194,21 @@ class Segment:
     def delete(self) -> None:
         """Remove all files of the segment."""
         self.close()
-        stem = self.path.removesuffix(LOG_SUFFIX)
         for suffix in SEGMENT_SUFFIXES:
-            self._disk.remove(stem + suffix)
+            self._disk.remove(self._stem + suffix + self._suffix)
+
+    def rename(self, suffix: str) -> None:
+        """Put another ``suffix`` behind the names of all files of the segment, which are complete."""
+        self.close()
+        for kind in SEGMENT_SUFFIXES:
+            path = self._stem + kind
+            if self._disk.exists(path + self._suffix):
+                self._disk.rename(path + self._suffix, path + suffix)
+        self._suffix = suffix
+        self.path = self._stem + LOG_SUFFIX + suffix
+        self._offset_index.path = self._stem + INDEX_SUFFIX + suffix
+        self._time_index.path = self._stem + TIME_INDEX_SUFFIX + suffix
+        self._txn_index.path = self._stem + TXN_INDEX_SUFFIX + suffix
 
     # --- appending ---
 
@@ -195,12 +217,22 @@ class Segment:
         index = self._indexes()
         return not (index.is_full or self._time_index.is_full or last_offset - self.base_offset > MAX_RELATIVE_OFFSET)
 
-    def waited_ms(self, now_ms: int, timestamp: int) -> int:
-        """Return for how long the segment was open, by the clock of its batches if they have one."""
+    def index_bytes(self) -> tuple[int, int]:
+        """Return the sizes of both indexes."""
+        index = self._indexes()
+        return index.size_bytes, self._time_index.size_bytes
+
+    def first_batch_timestamp(self) -> int | None:
+        """Return the largest timestamp of the first batch, if there is a batch."""
         if self.first_timestamp is None and self.size:
             self.first_timestamp = self._header_at(0).max_timestamp
-        if self.first_timestamp is not None and self.first_timestamp >= 0:
-            return timestamp - self.first_timestamp
+        return self.first_timestamp
+
+    def waited_ms(self, now_ms: int, timestamp: int) -> int:
+        """Return for how long the segment was open, by the clock of its batches if they have one."""
+        first = self.first_batch_timestamp()
+        if first is not None and first >= 0:
+            return timestamp - first
         return now_ms - self.created_ms
 
     def write(self, data: Buffer) -> None:

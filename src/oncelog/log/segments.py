@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from oncelog.log.segment import Segment
+from oncelog.log.txn_index import AbortedTransaction
 
 _MAX_HINTS = 256
 
@@ -49,6 +50,13 @@ class Segments:
         """Take a segment out; its files are the caller's."""
         slot = self._segments.index(segment)
         del self._segments[slot], self._bases[slot]
+        self.forget_positions()
+
+    def replace(self, old: list[Segment], new: Segment) -> None:
+        """Put ``new`` in the place of ``old``, which lie side by side."""
+        slot = self._segments.index(old[0])
+        self._segments[slot : slot + len(old)] = [new]
+        self._bases[slot : slot + len(old)] = [new.base_offset]
         self.forget_positions()
 
     def forget_positions(self) -> None:
@@ -110,10 +118,14 @@ class Segments:
 
     def aborted_transactions(self, start: int, end: int) -> list[tuple[int, int]]:
         """See `Log.aborted_transactions`."""
-        found: list[tuple[int, int]] = []
+        return [(entry.producer_id, entry.first_offset) for entry in self.aborted_between(start, end)]
+
+    def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions with records in ``[start, end)``, in the order of their markers."""
+        found: list[AbortedTransaction] = []
         for segment in self.holding(start):
             entries, complete = segment.txn_index.collect(start, end)
-            found += [(entry.producer_id, entry.first_offset) for entry in entries]
+            found += entries
             if complete:
                 break
         return found

@@ -121,6 +121,7 @@ def _recompress(view: memoryview, header: BatchHeader, config: LogConfig) -> byt
     return build_batch(
         decode_records(view),
         codec=config.compression,
+        level=config.compression_level,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,

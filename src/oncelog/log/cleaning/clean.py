@@ -1,0 +1,213 @@
+"""One round of compaction, in steps that leave the event loop free in between.
+
+A new segment is written beside those that it replaces (``.cleaned``), synced, renamed (``.swap``), and only then do the
+old ones go; at whatever point the process dies, `log.leftovers` finishes the change or takes it back at the next start.
+Nothing of a log is locked meanwhile: it is appended to and read, and may be cut or closed, which ends the round.
+Source: Kafka's ``Cleaner`` and ``LocalLog.replaceSegments``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from oncelog.log.cleaning.batches import BatchFilter, RetainedBatch, last_records
+from oncelog.log.cleaning.offsets import OffsetMap
+from oncelog.log.cleaning.plan import Plan, group_segments
+from oncelog.log.cleaning.transactions import CleanedTransactions
+from oncelog.log.disk import Disk
+from oncelog.log.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX
+from oncelog.log.segment import Segment
+from oncelog.protocol.records import LOG_OVERHEAD, decode_records, iter_batches
+
+CHUNK = 32 * 1024
+"""Bytes of batches that are looked at in one step; a larger batch is one of its own."""
+
+
+class Step(NamedTuple):
+    """Something that has to be done before the round goes on."""
+
+    run: Callable[[], object]
+    io_bytes: int = 0
+    """Bytes that were read or are written around it, for ``log.cleaner.io.max.bytes.per.second``."""
+    slow: bool = False
+    """Whether it waits for the device or computes for long: better done in a worker thread."""
+
+
+Steps = Generator[Step, None, None]
+
+
+class CleaningAbortedError(Exception):
+    """The log was closed, or lost segments that were being cleaned: there is nothing to go on with."""
+
+
+class Result(NamedTuple):
+    """What a round did: the log is clean up to ``end``."""
+
+    end: int
+    bytes_read: int
+    bytes_written: int
+    keys: int
+
+
+class Cleaning:
+    """One round over one log. `run` yields the steps; `result` counts once they are done."""
+
+    def __init__(self, plan: Plan, disk: Disk, now_ms: int, *, max_keys: int) -> None:
+        self._plan = plan
+        self._log = plan.log
+        self._disk = disk
+        self._now_ms = now_ms
+        self._map = OffsetMap(max_keys)
+        self._mapping = CleanedTransactions(plan.log.segments.aborted_between(plan.first_dirty, plan.end))
+        self._read = 0
+        self._written = 0
+        self._found: list[RetainedBatch] = []
+        self._unfinished: Segment | None = None
+
+    @property
+    def result(self) -> Result:
+        """What was done so far."""
+        return Result(self._map.latest + 1, self._read, self._written, len(self._map))
+
+    def run(self) -> Steps:
+        """Clean the log. Raises CleaningAbortedError, OSError, and ProtocolError where a batch is damaged.
+
+        Whatever it raises, the log is as before or has whole cleaned segments in it.
+        """
+        try:
+            yield from self._index_keys()
+            end = self._map.latest + 1
+            log = self._log
+            rules = BatchFilter(
+                self._map,
+                transactions := CleanedTransactions(log.segments.aborted_between(log.segments.first_offset, end)),
+                last_records(log.producer_entries),
+                now_ms=self._now_ms,
+                delete_retention_ms=log.config.delete_retention_ms,
+            )
+            for group in group_segments(self._plan, end):
+                yield from self._clean_group(group, rules, transactions)
+        finally:
+            if self._unfinished is not None:
+                self._unfinished.delete()
+
+    def _check(self, segments: list[Segment]) -> None:
+        """Raise unless the segments are still those of the log."""
+        present = set(map(id, self._log.segments))
+        if self._log.closed or not all(id(segment) in present for segment in segments):
+            raise CleaningAbortedError(f"{self._log!r} has changed while it was compacted")
+
+    # --- the dirty part: what the last offset of each key is ---
+
+    def _index_keys(self) -> Steps:
+        plan = self._plan
+        dirty = [segment for segment in self._log.segments.holding(plan.first_dirty) if segment.base_offset < plan.end]
+        ends = [segment.base_offset for segment in dirty[1:]] + [plan.end]
+        self._map.latest = plan.first_dirty - 1
+        for segment, end in zip(dirty, ends, strict=True):
+            start = segment.position_of(plan.first_dirty) if segment.base_offset < plan.first_dirty else 0
+            full: list[bool] = []
+            for chunk, slow in chunks(segment, start):
+                yield Step(partial(self._index_chunk, chunk, full), len(chunk), slow)
+                self._check([segment])
+                if full:
+                    return
+            self._map.latest = end - 1
+
+    def _index_chunk(self, chunk: memoryview, full: list[bool]) -> None:
+        offsets, first_dirty = self._map, self._plan.first_dirty
+        for header, view in iter_batches(chunk):
+            if header.is_control:
+                self._mapping.is_spent(header, view)
+            elif not self._mapping.is_aborted(header):
+                for record in decode_records(view):
+                    if (
+                        record.key is not None
+                        and record.offset >= first_dirty
+                        and not offsets.put(record.key, record.offset)
+                    ):
+                        full.append(True)
+                        return
+            offsets.latest = max(offsets.latest, header.last_offset)
+
+    # --- everything up to there: what stays ---
+
+    def _clean_group(self, group: list[Segment], rules: BatchFilter, transactions: CleanedTransactions) -> Steps:
+        cleaned = self._unfinished = self._new_segment(group)
+        keep_end = max(segment.next_offset() for segment in group)
+        known = len(transactions.retained)
+        for segment in group:
+            for chunk, slow in chunks(segment, 0):
+                yield Step(partial(self._filter_chunk, rules, chunk, keep_end), len(chunk), slow)
+                self._check(group)
+                self._read += len(chunk)
+                yield Step(partial(self._write, cleaned), sum(len(batch.data) for batch in self._found))
+        for aborted in transactions.retained[known:]:
+            cleaned.txn_index.append(aborted)
+        cleaned.finish()
+        for path in cleaned.sync_paths():
+            yield Step(partial(self._disk.sync, path), slow=True)
+        self._check(group)
+        cleaned.rename(SWAP_SUFFIX)
+        yield Step(partial(self._disk.sync, self._log.directory), slow=True)
+        self._check(group)
+        self._unfinished = None
+        self._log.replace_segments(group, cleaned)
+        self._written += cleaned.size
+        yield Step(partial(self._disk.sync, self._log.directory), slow=True)
+
+    def _filter_chunk(self, rules: BatchFilter, chunk: memoryview, keep_end: int) -> None:
+        self._found = rules.filter(chunk, keep_end)
+
+    def _write(self, cleaned: Segment) -> None:
+        if self._found:
+            cleaned.write(b"".join(batch.data for batch in self._found))
+        for header, _ in self._found:
+            cleaned.commit(header, header.last_offset, header.max_timestamp)
+
+    def _new_segment(self, group: list[Segment]) -> Segment:
+        config = self._log.config
+        segment = Segment(
+            self._disk,
+            self._log.directory,
+            group[0].base_offset,
+            size=0,
+            new=True,
+            index_bytes=config.segment_index_bytes,
+            interval=config.index_interval_bytes,
+            now_ms=max(each.created_ms for each in group),
+            suffix=CLEANED_SUFFIX,
+        )
+        segment.delete()  # what a failure may have left there
+        segment.create()
+        return segment
+
+
+def chunks(segment: Segment, position: int) -> Iterator[tuple[memoryview, bool]]:
+    """Yield the batches of a segment some at a time, and whether it takes long to look at them.
+
+    Raises OSError where the segment ends in half a batch.
+    """
+    while position < segment.size:
+        left = segment.size - position
+        data = memoryview(segment.pread(min(CHUNK, left), position))
+        end, compressed = _whole(data)
+        if not end:
+            size = int.from_bytes(data[8:LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
+            if not len(data) < size <= left:
+                raise OSError(f"{segment.path} has a batch of {size} bytes at position {position}, {left} are left")
+            data = memoryview(segment.pread(size, position))
+            end, compressed = _whole(data)
+        yield data[:end], compressed or end > CHUNK
+        position += end
+
+
+def _whole(data: memoryview) -> tuple[int, bool]:
+    """Return where the last whole batch ends, and whether a batch is compressed."""
+    end, compressed = 0, False
+    for header, view in iter_batches(data, partial_ok=True):
+        end += len(view)
+        compressed = compressed or header.codec != 0
+    return end, compressed

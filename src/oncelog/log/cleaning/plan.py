@@ -1,0 +1,96 @@
+"""What of a log may be compacted, and how urgent that is. Source: Kafka's ``LogCleanerManager`` and ``LogToClean``."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import NamedTuple
+
+from oncelog.log.index import MAX_RELATIVE_OFFSET
+from oncelog.log.log import Log
+from oncelog.log.segment import Segment
+
+
+class Plan(NamedTuple):
+    """The dirty part of a log is ``[first_dirty, end)``; both ends of what is cleaned are those of segments."""
+
+    log: Log
+    first_dirty: int
+    end: int
+    clean_bytes: int
+    dirty_bytes: int
+    overdue: bool
+    """Whether a record has waited for longer than ``max.compaction.lag.ms``."""
+
+    @property
+    def dirty_ratio(self) -> float:
+        """Part of the cleanable bytes that has not been through compaction yet."""
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the log is dirty enough (``min.cleanable.dirty.ratio``) or overdue."""
+        return (self.overdue and self.dirty_bytes > 0) or self.dirty_ratio > self.log.config.min_cleanable_ratio
+
+
+def make_plan(log: Log, checkpoint: int | None, now_ms: int) -> Plan:
+    """Look at a log that was cleaned up to ``checkpoint`` (None: never).
+
+    The active segment is left alone, and so is what lies beyond the last stable offset (an open transaction, or not
+    committed yet) or is younger than ``min.compaction.lag.ms``. A checkpoint outside of the log does not count.
+    """
+    first_dirty = log.log_start_offset
+    if checkpoint is not None and first_dirty < checkpoint <= log.log_end_offset:
+        first_dirty = checkpoint
+    active = log.segments.active.base_offset
+    dirty = [segment for segment in log.segments.holding(first_dirty) if segment.base_offset < active]
+    bound = min([log.last_stable_offset, active, *_young(dirty, log.config.min_compaction_lag_ms, now_ms)])
+    end = log.segments.holding(max(bound, first_dirty))[0].base_offset
+    cleanable = [segment for segment in dirty if segment.base_offset < end]
+    clean = takewhile(lambda segment: segment.base_offset < first_dirty, log.segments)
+    return Plan(
+        log,
+        first_dirty,
+        end,
+        sum(segment.size for segment in clean),
+        sum(segment.size for segment in cleanable),
+        _is_overdue(dirty, log.config.max_compaction_lag_ms, now_ms),
+    )
+
+
+def _young(dirty: list[Segment], lag_ms: int, now_ms: int) -> list[int]:
+    """Return the base offset of the first segment that has a record younger than the lag, if there is one."""
+    if lag_ms > 0:
+        for segment in dirty:
+            if segment.newest_ms() > now_ms - lag_ms:
+                return [segment.base_offset]
+    return []
+
+
+def _is_overdue(dirty: list[Segment], lag_ms: int, now_ms: int) -> bool:
+    firsts = [segment.first_batch_timestamp() or 0 for segment in dirty]
+    return min((first for first in firsts if first > 0), default=now_ms) < now_ms - lag_ms
+
+
+def group_segments(plan: Plan, end: int) -> list[list[Segment]]:
+    """Return the segments before ``end`` in groups that each become one segment of no more than full size."""
+    config = plan.log.config
+    segments = [segment for segment in plan.log.segments if segment.base_offset < end]
+    ends = [segment.base_offset for segment in segments[1:]] + [plan.end]
+    groups: list[list[Segment]] = []
+    size = offsets = times = 0
+    for segment, segment_end in zip(segments, ends, strict=True):
+        index, time_index = segment.index_bytes()
+        size, offsets, times = size + segment.size, offsets + index, times + time_index
+        fits = (
+            groups
+            and size <= config.segment_bytes
+            and max(offsets, times) <= config.segment_index_bytes
+            and segment_end - 1 - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET
+        )
+        if fits:
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+            size, offsets, times = segment.size, index, time_index
+    return groups
