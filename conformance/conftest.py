@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from support.fixtures import apache_kafka, name, new_cluster, oncelog_cluster, own_server, server, vary_servers
+from support.fixtures import (
+    apache_kafka,
+    name,
+    new_cluster,
+    oncelog_cluster,
+    own_server,
+    server,
+    start_server,
+    vary_servers,
+)
 
-__all__ = ["apache_kafka", "name", "new_cluster", "oncelog_cluster", "own_server", "server"]
+__all__ = ["apache_kafka", "name", "new_cluster", "oncelog_cluster", "own_server", "server", "start_server"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

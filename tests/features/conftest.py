@@ -6,16 +6,15 @@ ours. Where the outcome differs on purpose, the test says `DIFFERS[...]` with th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from support.fixtures import SERVERS, apache_kafka, module_server, name, own_server, server, vary_servers
+from support.fixtures import apache_kafka, module_server, name, own_server, server, start_server, vary_servers
 from support.servers import Server
 from support.wire import Wire
 
-__all__ = ["apache_kafka", "module_server", "name", "own_server", "server"]
+__all__ = ["apache_kafka", "module_server", "name", "own_server", "server", "start_server"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -35,17 +34,3 @@ def module_wire(module_server: Server) -> Iterator[Wire]:
     """A connection to the module's server."""
     with Wire(module_server.bootstrap) as connection:
         yield connection
-
-
-@pytest.fixture
-def start_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Starts servers of this test's own, with settings (Kafka's dotted names) that both understand."""
-    made: list[Server] = []
-
-    def start(settings: dict[str, str]) -> Server:
-        made.append(SERVERS[request.param](tmp_path / f"server-{len(made)}", settings=settings))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.stop()

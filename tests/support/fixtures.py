@@ -83,6 +83,20 @@ def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Serve
 
 
 @pytest.fixture
+def start_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Starts servers of this test's own, with settings (Kafka's dotted names) that both understand."""
+    made: list[Server] = []
+
+    def start(settings: dict[str, str]) -> Server:
+        made.append(SERVERS[request.param](tmp_path / f"server-{len(made)}", settings=settings))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture
 def name() -> str:
     """A name for a topic, group or transactional id that no other test uses."""
     return f"t-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,144 @@
+"""Other people's clients and test suites: how each is fetched, built and run, and what came of each of its tests.
+
+Everything lies in `.cache/` and comes from the ordinary package registries; nothing of theirs is in this repository.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+from support.apache_kafka import ROOT
+
+HERE = ROOT / "conformance"
+CACHE = ROOT / ".cache" / "suites"
+KAFKA_PYTHON = "3.0.12"
+
+Outcomes = dict[str, str]
+"""The name of each test -> "passed", "skipped" or "failed"."""
+
+
+def command(
+    *words: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None, timeout: float = 900
+) -> str:
+    """Run to its end; stdout. AssertionError with both outputs when it fails."""
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def copied(folder: str) -> Path:
+    """The sources of one of our programs, in a place where its build may write."""
+    target = CACHE / folder
+    shutil.copytree(HERE / folder, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("node_modules", "target"))
+    return target
+
+
+def lines(text: str) -> Outcomes:
+    """What a program of ours printed: PASS NAME or FAIL NAME: REASON."""
+    print(text)
+    return {
+        name: {"PASS": "passed", "FAIL": "failed"}[how]
+        for how, name in re.findall(r"^(PASS|FAIL) ([\w-]+)", text, re.M)
+    }
+
+
+def franz_go(bootstrap: str) -> Outcomes:
+    """Go: franz-go, with its admin client."""
+    folder = copied("go")
+    command("go", "build", "-o", "check", ".", cwd=folder)
+    return lines(command(folder / "check", bootstrap, f"go-{uuid.uuid4().hex[:8]}"))
+
+
+def kafkajs(bootstrap: str) -> Outcomes:
+    """JavaScript: kafkajs."""
+    folder = copied("js")
+    command("npm", "ci", "--no-audit", "--no-fund", cwd=folder)
+    return lines(command("node", "check.js", bootstrap, f"js-{uuid.uuid4().hex[:8]}", cwd=folder))
+
+
+def rskafka(bootstrap: str) -> Outcomes:
+    """Rust: rskafka."""
+    folder = copied("rust")
+    command("cargo", "build", "--quiet", "--locked", cwd=folder)
+    return lines(command(folder / "target/debug/oncelog-conformance", bootstrap, f"rust-{uuid.uuid4().hex[:8]}"))
+
+
+EXTERNAL_SERVICE = """
+class ExternalService:
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+
+    def open(self):
+        pass
+
+
+class SpawnedService:
+    def __init__(self, *_args):
+        raise RuntimeError("this run is against a broker that runs already")
+"""
+"""In place of the module that starts brokers: the tests import it, and the source distribution lacks it."""
+
+
+def kafka_python(bootstrap: str) -> Outcomes:
+    """kafka-python's own integration tests, from its source distribution; those of TLS start a broker of their own."""
+    folder = CACHE / f"kafka_python-{KAFKA_PYTHON}"
+    if not (folder / "test" / "service.py").exists():
+        wanted = f"kafka-python=={KAFKA_PYTHON}"
+        CACHE.mkdir(parents=True, exist_ok=True)
+        command(sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "-d", CACHE, wanted)
+        with tarfile.open(CACHE / f"kafka_python-{KAFKA_PYTHON}.tar.gz") as archive:
+            archive.extractall(CACHE, filter="data")
+        (folder / "test" / "__init__.py").touch()
+        (folder / "test" / "service.py").write_text(EXTERNAL_SERVICE)
+    report = folder / "report.xml"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "test/integration", "-q", "--timeout", "120", "-p", "no:cacheprovider",
+         "--ignore", "test/integration/test_ssl_integration.py", "--show-capture", "no", "--junitxml", report],
+        cwd=folder,
+        env={**os.environ, "KAFKA_URI": f"kafka://{bootstrap}", "KAFKA_VERSION": "4.3.0", "KAFKA_ROOT": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )  # fmt: skip
+    assert report.exists(), f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return junit(report)
+
+
+def junit(report: Path) -> Outcomes:
+    """The outcomes in a JUnit report; it is removed."""
+    found: Outcomes = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        kinds = {child.tag for child in case} & {"failure", "error", "skipped"}
+        how = {frozenset(): "passed", frozenset({"skipped"}): "skipped"}.get(frozenset(kinds), "failed")
+        name = f"{case.get('classname', '').removeprefix('test.integration.')}.{case.get('name')}"
+        found[name] = how
+        if how == "failed":
+            print(name, next(iter(case)).get("message"))
+    report.unlink()
+    return found
+
+
+SUITES: dict[str, Callable[[str], Outcomes]] = {
+    "franz-go": franz_go,
+    "kafkajs": kafkajs,
+    "rskafka": rskafka,
+    "kafka-python": kafka_python,
+}
