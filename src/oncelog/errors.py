@@ -7,7 +7,7 @@
         ├── RetriableError           may succeed when tried again; the client has done so until its time was up
         │   ├── ConnectionFailedError    no broker could be reached, or it hung up before it answered
         │   ├── TimedOutError            time was up (request, delivery, buffer memory, metadata)
-        │   │   └── DeliveryTimeoutError     a batch expired: its records may or may not be in the log
+        │   │   └── DeliveryTimeoutError     a batch was given up unanswered: its records may or may not be in the log
         │   └── UnknownTopicError        no such topic or partition, as far as the brokers know by now
         ├── RequestError             the request or its data is wrong and stays wrong
         │   ├── RecordTooLargeError
@@ -115,7 +115,9 @@ class TimedOutError(RetriableError):
 
 
 class DeliveryTimeoutError(TimedOutError):
-    """A batch expired (delivery.timeout.ms): its records may or may not be in the log."""
+    """A batch was given up without an answer (delivery.timeout.ms, or its sequences were lost): its records may or may
+    not be in the log.
+    """
 
     default_advice = "Read the partition to learn whether the records are there; sending them again may double them."
 

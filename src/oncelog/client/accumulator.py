@@ -208,6 +208,12 @@ class Accumulator:
         queue.appendleft(batch)
         queue.extendleft(reversed(before))
 
+    def withdraw(self, batch: Batch) -> None:
+        """Take a batch that waits out of its queue."""
+        queue = self._queues.get(batch.tp)
+        if queue and batch in queue:
+            queue.remove(batch)
+
     def unmute(self, tp: TopicPartition) -> None:
         """The partition's request is answered."""
         self._muted.discard(tp)

@@ -26,6 +26,19 @@ LAST_BEFORE_TV2 = 11
 LAST_WITH_NAMES = 12
 
 
+MAY_BE_APPENDED = frozenset(
+    {
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+"""Answers (the first of them our own, for none) after which a batch may be in the log, or get there (KAFKA-13574)."""
+
+
 class Place(NamedTuple):
     """What the broker says of a batch; -1 for what it does not say."""
 

@@ -173,7 +173,8 @@ class Sender:
         with self.lock:
             self._expire(now, outcomes)
             if self.manager is not None:
-                self.manager.resolve()
+                for batch in self.manager.resolve():
+                    self._give_up(batch, outcomes)
                 self._drop_for_error(outcomes)
             manager = self.manager
             drained = self.accumulator.drain(
@@ -216,18 +217,29 @@ class Sender:
             tp = batch.tp
             timeout = self.options["delivery_timeout_ms"]
             error: errors.TimedOutError
-            if batch.attempts or batch in self._on_wire:
+            if batch.in_doubt or batch in self._on_wire:
                 error = errors.DeliveryTimeoutError(
                     f"{batch.count} records for {tp[0]}-{tp[1]} were sent but not acknowledged in {timeout} ms "
                     "(delivery_timeout_ms): they may or may not be in the log"
                 )
             else:
+                why = "were refused again and again" if batch.attempts else "were not sent"
                 error = errors.TimedOutError(
-                    f"{batch.count} records for {tp[0]}-{tp[1]} were not sent in {timeout} ms (delivery_timeout_ms)"
+                    f"{batch.count} records for {tp[0]}-{tp[1]} {why} in {timeout} ms (delivery_timeout_ms): "
+                    "they are not in the log"
                 )
             if self.manager is not None:
                 self.manager.expired(batch, error)
             self._finish(batch, error, outcomes)
+
+    def _give_up(self, batch: Batch, outcomes: list[Callable[[], None]]) -> None:
+        """A batch whose numbers are void, and of which a copy may be in the log: with others it could be there twice."""
+        self.accumulator.withdraw(batch)
+        error = errors.DeliveryTimeoutError(
+            f"{batch.count} records for {batch.tp[0]}-{batch.tp[1]} were sent, the answer was lost, and the sequence "
+            "numbers cannot be used any further: they may or may not be in the log"
+        )
+        self._finish(batch, error, outcomes)
 
     def _drop_for_error(self, outcomes: list[Callable[[], None]]) -> None:
         """After an error, what was never sent is not sent any more."""
@@ -301,9 +313,12 @@ class Sender:
             self._on_wire.pop(batch, None)
         error = None if future.cancelled() else future.exception()
         if error is None and not future.cancelled():
-            self._settle(produce.match(sent, future.result(), self.cluster.topology))
+            answers = produce.match(sent, future.result(), self.cluster.topology)
         else:
-            self._settle([(batch, ErrorCode.NETWORK_EXCEPTION, str(error), produce.UNANSWERED) for batch in sent])
+            answers = [(batch, ErrorCode.NETWORK_EXCEPTION, str(error), produce.UNANSWERED) for batch in sent]
+        for batch, code, _, _ in answers:
+            batch.in_doubt |= code in produce.MAY_BE_APPENDED
+        self._settle(answers)
 
     def _settle(self, answers: Iterable[produce.Answer]) -> None:
         """Work the answers of a request in; some batches are done, others go again."""

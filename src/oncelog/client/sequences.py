@@ -2,7 +2,9 @@
 
 A batch gets its numbers when it is drained and keeps them for every retry. If they cannot be trusted any more (a
 batch expired without an answer, the broker lost its state), an idempotent producer raises its epoch and numbers that
-partition's batches anew from 0; other partitions keep the old epoch until nothing of theirs is under way.
+partition's batches anew from 0; other partitions keep the old epoch until nothing of theirs is under way. Java's
+producer renumbers a batch of which an unanswered copy may still arrive, and doubles it then. Here the new epoch waits
+for the answers that can still come, and what is in doubt after that is given up.
 """
 
 from __future__ import annotations
@@ -68,6 +70,8 @@ class Sequences:
         One rule is ours: a broker takes *any* first sequence of a producer that it does not know (KAFKA-5793), so the
         second batch would do if the first one was turned away. Nothing follows the first before that is acknowledged.
         """
+        if batch.tp in self._bump or (self._bump and self.epoch >= MAX_EPOCH):
+            return True  # it is going to be numbered anew
         partition = self._partitions.get(batch.tp)
         if batch.base_sequence < 0:
             if batch.tp in self._unresolved:
@@ -172,29 +176,47 @@ class Sequences:
         """This partition's numbers cannot be used any further (idempotence without transactions)."""
         self._bump.add(tp)
 
-    def bump_if_requested(self) -> bool:
-        """Raise the epoch and number anew what is under way in the partitions that asked for it.
+    def bump_if_requested(self) -> list[Batch]:
+        """Raise the epoch and number anew what is under way in the partitions that asked for it, once all is answered.
 
-        When the epochs are used up, `producer_id` is -1 then: a new one is needed. Returns whether anything changed.
+        When the epochs are used up, `producer_id` is -1 then: a new one is needed. Returns the batches that are given
+        up, for a copy of each may be in the log or still get there under the old numbers.
         """
         if not self._bump or self.producer_id < 0:
-            return False
+            return []
         if self.epoch >= MAX_EPOCH:
-            self._renumber_for_new_id()
-            return True
+            return [] if any(map(self._awaits_answers, self._partitions)) else self._renumber_for_new_id()
+        ready = {tp for tp in self._bump if not self._awaits_answers(tp)}
+        if not ready:
+            return []
+        self._bump -= ready
         self.epoch += 1
-        bump, self._bump = self._bump, set()
-        for tp in bump:
+        given_up = []
+        for tp in ready:
+            given_up += self._give_up(tp)
             self.restart(tp)
-        return True
+        return given_up
 
-    def _renumber_for_new_id(self) -> None:
-        waiting = {tp: partition.in_flight for tp, partition in self._partitions.items() if partition.in_flight}
+    def _awaits_answers(self, tp: TopicPartition) -> bool:
+        """Whether a request with a batch of this partition is unanswered."""
+        partition = self._partitions.get(tp)
+        return partition is not None and any(not batch.in_retry for batch in partition.in_flight)
+
+    def _give_up(self, tp: TopicPartition) -> list[Batch]:
+        """Take out what is in doubt."""
+        partition = self._of(tp)
+        given_up = [batch for batch in partition.in_flight if batch.in_doubt]
+        partition.in_flight = [batch for batch in partition.in_flight if not batch.in_doubt]
+        return given_up
+
+    def _renumber_for_new_id(self) -> list[Batch]:
+        given_up = [batch for tp in list(self._partitions) for batch in self._give_up(tp)]
+        waiting = [batch for partition in self._partitions.values() for batch in partition.in_flight]
         self.set_producer(NONE, NONE)
-        for batches in waiting.values():
-            for batch in batches:
-                batch.base_sequence = NONE
-                batch.sequence_reset = True
+        for batch in waiting:
+            batch.base_sequence = NONE
+            batch.sequence_reset = True
+        return given_up
 
     def restart(self, tp: TopicPartition) -> None:
         """Number a partition's batches from 0 under the present epoch."""

@@ -238,12 +238,12 @@ class TransactionManager:
         """Whether a batch answered with an error should be sent again (TransactionManager.canRetry)."""
         sequences = self.sequences
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            in_doubt = sequences.is_unresolved(batch.tp)
+            unresolved = sequences.is_unresolved(batch.tp)
             waits = batch.sequence_reset or not (sequences.is_next(batch) or sequences.is_overtaken(batch))
-            if waits and not in_doubt:
+            if waits and not unresolved:
                 return True  # an earlier one has to be sent again first
             if not self.transactional:
-                if not in_doubt or sequences.follows_unresolved(batch):
+                if not unresolved or sequences.follows_unresolved(batch):
                     sequences.request_bump(batch.tp)
                 return True
             return False
@@ -278,8 +278,11 @@ class TransactionManager:
         if batch.base_sequence >= 0:
             self.sequences.mark_unresolved(batch)
 
-    def resolve(self) -> None:
-        """Reset check at the beginning of a sender turn: settle sequences in doubt, renew the epoch where needed."""
+    def resolve(self) -> list[Batch]:
+        """Reset check at the beginning of a sender turn: settle sequences in doubt, renew the epoch where needed.
+
+        Returns the batches to give up: they may or may not be in the log.
+        """
         lost = self.sequences.resolve()
         if lost and self.transactional:
             self.bump_required |= not self.implicit
@@ -288,8 +291,7 @@ class TransactionManager:
         elif lost:
             for tp in lost:
                 self.sequences.request_bump(tp)
-        if not self.transactional:
-            self.sequences.bump_if_requested()
+        return [] if self.transactional else self.sequences.bump_if_requested()
 
     # -- errors ---------------------------------------------------------------------------------------------------
 

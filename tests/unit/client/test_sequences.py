@@ -105,10 +105,34 @@ def test_a_bump_numbers_anew_what_is_under_way() -> None:
     sequences.assign(one, transactional=False)
     sequences.assign(two, transactional=False)
     sequences.request_bump(TP)
-    assert sequences.bump_if_requested()
+    assert sequences.bump_if_requested() == []
+    assert sequences.epoch == 0, "both are on the wire: an answer may still say that they are in the log"
+    assert sequences.holds_back(batch())
+    one.in_retry = two.in_retry = True
+    assert sequences.bump_if_requested() == []
+    assert sequences.epoch == 1
     assert [(b.producer_epoch, b.base_sequence) for b in (one, two)] == [(1, 0), (1, 2)]
     assert parse_header(one.wire()).producer_epoch == 1
-    assert not sequences.bump_if_requested()
+    assert sequences.bump_if_requested() == []
+    assert sequences.epoch == 1
+
+
+def test_what_is_in_doubt_is_never_numbered_anew() -> None:
+    for epoch in (0, MAX_EPOCH):
+        sequences = started()
+        sequences.epoch = sequences._of(TP).epoch = epoch
+        one, two = batch(), batch()
+        for each in (one, two):
+            sequences.assign(each, transactional=False)
+            each.in_retry = True
+        one.in_doubt = True
+        sequences.request_bump(TP)
+        assert sequences.bump_if_requested() == [one]
+        if epoch == MAX_EPOCH:
+            assert (sequences.producer_id, two.base_sequence) == (-1, -1)
+        else:
+            assert (two.producer_epoch, two.base_sequence) == (1, 0)
+        assert (one.producer_epoch, one.base_sequence) == (epoch, 2)
 
 
 def test_after_the_last_epoch_a_new_id_is_needed() -> None:
@@ -117,7 +141,10 @@ def test_after_the_last_epoch_a_new_id_is_needed() -> None:
     one = batch()
     sequences.assign(one, transactional=False)
     sequences.request_bump(TP)
-    assert sequences.bump_if_requested()
+    assert sequences.bump_if_requested() == []
+    assert sequences.producer_id == 7, "it is on the wire"
+    one.in_retry = True
+    assert sequences.bump_if_requested() == []
     assert sequences.producer_id == -1
     assert one.base_sequence == -1
     sequences.set_producer(8, 0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from oncelog.cluster.metadata import INTERNAL_TOPICS
 from oncelog.cluster.replica import Replica
@@ -22,6 +21,7 @@ from oncelog.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from oncelog.protocol.records import BatchHeader, iter_batches
+from oncelog.protocol.schema import NO_UUID
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 ALL = -1
 """acks=all"""
-_NO_TOPIC_ID = UUID(int=0)
 _WITH_GENERIC_ERROR = 11  # TRANSACTION_ABORTABLE (KIP-890, part 1)
 _WITH_IMPLICIT_ADD = 12  # the produce request itself adds the partition (KIP-890, part 2)
 _ADMIN_CLIENT_ID = "__admin_client"
+_ATTRIBUTES_LOW = 22  # byte of a record batch with its flags, and the flag of transactional ones
+_TRANSACTIONAL = 0x10
 
 # What clients that do not know the coordinator's own error are told, so that they try again (as Kafka does).
 _AS_NOT_ENOUGH_REPLICAS = frozenset(
@@ -65,16 +66,38 @@ Resolved = list[tuple[TopicProduceData, list[_Target]]]
 def handle(
     broker: Broker, request: ProduceRequest, ctx: RequestContext
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    """Each partition has its own error; with acks=0 there is no answer at all, and BadFrameError for any error."""
-    if request.acks not in (ALL, 0, 1):
-        error = ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
-        return _refuse(broker, request, ctx, error)
+    """Each partition has its own error; with acks=0 there is no answer at all, and BadFrameError for any error.
+
+    A few errors are the whole request's: transactional records without a transactional id, or of several producers
+    (`KafkaApis.handleProduceRequest`, `ReplicaManager.handleProduceAppend`), and an impossible `acks`.
+    """
     resolved = _resolve(broker, request, ctx)
-    if request.transactional_id is not None:
-        unverified = _unverified(broker, resolved, ctx.api_version)
-        if unverified:
-            return _verify_then_append(broker, request, ctx, resolved, unverified)
+    try:
+        if request.transactional_id is None:
+            _check_untransactional(resolved)
+            unverified = None
+        else:
+            unverified = _unverified(broker, resolved, ctx.api_version)
+        if request.acks not in (ALL, 0, 1):
+            raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
+    except ProtocolError as error:
+        return _refuse(broker, request, ctx, resolved, error)
+    if unverified:
+        return _verify_then_append(broker, request, ctx, resolved, unverified)
     return _append(broker, request, ctx, resolved)
+
+
+def _check_untransactional(resolved: Resolved) -> None:
+    """No partition of a request without a transactional id may hold transactional records."""
+    for _, targets in resolved:
+        for target in targets:
+            records = target.data.records
+            if records and len(records) > _ATTRIBUTES_LOW and records[_ATTRIBUTES_LOW] & _TRANSACTIONAL:
+                raise ProtocolError(
+                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                    f"transactional records for {target.topic}-{target.data.index}, but the request has no "
+                    "transactional id",
+                )
 
 
 def _resolve(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Resolved:
@@ -82,7 +105,7 @@ def _resolve(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Re
     for topic_data in request.topic_data:
         name = topic_data.name
         error = None
-        if topic_data.topic_id != _NO_TOPIC_ID:
+        if topic_data.topic_id != NO_UUID:
             info = broker.metadata.topic_by_id(topic_data.topic_id)
             name = info.name if info else ""
             if info is None:
@@ -104,35 +127,42 @@ def _resolve(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Re
 
 
 def _unverified(broker: Broker, resolved: Resolved, version: int) -> tuple[int, int, list[_Target]] | None:
-    """(producer id, epoch, partitions) whose open transaction the log does not know yet."""
-    producer: tuple[int, int] | None = None
+    """(producer id, epoch, partitions) whose open transaction the log does not know yet.
+
+    Raises INVALID_PRODUCER_ID_MAPPING if the request holds the transactional batches of several producers.
+    """
+    transactional: list[tuple[_Target, Replica, BatchHeader]] = [
+        (target, target.replica, header)
+        for _, targets in resolved
+        for target in targets
+        if target.replica is not None and (header := _first_transactional(target)) is not None
+    ]
+    if not transactional:
+        return None
+    producers = {(header.producer_id, header.producer_epoch) for _, _, header in transactional}
+    if len(producers) > 1:
+        names = ", ".join(f"{producer_id} (epoch {epoch})" for producer_id, epoch in sorted(producers))
+        raise ProtocolError(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+            f"a transactional request may hold the batches of one producer only, not of {names}",
+        )
+    producer = producers.pop()
     found: list[_Target] = []
-    transaction_version = _transaction_version(version)
-    for _, targets in resolved:
-        for target in targets:
-            header = _first_transactional(target)
-            if header is None or target.replica is None:
-                continue
-            if producer is None:
-                producer = header.producer_id, header.producer_epoch
-            elif producer != (header.producer_id, header.producer_epoch):
-                message = "a transactional request may hold the batches of one producer only"
-                target.error = ProtocolError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, message)
-                continue
-            try:
-                target.guard = target.replica.log.start_verification(
-                    *producer,
-                    header.base_sequence,
-                    transaction_version=transaction_version,
-                    now_ms=broker.now_ms(),
-                )
-                # None: the transaction is open here. The log looks again when it appends, for another partition of
-                # the request may have to wait, and a marker may come in the meantime.
-                if target.guard is not None:
-                    found.append(target)
-            except ProtocolError as error:  # a fenced epoch is told before any verification (KAFKA-19690)
-                target.error = error
-    return (*producer, found) if producer is not None and found else None
+    for target, replica, header in transactional:
+        try:
+            target.guard = replica.log.start_verification(
+                *producer,
+                header.base_sequence,
+                transaction_version=_transaction_version(version),
+                now_ms=broker.now_ms(),
+            )
+            # None: the transaction is open here. The log looks again when it appends, for another partition of
+            # the request may have to wait, and a marker may come in the meantime.
+            if target.guard is not None:
+                found.append(target)
+        except ProtocolError as error:  # a fenced epoch is told before any verification (KAFKA-19690)
+            target.error = error
+    return (*producer, found) if found else None
 
 
 def _transaction_version(version: int) -> int:
@@ -250,9 +280,9 @@ def _append_one(
 
 
 def _refuse(
-    broker: Broker, request: ProduceRequest, ctx: RequestContext, error: ProtocolError
+    broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved, error: ProtocolError
 ) -> ProduceResponse | None:
-    resolved = _resolve(broker, request, ctx)
+    """The same error for every partition, found or not."""
     for _, targets in resolved:
         for target in targets:
             target.error = error
