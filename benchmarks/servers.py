@@ -92,10 +92,8 @@ def produce(server: Server, folder: Path, topic: str, records: int, size: int, *
 
 
 def properties(**values: object) -> tuple[str, ...]:
-    """Producer settings as the tool takes them."""
-    return ("--command-property", "acks=all", *(
-        part for key, value in values.items() for part in ("--command-property", f"{key.replace('_', '.')}={value}")
-    ))  # fmt: skip
+    """Producer settings as the tool takes them: behind one option, for each further one replaces those before it."""
+    return ("--command-property", "acks=all", *(f"{key.replace('_', '.')}={value}" for key, value in values.items()))
 
 
 def consume(server: Server, folder: Path, topic: str, records: int) -> float:
