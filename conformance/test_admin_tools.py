@@ -1,0 +1,183 @@
+"""Kafka's tools for operators, in all their modes, against either server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.apache_kafka import run_tool
+from support.clients.base import Outgoing
+from support.clients.confluent import ConfluentClient
+from support.servers import Server
+
+TOOLS = "org.apache.kafka.tools"
+
+
+def tool(server: Server, name: str, *arguments: str | Path) -> str:
+    return run_tool(f"{TOOLS}.{name}", "--bootstrap-server", server.bootstrap, *arguments)
+
+
+def group_tool(server: Server, *arguments: str | Path) -> str:
+    return tool(server, "consumer.group.ConsumerGroupCommand", *arguments)
+
+
+def rows(table: str) -> list[dict[str, str]]:
+    """A table as the group tool prints it: one line of titles, then rows."""
+    lines = [line.split() for line in table.splitlines() if line.strip()]
+    start = next(index for index, line in enumerate(lines) if line[0] == "GROUP")
+    return [dict(zip(lines[start], line, strict=False)) for line in lines[start + 1 :] if len(line) > 1]
+
+
+def filled(server: Server, name: str, partitions: int = 1, each: int = 10) -> ConfluentClient:
+    """A topic with `each` records a partition."""
+    client = ConfluentClient(server.bootstrap)
+    client.create_topic(name, partitions)
+    client.send(name, [Outgoing(b"%d" % i, partition=i % partitions) for i in range(each * partitions)])
+    return client
+
+
+def test_alter_topic(server: Server, name: str) -> None:
+    tool(server, "TopicCommand", "--create", "--topic", name, "--partitions", "2")
+    tool(server, "TopicCommand", "--alter", "--topic", name, "--partitions", "5")
+    assert "PartitionCount: 5" in tool(server, "TopicCommand", "--describe", "--topic", name)
+
+
+def test_delete_records(server: Server, name: str, tmp_path: Path) -> None:
+    filled(server, name)
+    wanted = {"version": 1, "partitions": [{"topic": name, "partition": 0, "offset": 4}]}
+    (tmp_path / "offsets.json").write_text(json.dumps(wanted))
+    said = tool(server, "DeleteRecordsCommand", "--offset-json-file", tmp_path / "offsets.json")
+    assert re.search(rf"partition: {name}-0\s+low_watermark: 4", said)
+    assert tool(server, "GetOffsetShell", "--topic", name, "--time", "-2").split() == [f"{name}:0:4"]
+
+
+def test_get_offset_shell(server: Server, name: str) -> None:
+    filled(server, name, 2)
+    for time, offset in (("-1", 10), ("-2", 0)):
+        shown = tool(server, "GetOffsetShell", "--topic", name, "--time", time)
+        assert sorted(shown.split()) == [f"{name}:0:{offset}", f"{name}:1:{offset}"]
+
+
+def test_features(server: Server) -> None:
+    described = tool(server, "FeatureCommand", "describe")
+    assert re.search(r"Feature: transaction.version\s+SupportedMinVersion: 0\s+SupportedMaxVersion: 2\s", described)
+    assert re.search(r"transaction.version.*FinalizedVersionLevel: 2\s", described)
+
+
+def test_log_dirs(server: Server, name: str) -> None:
+    filled(server, name)
+    shown = tool(server, "LogDirsCommand", "--describe", "--topic-list", name)
+    (directory,) = json.loads(shown.splitlines()[-1])["brokers"][0]["logDirs"]
+    (found,) = directory["partitions"]
+    assert (found["partition"], found["offsetLag"], found["isFuture"]) == (f"{name}-0", 0, False)
+    assert found["size"] > 100
+
+
+def test_client_compatibility(server: Server, name: str) -> None:
+    """What a Java client may expect of a broker of this age. DIFFERS: oncelog has no ACLs yet."""
+    tool(server, "TopicCommand", "--create", "--topic", name)
+    supported = {
+        "offsets-for-times-supported": True,
+        "cluster-id-supported": True,
+        "create-topics-supported": True,
+        "describe-configs-supported": True,
+        "idempotent-producer-supported": True,
+        "expect-record-too-large-exception": False,
+        "describe-acls-supported": server.name == "apache-kafka",
+    }
+    answers = [word for feature, there in supported.items() for word in (f"--{feature}", str(there))]
+    run_tool(
+        f"{TOOLS}.ClientCompatibilityTest", "--bootstrap-server", server.bootstrap, "--topic", name,
+        "--num-cluster-nodes", "1", *answers,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", [[], ["--group-mode", "--use-group-metadata"]], ids=["assign", "group"])
+def test_transactional_message_copier(server: Server, name: str, mode: list[str]) -> None:
+    """Kafka's own system test of read-process-write, with aborts at random."""
+    client = filled(server, name, each=2000)
+    client.create_topic(f"{name}-out", 1)
+    run_tool(
+        f"{TOOLS}.TransactionalMessageCopier", "--broker-list", server.bootstrap, "--input-topic", name,
+        "--input-partition", "0", "--output-topic", f"{name}-out", "--max-messages", "2000",
+        "--consumer-group", f"{name}-group", "--transaction-size", "150", "--transactional-id", f"{name}-id",
+        "--enable-random-aborts", *mode,
+    )  # fmt: skip
+    assert [record.value for record in client.read(f"{name}-out", committed=True)] == [b"%d" % i for i in range(2000)]
+
+
+def test_groups_of_one_member(server: Server, name: str) -> None:
+    group = f"{name}-group"
+    client = filled(server, name, 2)
+    with client.member(group, name) as member:
+        member.take(20)
+        member.commit()
+        (state,) = rows(group_tool(server, "--describe", "--group", group, "--state"))
+        assert "Stable" in state.values()
+        members = group_tool(server, "--describe", "--group", group, "--members", "--verbose")
+        assert len(rows(members)) == 1
+        assert re.search(rf"{name}[(:]0,1", members), members
+        assert re.search(rf"{group}\s+(\w+\s+)*Stable", group_tool(server, "--list", "--state"))
+    assert group not in group_tool(server, "--list", "--state", "stable").split()
+    assert group in group_tool(server, "--list", "--state", "empty").split()
+
+
+def test_groups_reset_their_offsets(server: Server, name: str, tmp_path: Path) -> None:
+    group = f"{name}-group"
+    client = filled(server, name, 2)
+    with client.member(group, name) as member:
+        member.take(20)
+        member.commit()
+
+    def reset(*how: str | Path) -> list[int]:
+        group_tool(server, "--reset-offsets", "--group", group, "--topic", name, "--execute", *how)
+        return client.committed_offsets(group, name, 2)
+
+    assert reset("--to-earliest") == [0, 0]
+    assert reset("--to-latest") == [10, 10]
+    assert reset("--shift-by", "-3") == [7, 7]
+    assert reset("--to-datetime", "2001-01-01T00:00:00.000") == [0, 0]
+    assert reset("--to-offset", "4") == [4, 4]
+    exported = group_tool(
+        server, "--reset-offsets", "--group", group, "--topic", name, "--to-offset", "6", "--dry-run", "--export"
+    )
+    assert client.committed_offsets(group, name, 2) == [4, 4]
+    (tmp_path / "plan.csv").write_text("".join(f"{line}\n" for line in exported.splitlines() if f"{name}" in line))
+    group_tool(server, "--reset-offsets", "--group", group, "--from-file", tmp_path / "plan.csv", "--execute")
+    assert client.committed_offsets(group, name, 2) == [6, 6]
+
+
+def test_groups_end(server: Server, name: str) -> None:
+    group = f"{name}-group"
+    client = filled(server, name, 2)
+    with client.member(group, name) as member:
+        member.take(20)
+        member.commit()
+        refused = group_tool(server, "--delete", "--group", group)
+        assert "GroupNotEmptyException" in refused
+    assert "successful" in group_tool(server, "--delete-offsets", "--group", group, "--topic", f"{name}:1").lower()
+    left = rows(group_tool(server, "--describe", "--group", group))
+    assert [(row["PARTITION"], row["CURRENT-OFFSET"]) for row in left] == [("0", "10")]
+    assert "successful" in group_tool(server, "--delete", "--group", group)
+    assert group not in group_tool(server, "--list").split()
+
+
+def test_log_compaction_tester(start_server: Callable[..., Server]) -> None:
+    """Kafka's own test of its cleaner: what is read back is the last value of each key."""
+    server = start_server(
+        {
+            "log.cleaner.backoff.ms": "200",
+            "log.cleaner.dedupe.buffer.size": "20000000",
+            "log.cleaner.min.cleanable.ratio": "0.01",
+            "log.segment.bytes": "1048576",
+        }
+    )
+    shown = run_tool(
+        f"{TOOLS}.LogCompactionTester", "--bootstrap-server", server.bootstrap, "--messages", "20000",
+        "--percent-deletes", "10", "--sleep", "5",
+    )  # fmt: skip
+    assert "Data verification is completed" in shown, shown
