@@ -64,10 +64,10 @@ class Batch:
     """Records of one partition, from the first one on until the broker's answer.
 
     `base_sequence` is -1 until it is drained; `closed` means that no record can be added, `in_retry` that it is waiting
-    to be sent again, `done` that its outcome is known. `in_doubt`: a request with it was not answered, or so that it may
-    be in the log all the same; a copy may still be under way, so it may not get other numbers. `size` is what it holds
-    of the buffer memory, `serial` its place among the producer's batches: within a partition that is the order of their
-    sequences, too.
+    to be sent again, `done` that its outcome is known. `in_doubt`: a request with it was not answered, or so that it
+    may be in the log all the same; a copy may still be under way, so it may not get other numbers. `size` is what it
+    holds of the buffer memory, `serial` its place among the producer's batches: within a partition that is the order
+    of their sequences, too.
     """
 
     __slots__ = (

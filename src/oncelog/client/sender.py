@@ -233,7 +233,7 @@ class Sender:
             self._finish(batch, error, outcomes)
 
     def _give_up(self, batch: Batch, outcomes: list[Callable[[], None]]) -> None:
-        """A batch whose numbers are void, and of which a copy may be in the log: with others it could be there twice."""
+        """A batch whose numbers are void, and of which a copy may be in the log: with others it might be so twice."""
         self.accumulator.withdraw(batch)
         error = errors.DeliveryTimeoutError(
             f"{batch.count} records for {batch.tp[0]}-{batch.tp[1]} were sent, the answer was lost, and the sequence "
