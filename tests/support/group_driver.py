@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
 from oncelog.coordinator.groups.config import GroupConfig
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
@@ -71,11 +72,12 @@ class GroupDriver:
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
         self.now_ms = START_MS
+        self.ahead_ms = 0
         self.log: list[Appended] = []
         self.refuse: ErrorCode | None = None
         self._uuids = 0
         self.coordinator = self._new()
-        self.coordinator.loaded(self.now_ms)
+        self.coordinator.loaded(self.now)
 
     def _new(self) -> GroupCoordinator:
         return GroupCoordinator(self.config, self._new_uuid)
@@ -83,6 +85,16 @@ class GroupDriver:
     def _new_uuid(self) -> str:
         self._uuids += 1
         return str(self._uuids)
+
+    @property
+    def now(self) -> Now:
+        """Here `now_ms` is the wall clock; the steady one may lie elsewhere (`set_clock`)."""
+        return Now(self.now_ms, self.now_ms - self.ahead_ms)
+
+    def set_clock(self, ms: int) -> None:
+        """Somebody sets the wall clock forward, or back."""
+        self.now_ms += ms
+        self.ahead_ms += ms
 
     @property
     def group(self) -> Group:
@@ -130,14 +142,14 @@ class GroupDriver:
     def fail_over(self) -> None:
         """Goes on with a coordinator that knows only the log; requests that wait are never answered."""
         self.coordinator = self.reloaded()
-        self.apply(self.coordinator.loaded(self.now_ms))
+        self.apply(self.coordinator.loaded(self.now))
 
     def pass_time(self, ms: int) -> None:
         """Ticks at each deadline on the way."""
         end = self.now_ms + ms
-        while (due := self.coordinator.deadline()) is not None and due <= end:
-            self.now_ms = max(due, self.now_ms)
-            self.apply(self.coordinator.tick(self.now_ms))
+        while (due := self.coordinator.deadline()) is not None and due + self.ahead_ms <= end:
+            self.now_ms = max(due + self.ahead_ms, self.now_ms)
+            self.apply(self.coordinator.tick(self.now))
         self.now_ms = end
 
     # -- what clients do ------------------------------------------------------------------------------------------
@@ -163,7 +175,7 @@ class GroupDriver:
             protocol_type=protocol_type,
             protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols],
         )
-        self.apply(self.coordinator.join_group(request, version, "client", "/host", token, self.now_ms))
+        self.apply(self.coordinator.join_group(request, version, "client", "/host", token, self.now))
         return token
 
     def enter(self, **options: Any) -> tuple[str, Waiting]:
@@ -195,14 +207,14 @@ class GroupDriver:
                 for name, data in (assignments or {}).items()
             ],
         )
-        self.apply(self.coordinator.sync_group(request, token, self.now_ms))
+        self.apply(self.coordinator.sync_group(request, token, self.now))
         return token
 
     def heartbeat(self, member_id: str, generation: int, instance: str | None = None) -> ErrorCode:
         request = HeartbeatRequest(
             group_id=GROUP, generation_id=generation, member_id=member_id, group_instance_id=instance
         )
-        return ErrorCode(self.coordinator.heartbeat(request, self.now_ms).error_code)
+        return ErrorCode(self.coordinator.heartbeat(request, self.now).error_code)
 
     def leave(self, *members: tuple[str, str | None], version: int = 5) -> Waiting:
         token = Waiting()
@@ -211,7 +223,7 @@ class GroupDriver:
             member_id=members[0][0],
             members=[MemberIdentity(member_id=name, group_instance_id=instance) for name, instance in members],
         )
-        self.apply(self.coordinator.leave_group(request, version, token, self.now_ms))
+        self.apply(self.coordinator.leave_group(request, version, token, self.now))
         return token
 
     def commit(
@@ -246,7 +258,7 @@ class GroupDriver:
             ],
         )
         try:
-            self.apply(self.coordinator.commit_offsets(request, version, token, self.now_ms))
+            self.apply(self.coordinator.commit_offsets(request, version, token, self.now))
         except ProtocolError as error:
             return error.code
         return token
@@ -278,7 +290,7 @@ class GroupDriver:
             ],
         )
         try:
-            effects = self.coordinator.commit_transactional_offsets(request, token, self.now_ms)
+            effects = self.coordinator.commit_transactional_offsets(request, token, self.now)
         except ProtocolError as error:
             return error.code
         self.apply(effects, producer_id)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers, Reply
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.log.log import Origin
@@ -41,13 +42,13 @@ class Shard(Protocol):
     def replay(self, record: CoordinatorRecord, /) -> None:
         """Takes over one record that is in the log."""
 
-    def loaded(self, now_ms: int, /) -> Effects:
-        """What is left to do once the partition was replayed."""
+    def loaded(self, now: Any, /) -> Effects:
+        """What is left to do once the partition was replayed; `now` is what the shell's `now` gives."""
 
     def deadline(self) -> int | None:
-        """When `tick` is due, ms since the epoch."""
+        """When `tick` is due, in ms on the shell's clock."""
 
-    def tick(self, now_ms: int, /) -> Effects:
+    def tick(self, now: Any, /) -> Effects:
         """What time alone brings about."""
 
 
@@ -64,9 +65,16 @@ class CoordinatorShell(Generic[S]):
         make_shard: Callable[[int], S],
         decode_record: Callable[[bytes, bytes | None], CoordinatorRecord | None],
         on_markers: Callable[[list[Markers]], None] | None = None,
+        *,
+        steady: bool = False,
     ) -> None:
-        """`make_shard(partition)` makes an empty coordinator; `decode_record` gives None for an unknown key type."""
+        """`make_shard(partition)` makes an empty coordinator; `decode_record` gives None for an unknown key type.
+
+        With `steady` the deadlines are on a clock that nobody sets, and coordinators are told both (`Now`); without
+        it they are on the wall clock, as they must be where they come out of records (transactions' time-outs).
+        """
         self.broker = broker
+        self._steady = steady
         self.topic = topic
         self.on_markers = on_markers
         self._make_shard = make_shard
@@ -179,6 +187,14 @@ class CoordinatorShell(Generic[S]):
 
     # -- time -------------------------------------------------------------------------------------------------------
 
+    def now(self) -> Any:
+        """What coordinators are told of the time: `Now`, or ms of the wall clock."""
+        wall_ms = self.broker.now_ms()
+        return Now(wall_ms, self._steady_ms()) if self._steady else wall_ms
+
+    def _steady_ms(self) -> int:
+        return int(self.broker.loop.time() * 1000)
+
     def _arm(self, partition: int) -> None:
         shard = self._shards.get(partition)
         deadline = None if shard is None else shard.deadline()
@@ -189,14 +205,15 @@ class CoordinatorShell(Generic[S]):
             armed[1].cancel()
             del self._timers[partition]
         if deadline is not None:
-            delay = max(0, deadline - self.broker.now_ms()) / 1000
+            now_ms = self._steady_ms() if self._steady else self.broker.now_ms()
+            delay = max(0, deadline - now_ms) / 1000
             self._timers[partition] = deadline, self.broker.loop.call_later(delay, self._tick, partition)
 
     def _tick(self, partition: int) -> None:
         del self._timers[partition]
         shard = self._shards.get(partition)
         if shard is not None:
-            self.apply(partition, shard.tick(self.broker.now_ms()))
+            self.apply(partition, shard.tick(self.now()))
 
     # -- loading ----------------------------------------------------------------------------------------------------
 
@@ -233,7 +250,7 @@ class CoordinatorShell(Generic[S]):
                     self._replay_batch(shard, view, producer)
                 offset = header.next_offset
         self._shards[partition] = shard
-        self.apply(partition, shard.loaded(self.broker.now_ms()))
+        self.apply(partition, shard.loaded(self.now()))
 
     def _replay_batch(self, shard: S, view: memoryview, producer: tuple[int, int] | None) -> None:
         for record in decode_records(view):

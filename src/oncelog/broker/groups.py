@@ -66,7 +66,7 @@ class GroupService:
             retention_check_interval_ms=config.offsets_retention_check_interval_ms,
         )
         self.shell: CoordinatorShell[GroupCoordinator] = CoordinatorShell(
-            broker, CONSUMER_OFFSETS, self._make_shard, decode_record
+            broker, CONSUMER_OFFSETS, self._make_shard, decode_record, steady=True
         )
 
     async def load(self) -> None:
@@ -92,7 +92,7 @@ class GroupService:
             response: JoinGroupResponse = await self.shell.request(
                 home,
                 lambda shard, token: shard.join_group(
-                    request, ctx.api_version, ctx.client_id, f"/{ctx.client_host}", token, self._broker.now_ms()
+                    request, ctx.api_version, ctx.client_id, f"/{ctx.client_host}", token, self.shell.now()
                 ),
             )
         except ProtocolError as error:
@@ -106,7 +106,7 @@ class GroupService:
         try:
             home = self._home(request.group_id)
             response: SyncGroupResponse = await self.shell.request(
-                home, lambda shard, token: shard.sync_group(request, token, self._broker.now_ms())
+                home, lambda shard, token: shard.sync_group(request, token, self.shell.now())
             )
         except ProtocolError as error:
             return SyncGroupResponse(error_code=operation_error(error))
@@ -119,14 +119,14 @@ class GroupService:
         except ProtocolError as error:
             loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return HeartbeatResponse(error_code=ErrorCode.NONE if loading else operation_error(error))
-        return shard.heartbeat(request, self._broker.now_ms())
+        return shard.heartbeat(request, self.shell.now())
 
     async def leave_group(self, request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
         """LeaveGroup of one member or several."""
         try:
             home = self._home(request.group_id)
             response: LeaveGroupResponse = await self.shell.request(
-                home, lambda shard, token: shard.leave_group(request, version, token, self._broker.now_ms())
+                home, lambda shard, token: shard.leave_group(request, version, token, self.shell.now())
             )
         except ProtocolError as error:
             return LeaveGroupResponse(error_code=operation_error(error))
@@ -138,7 +138,7 @@ class GroupService:
         """OffsetCommit of topics that exist, with their names and ids. An empty group id is one like any other."""
         response: OffsetCommitResponse = await self.shell.request(
             self.shell.partition_for(request.group_id),
-            lambda shard, token: shard.commit_offsets(request, version, token, self._broker.now_ms()),
+            lambda shard, token: shard.commit_offsets(request, version, token, self.shell.now()),
         )
         return response
 
@@ -152,7 +152,7 @@ class GroupService:
         guard = await self._verify(home, request.transactional_id, producer, version)
         response: TxnOffsetCommitResponse = await self.shell.request(
             home,
-            lambda shard, token: shard.commit_transactional_offsets(request, token, self._broker.now_ms()),
+            lambda shard, token: shard.commit_transactional_offsets(request, token, self.shell.now()),
             producer=producer,
             guard=guard,
         )

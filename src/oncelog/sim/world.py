@@ -137,6 +137,7 @@ class World:
         self.brokers: dict[int, SimBroker] = {}
         self.errors: list[dict[str, Any]] = []
         self.trace: deque[str] = deque(maxlen=TRACE_LINES)
+        self._clock_error_ms = 0
         self._digest = hashlib.sha256()
         self._processes: list[Process] = []
         self.loop.set_exception_handler(self._on_error)
@@ -147,7 +148,12 @@ class World:
 
     def now_ms(self) -> int:
         """The wall clock."""
-        return EPOCH_MS + int(self.loop.time() * 1000)
+        return EPOCH_MS + self._clock_error_ms + int(self.loop.time() * 1000)
+
+    def set_clock(self, ms: int) -> None:
+        """Somebody sets the wall clock forward by so much, or back; the monotonic one goes on as it did."""
+        self._clock_error_ms += ms
+        self.note(f"wall clock set by {ms} ms")
 
     def note(self, what: str) -> None:
         """A line of the trace."""
@@ -232,7 +238,7 @@ class World:
             return int(self.loop.time() * 1e9)
 
         def wall_nanoseconds() -> int:
-            return EPOCH_MS * 1_000_000 + nanoseconds()
+            return (EPOCH_MS + self._clock_error_ms) * 1_000_000 + nanoseconds()
 
         chance = self.fork()
         replacements: list[tuple[Any, str, Any]] = [

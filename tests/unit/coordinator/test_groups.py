@@ -201,6 +201,20 @@ def test_a_silent_member_is_out_after_its_session() -> None:
     assert driver.join(one).response.generation_id == 2
 
 
+@pytest.mark.parametrize("jump_ms", [10**9, -(10**9)])
+def test_a_wall_clock_that_is_set_expels_nobody_and_keeps_nobody(jump_ms: int) -> None:
+    driver = GroupDriver()
+    lively, silent = driver.stable_group(2)
+    driver.set_clock(jump_ms)
+    driver.pass_time(SESSION_MS - 1)
+    assert driver.heartbeat(lively, 1) is E.NONE
+    assert set(driver.group.members) == {lively, silent}
+    driver.pass_time(1)
+    assert set(driver.group.members) == {lively}
+    assert driver.group.state is S.PREPARING_REBALANCE
+    assert driver.group.state_timestamp_ms == driver.now_ms
+
+
 def test_commits_are_signs_of_life() -> None:
     driver = GroupDriver()
     (one,) = driver.stable_group(1)

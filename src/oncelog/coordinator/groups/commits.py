@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import Effects
 from oncelog.coordinator.groups.group import Group
 from oncelog.coordinator.groups.offsets import OffsetStore
@@ -43,7 +44,7 @@ _KNOWS_GROUP_NOT_FOUND = 9
 
 
 def commit(
-    registry: Registry, request: OffsetCommitRequest, version: int, effects: Effects, now_ms: int
+    registry: Registry, request: OffsetCommitRequest, version: int, effects: Effects, now: Now
 ) -> OffsetCommitResponse:
     """Commits what it may; an error of the group is raised, and is every partition's."""
     generation = request.generation_id_or_member_epoch
@@ -55,8 +56,8 @@ def commit(
         check_commit(group, request.member_id, request.group_instance_id, generation, transactional=False)
         member = group.members.get(request.member_id)
         if member is not None and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
-            registry.heard(group, member, now_ms)
-    expire_ms = None if request.retention_time_ms == NO_RETENTION_TIME else now_ms + request.retention_time_ms
+            registry.heard(group, member, now)
+    expire_ms = None if request.retention_time_ms == NO_RETENTION_TIME else now.wall_ms + request.retention_time_ms
     response = OffsetCommitResponse()
     for topic in request.topics:
         answer = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
@@ -71,7 +72,7 @@ def commit(
                     partition.committed_offset,
                     _leader_epoch(partition),
                     partition.committed_metadata or "",
-                    now_ms,
+                    now.wall_ms,
                     expire_ms,
                     topic.topic_id,
                 )
@@ -82,7 +83,7 @@ def commit(
 
 
 def commit_transactional(
-    registry: Registry, request: TxnOffsetCommitRequest, effects: Effects, now_ms: int
+    registry: Registry, request: TxnOffsetCommitRequest, effects: Effects, now: Now
 ) -> TxnOffsetCommitResponse:
     """Offsets that stay pending until the producer's marker; a member of a former generation is refused (KIP-447)."""
     group = registry.groups.get(request.group_id)
@@ -106,7 +107,7 @@ def commit_transactional(
                     partition.committed_offset,
                     _leader_epoch(partition),
                     partition.committed_metadata or "",
-                    now_ms,
+                    now.wall_ms,
                 )
                 effects.records.append(
                     offset_record(request.group_id, topic.name, partition.partition_index, committed)

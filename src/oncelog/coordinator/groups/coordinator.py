@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
+from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
 from oncelog.coordinator.groups import commits, expiry, membership, queries, rebalance
 from oncelog.coordinator.groups.config import GroupConfig
@@ -47,7 +48,7 @@ class GroupCoordinator:
         self.offsets = OffsetStore()
         self._registry = Registry(config, new_uuid)
         self._cleanup_due_ms: int | None = None
-        self._now_ms = 0
+        self._now = Now(0, 0)
 
     @property
     def groups(self) -> dict[str, Group]:
@@ -57,44 +58,44 @@ class GroupCoordinator:
     # -- membership ---------------------------------------------------------------------------------------------
 
     def join_group(
-        self, request: JoinGroupRequest, version: int, client_id: str, client_host: str, token: Any, now_ms: int
+        self, request: JoinGroupRequest, version: int, client_id: str, client_host: str, token: Any, now: Now
     ) -> Effects:
         """JoinGroup; the reply often waits for other members or for the initial delay."""
-        effects = self._begin(now_ms)
+        effects = self._begin(now)
         joining = membership.Joining(request, version, client_id, client_host, token)
-        membership.join(self._registry, joining, effects, now_ms)
+        membership.join(self._registry, joining, effects, now)
         return effects
 
-    def sync_group(self, request: SyncGroupRequest, token: Any, now_ms: int) -> Effects:
+    def sync_group(self, request: SyncGroupRequest, token: Any, now: Now) -> Effects:
         """SyncGroup; a follower's reply waits for the leader."""
-        effects = self._begin(now_ms)
-        membership.sync(self._registry, request, token, effects, now_ms)
+        effects = self._begin(now)
+        membership.sync(self._registry, request, token, effects, now)
         return effects
 
-    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatResponse:
+    def heartbeat(self, request: HeartbeatRequest, now: Now) -> HeartbeatResponse:
         """Heartbeat: never writes, so the answer needs no Effects."""
-        return HeartbeatResponse(error_code=membership.heartbeat(self._registry, request, now_ms))
+        return HeartbeatResponse(error_code=membership.heartbeat(self._registry, request, now))
 
-    def leave_group(self, request: LeaveGroupRequest, version: int, token: Any, now_ms: int) -> Effects:
+    def leave_group(self, request: LeaveGroupRequest, version: int, token: Any, now: Now) -> Effects:
         """LeaveGroup, in batches or of one member."""
-        effects = self._begin(now_ms)
-        response = membership.leave(self._registry, request, version, effects, now_ms)
+        effects = self._begin(now)
+        response = membership.leave(self._registry, request, version, effects, now)
         effects.replies.append(Reply(token, response))
         return effects
 
     # -- offsets ------------------------------------------------------------------------------------------------
 
-    def commit_offsets(self, request: OffsetCommitRequest, version: int, token: Any, now_ms: int) -> Effects:
+    def commit_offsets(self, request: OffsetCommitRequest, version: int, token: Any, now: Now) -> Effects:
         """OffsetCommit of topics that exist; ProtocolError when the whole commit is refused."""
-        effects = self._begin(now_ms)
-        response = commits.commit(self._registry, request, version, effects, now_ms)
+        effects = self._begin(now)
+        response = commits.commit(self._registry, request, version, effects, now)
         effects.replies.append(Reply(token, response))
         return effects
 
-    def commit_transactional_offsets(self, request: TxnOffsetCommitRequest, token: Any, now_ms: int) -> Effects:
+    def commit_transactional_offsets(self, request: TxnOffsetCommitRequest, token: Any, now: Now) -> Effects:
         """TxnOffsetCommit; its records must be appended under the producer's id and epoch. ProtocolError as above."""
-        effects = self._begin(now_ms)
-        response = commits.commit_transactional(self._registry, request, effects, now_ms)
+        effects = self._begin(now)
+        response = commits.commit_transactional(self._registry, request, effects, now)
         effects.replies.append(Reply(token, response))
         return effects
 
@@ -130,75 +131,75 @@ class GroupCoordinator:
         elif isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
             if value is not None:
-                self._registry.get_or_make(key.group, self._now_ms)
+                self._registry.get_or_make(key.group, self._now.wall_ms)
             self.offsets.replay(key, value, producer_id)
 
     def _replay_group(self, group_id: str, value: GroupMetadataValue | None) -> None:
         if value is None:
-            self._registry.drop(group_id, self._now_ms)
+            self._registry.drop(group_id, self._now.wall_ms)
             return
         staged = self._registry.take_staged(group_id, value)
         if staged is not None:
             staged()
         else:
-            self.groups[group_id] = group_of(group_id, value, self._now_ms)
+            self.groups[group_id] = group_of(group_id, value, self._now.wall_ms)
 
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
         """Takes over a marker: makes the producer's pending offsets visible, or drops them."""
         self.offsets.end_transaction(producer_id, commit)
 
-    def loaded(self, now_ms: int) -> Effects:
+    def loaded(self, now: Now) -> Effects:
         """Gives every member a new session, and a group that is over the (changed) size limit a rebalance."""
-        effects = self._begin(now_ms)
-        self._cleanup_due_ms = now_ms + self._registry.config.retention_check_interval_ms
+        effects = self._begin(now)
+        self._cleanup_due_ms = now.steady_ms + self._registry.config.retention_check_interval_ms
         for group in self.groups.values():
             for member in group.members.values():
-                self._registry.heard(group, member, now_ms)
+                self._registry.heard(group, member, now)
             if len(group.members) > self._registry.config.max_size and group.state is GroupState.STABLE:
-                rebalance.prepare(self._registry, group, effects, now_ms)
+                rebalance.prepare(self._registry, group, effects, now)
         return effects
 
     # -- time ---------------------------------------------------------------------------------------------------
 
     def deadline(self) -> int | None:
-        """When `tick` is due, ms since the epoch."""
+        """When `tick` is due, on the steady clock, in ms."""
         dues = [self._registry.deadlines.next()]
         if self.groups:
             dues.append(self._cleanup_due_ms)
         return min((due for due in dues if due is not None), default=None)
 
-    def tick(self, now_ms: int) -> Effects:
+    def tick(self, now: Now) -> Effects:
         """Join and sync phases that are over, members that are gone, offsets that nobody needs."""
-        effects = self._begin(now_ms)
-        for group_id in self._registry.deadlines.pop_due(now_ms, WAKE_LIMIT):
+        effects = self._begin(now)
+        for group_id in self._registry.deadlines.pop_due(now.steady_ms, WAKE_LIMIT):
             group = self.groups.get(group_id)
             if group is not None:
-                self._tick_group(group, effects, now_ms)
-        if not effects.records and self._cleanup_due_ms is not None and self._cleanup_due_ms <= now_ms:
-            self._clean_up(effects, now_ms)
+                self._tick_group(group, effects, now)
+        if not effects.records and self._cleanup_due_ms is not None and self._cleanup_due_ms <= now.steady_ms:
+            self._clean_up(effects, now)
         return effects
 
-    def _tick_group(self, group: Group, effects: Effects, now_ms: int) -> None:
-        rebalance.expire_members(self._registry, group, effects, now_ms)
-        if group.join_due_ms is not None and group.join_due_ms <= now_ms:
-            rebalance.join_phase_over(self._registry, group, effects, now_ms)
-        if group.sync_due_ms is not None and group.sync_due_ms <= now_ms:
-            rebalance.sync_phase_over(self._registry, group, effects, now_ms)
+    def _tick_group(self, group: Group, effects: Effects, now: Now) -> None:
+        rebalance.expire_members(self._registry, group, effects, now)
+        if group.join_due_ms is not None and group.join_due_ms <= now.steady_ms:
+            rebalance.join_phase_over(self._registry, group, effects, now)
+        if group.sync_due_ms is not None and group.sync_due_ms <= now.steady_ms:
+            rebalance.sync_phase_over(self._registry, group, effects, now)
         next_due_ms = group.next_due_ms()
         if next_due_ms is not None:
             self._registry.wake(group, next_due_ms)
 
-    def _clean_up(self, effects: Effects, now_ms: int) -> None:
+    def _clean_up(self, effects: Effects, now: Now) -> None:
         config = self._registry.config
         tombstones = (
             record
             for group in tuple(self.groups.values())
-            for record in expiry.expired(group, self.offsets, config.offsets_retention_ms, now_ms)
+            for record in expiry.expired(group, self.offsets, config.offsets_retention_ms, now.wall_ms)
         )
         effects.records += islice(tombstones, CLEANUP_LIMIT)
         more = len(effects.records) == CLEANUP_LIMIT
-        self._cleanup_due_ms = now_ms + (CLEANUP_PAUSE_MS if more else config.retention_check_interval_ms)
+        self._cleanup_due_ms = now.steady_ms + (CLEANUP_PAUSE_MS if more else config.retention_check_interval_ms)
 
-    def _begin(self, now_ms: int) -> Effects:
-        self._now_ms = now_ms
+    def _begin(self, now: Now) -> Effects:
+        self._now = now
         return Effects()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import Effects, Reply
 from oncelog.coordinator.groups import rebalance
 from oncelog.coordinator.groups.group import Group
@@ -79,7 +80,7 @@ class Joining:
 # -- JoinGroup ------------------------------------------------------------------------------------------------------
 
 
-def join(registry: Registry, joining: Joining, effects: Effects, now_ms: int) -> None:
+def join(registry: Registry, joining: Joining, effects: Effects, now: Now) -> None:
     """Answers at once, or keeps the request until the join phase is over."""
     request = joining.request
     config = registry.config
@@ -90,15 +91,15 @@ def join(registry: Registry, joining: Joining, effects: Effects, now_ms: int) ->
     if is_new_group and request.member_id:
         effects.replies.append(joining.refusal(ErrorCode.UNKNOWN_MEMBER_ID))
         return
-    group = registry.get_or_make(request.group_id, now_ms)
+    group = registry.get_or_make(request.group_id, now.wall_ms)
     if not _has_room(registry, group, request.member_id):
         group.remove(request.member_id)
         effects.replies.append(joining.refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
-        rebalance.complete_if_all_joined(registry, group, effects, now_ms)  # it may have been the last one awaited
+        rebalance.complete_if_all_joined(registry, group, effects, now)  # it may have been the last one awaited
     elif not request.member_id:
-        _join_new(registry, group, joining, effects, now_ms)
+        _join_new(registry, group, joining, effects, now)
     else:
-        _join_known(registry, group, joining, effects, now_ms)
+        _join_known(registry, group, joining, effects, now)
     if is_new_group:
         registry.write(group, new_group_record(group), effects)
 
@@ -113,7 +114,7 @@ def _has_room(registry: Registry, group: Group, member_id: str) -> bool:
     return member is not None or len(group.members) < registry.config.max_size
 
 
-def _join_new(registry: Registry, group: Group, joining: Joining, effects: Effects, now_ms: int) -> None:
+def _join_new(registry: Registry, group: Group, joining: Joining, effects: Effects, now: Now) -> None:
     request = joining.request
     if not group.supports(request.protocol_type, joining.protocols):
         effects.replies.append(joining.refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ""))
@@ -121,23 +122,23 @@ def _join_new(registry: Registry, group: Group, joining: Joining, effects: Effec
     instance = request.group_instance_id
     member_id = f"{joining.client_id if instance is None else instance}-{registry.new_uuid()}"
     if instance is None and joining.version >= NEEDS_KNOWN_MEMBER_ID:
-        due_ms = now_ms + request.session_timeout_ms
+        due_ms = now.steady_ms + request.session_timeout_ms
         group.pending_joins[member_id] = due_ms
         registry.wake(group, due_ms)
         effects.replies.append(joining.refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
     elif instance is not None and instance in group.static_members:
-        _replace_static(registry, group, joining, member_id, effects, now_ms)
+        _replace_static(registry, group, joining, member_id, effects, now)
     else:
-        rebalance.admit(registry, group, joining.member(member_id), effects, now_ms)
+        rebalance.admit(registry, group, joining.member(member_id), effects, now)
 
 
-def _join_known(registry: Registry, group: Group, joining: Joining, effects: Effects, now_ms: int) -> None:
+def _join_known(registry: Registry, group: Group, joining: Joining, effects: Effects, now: Now) -> None:
     request = joining.request
     if not group.supports(request.protocol_type, joining.protocols):
         effects.replies.append(joining.refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         return
     if request.member_id in group.pending_joins and request.group_instance_id is None:
-        rebalance.admit(registry, group, joining.member(request.member_id), effects, now_ms)
+        rebalance.admit(registry, group, joining.member(request.member_id), effects, now)
         return
     try:
         member = group.check_member(request.member_id, request.group_instance_id)
@@ -151,7 +152,7 @@ def _join_known(registry: Registry, group: Group, joining: Joining, effects: Eff
         group.update(member, joining.protocols, joining.token)
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
-        rebalance.rebalance_or_complete(registry, group, effects, now_ms)
+        rebalance.rebalance_or_complete(registry, group, effects, now)
     elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
         # The answer got lost: the member may have it again.
         with_members = group.state is GroupState.COMPLETING_REBALANCE and group.leader == member.member_id
@@ -172,7 +173,7 @@ def _begins_rebalance(group: Group, member: Member, joining: Joining) -> bool:
 
 
 def _replace_static(
-    registry: Registry, group: Group, joining: Joining, new_id: str, effects: Effects, now_ms: int
+    registry: Registry, group: Group, joining: Joining, new_id: str, effects: Effects, now: Now
 ) -> None:
     """A static member is back under a new id; while the group is stable it gets its place without a rebalance."""
     instance = joining.request.group_instance_id
@@ -183,17 +184,17 @@ def _replace_static(
     new.assignment = old.assignment
     new.client_id, new.client_host = old.client_id, old.client_host  # as Kafka keeps them
     if group.state is GroupState.STABLE and group.select_protocol(instead=(old_id, new)) == group.protocol:
-        _replace_in_stable(registry, group, joining, old_id, new, effects, now_ms)
+        _replace_in_stable(registry, group, joining, old_id, new, effects, now)
         return
     rebalance.refuse_join(old, effects, ErrorCode.FENCED_INSTANCE_ID, old_id)
-    rebalance.answer_sync(registry, group, old, effects, now_ms, error=ErrorCode.FENCED_INSTANCE_ID)
+    rebalance.answer_sync(registry, group, old, effects, now, error=ErrorCode.FENCED_INSTANCE_ID)
     group.replace(old_id, new)
-    registry.heard(group, new, now_ms)
-    rebalance.rebalance_or_complete(registry, group, effects, now_ms)
+    registry.heard(group, new, now)
+    rebalance.rebalance_or_complete(registry, group, effects, now)
 
 
 def _replace_in_stable(
-    registry: Registry, group: Group, joining: Joining, old_id: str, new: Member, effects: Effects, now_ms: int
+    registry: Registry, group: Group, joining: Joining, old_id: str, new: Member, effects: Effects, now: Now
 ) -> None:
     """The group changes when the record is in the log, and not at all if that fails."""
     new.joining = None
@@ -216,7 +217,7 @@ def _replace_in_stable(
     def replaced() -> None:
         old = group.replace(old_id, new)
         old.due_ms = None
-        registry.heard(group, new, now_ms)
+        registry.heard(group, new, now)
 
     assignments = {member.member_id: member.assignment for member in members}
     leader = new.member_id if leads else None
@@ -226,7 +227,7 @@ def _replace_in_stable(
 # -- SyncGroup ------------------------------------------------------------------------------------------------------
 
 
-def sync(registry: Registry, request: SyncGroupRequest, token: Any, effects: Effects, now_ms: int) -> None:
+def sync(registry: Registry, request: SyncGroupRequest, token: Any, effects: Effects, now: Now) -> None:
     """Keeps a follower's request until the leader's has come."""
     group = registry.groups.get(request.group_id)
     if group is None or group.state is GroupState.EMPTY:
@@ -251,24 +252,24 @@ def sync(registry: Registry, request: SyncGroupRequest, token: Any, effects: Eff
         effects.replies.append(Reply(token, response))
         return
     if member.syncing is not None and member.syncing is not token:
-        rebalance.answer_sync(registry, group, member, effects, now_ms, error=ErrorCode.REBALANCE_IN_PROGRESS)
+        rebalance.answer_sync(registry, group, member, effects, now, error=ErrorCode.REBALANCE_IN_PROGRESS)
     member.syncing = token
     if group.leader == member.member_id:
         assigned = {entry.member_id: bytes(entry.assignment) for entry in request.assignments}
-        _hand_out(registry, group, assigned, effects, now_ms)
+        _hand_out(registry, group, assigned, effects, now)
 
 
-def _hand_out(registry: Registry, group: Group, assigned: dict[str, bytes], effects: Effects, now_ms: int) -> None:
+def _hand_out(registry: Registry, group: Group, assigned: dict[str, bytes], effects: Effects, now: Now) -> None:
     """Writes the generation with its assignment and answers all who wait for theirs."""
     assignments = {member_id: assigned.get(member_id, b"") for member_id in group.members}
     for member in group.members.values():
         assignment = assignments[member.member_id]
-        rebalance.answer_sync(registry, group, member, effects, now_ms, assignment=assignment)
+        rebalance.answer_sync(registry, group, member, effects, now, assignment=assignment)
 
     def stable() -> None:
         for member in group.members.values():
             member.assignment = assignments[member.member_id]
-        group.transition_to(GroupState.STABLE, now_ms)
+        group.transition_to(GroupState.STABLE, now.wall_ms)
 
     registry.write(group, group_record(group, assignments), effects, stable)
 
@@ -289,7 +290,7 @@ def _sync_refusal(token: Any, error: ErrorCode) -> Reply:
 # -- Heartbeat ------------------------------------------------------------------------------------------------------
 
 
-def heartbeat(registry: Registry, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
+def heartbeat(registry: Registry, request: HeartbeatRequest, now: Now) -> ErrorCode:
     """Says whether the member has to join again."""
     group = registry.groups.get(request.group_id)
     if group is None:
@@ -300,7 +301,7 @@ def heartbeat(registry: Registry, request: HeartbeatRequest, now_ms: int) -> Err
         return error.code
     if request.generation_id != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
-    registry.heard(group, member, now_ms)
+    registry.heard(group, member, now)
     preparing = group.state is GroupState.PREPARING_REBALANCE
     return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
 
@@ -309,7 +310,7 @@ def heartbeat(registry: Registry, request: HeartbeatRequest, now_ms: int) -> Err
 
 
 def leave(
-    registry: Registry, request: LeaveGroupRequest, version: int, effects: Effects, now_ms: int
+    registry: Registry, request: LeaveGroupRequest, version: int, effects: Effects, now: Now
 ) -> LeaveGroupResponse:
     """Each member has its own error; versions before 3 name one member and have its error as their own."""
     identities = request.members
@@ -326,9 +327,9 @@ def leave(
         )
     if group is not None and any(response.error_code == ErrorCode.NONE for response in responses):
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            rebalance.prepare(registry, group, effects, now_ms)
+            rebalance.prepare(registry, group, effects, now)
         elif group.state is GroupState.PREPARING_REBALANCE:
-            rebalance.complete_if_all_joined(registry, group, effects, now_ms)
+            rebalance.complete_if_all_joined(registry, group, effects, now)
     if version < LEAVES_IN_BATCHES:
         return LeaveGroupResponse(error_code=responses[0].error_code)
     return LeaveGroupResponse(members=responses)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
 from oncelog.coordinator.groups.config import GroupConfig
 from oncelog.coordinator.groups.group import Group
@@ -29,20 +30,20 @@ class Registry:
         self.deadlines = Deadlines()
         self._staged: dict[str, list[tuple[Message | None, Callable[[], None]]]] = {}
 
-    def get_or_make(self, group_id: str, now_ms: int) -> Group:
+    def get_or_make(self, group_id: str, wall_ms: int) -> Group:
         """The group, made now if there is none."""
         group = self.groups.get(group_id)
         if group is None:
-            group = self.groups[group_id] = Group(group_id, now_ms)
+            group = self.groups[group_id] = Group(group_id, wall_ms)
         return group
 
-    def drop(self, group_id: str, now_ms: int) -> None:
+    def drop(self, group_id: str, wall_ms: int) -> None:
         """Forgets a group."""
         group = self.groups.pop(group_id, None)
         self._staged.pop(group_id, None)
         self.deadlines.forget(group_id)
         if group is not None:
-            group.transition_to(GroupState.DEAD, now_ms)
+            group.transition_to(GroupState.DEAD, wall_ms)
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -50,9 +51,9 @@ class Registry:
         """Makes sure that the group is looked at by `due_ms`."""
         self.deadlines.at_latest(group.group_id, due_ms)
 
-    def heard(self, group: Group, member: Member, now_ms: int, timeout_ms: int | None = None) -> None:
+    def heard(self, group: Group, member: Member, now: Now, timeout_ms: int | None = None) -> None:
         """A member lives; its session (or `timeout_ms`) begins anew."""
-        member.due_ms = now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
+        member.due_ms = now.steady_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         self.wake(group, member.due_ms)
 
     # -- writes -------------------------------------------------------------------------------------------------
