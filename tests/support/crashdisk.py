@@ -138,6 +138,9 @@ class CrashFile:
     def pread(self, size: int, pos: int) -> bytes:
         return bytes(self._data()[pos : pos + size])
 
+    def view(self, size: int, pos: int) -> bytes | memoryview:
+        return self.pread(size, pos)
+
     def size(self) -> int:
         return len(self._data())
 

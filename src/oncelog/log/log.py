@@ -275,10 +275,13 @@ class Log:
 
     # --- reading ---
 
-    def read(self, offset: int, max_bytes: int, *, upto: int, at_least_one: bool) -> bytes:
+    def read(
+        self, offset: int, max_bytes: int, *, upto: int, at_least_one: bool, shared: bool = False
+    ) -> bytes | memoryview:
         """Return whole batches from the one with ``offset`` on, of those that lie before ``upto``.
 
         At most ``max_bytes``, unless ``at_least_one`` and the first batch is larger. One segment at most is read.
+        ``shared``: for bytes that are only sent on, see `File.view`.
         Raises OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
@@ -291,7 +294,7 @@ class Log:
             return b""
         with self._storage("read"):
             return self._segments.read(
-                offset, max_bytes, upto=upto, end_offset=self.log_end_offset, at_least_one=at_least_one
+                offset, max_bytes, upto=upto, end_offset=self.log_end_offset, at_least_one=at_least_one, shared=shared
             )
 
     def aborted_transactions(self, start: int, end: int) -> list[tuple[int, int]]:

@@ -305,6 +305,10 @@ class Segment:
         """Return bytes of the log file."""
         return self._log.pread(size, position)
 
+    def view(self, size: int, position: int) -> bytes | memoryview:
+        """Return bytes of the log file that are only sent on; see `File.view`."""
+        return self._log.view(size, position)
+
     def _header_at(self, position: int) -> BatchHeader:
         return BatchHeader._make(HEADER.unpack(self._log.pread(HEADER_SIZE, position)))
 

@@ -79,7 +79,9 @@ class Segments:
         """Return the segments that begin after ``offset``, newest first."""
         return self._segments[: bisect_right(self._bases, offset) - 1 : -1]
 
-    def read(self, offset: int, max_bytes: int, *, upto: int, end_offset: int, at_least_one: bool) -> bytes:
+    def read(
+        self, offset: int, max_bytes: int, *, upto: int, end_offset: int, at_least_one: bool, shared: bool
+    ) -> bytes | memoryview:
         """See `Log.read`; ``end_offset`` is that of the log."""
         segment, start = self._locate(offset)
         end = segment.size if upto >= self._end_of(segment, end_offset) else segment.position_of(upto)
@@ -93,7 +95,7 @@ class Segments:
                 if not at_least_one:
                     return b""
                 stop, following = start + across.header.size, across.header.next_offset
-        data = segment.pread(stop - start, start)
+        data = segment.view(stop - start, start) if shared else segment.pread(stop - start, start)
         if len(self._hints) >= _MAX_HINTS:
             self._hints.clear()
         self._hints[following] = segment, stop

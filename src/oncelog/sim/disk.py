@@ -259,6 +259,10 @@ class SimFile:
         """See `File.pread`."""
         return bytes(memoryview(self._mount.content(self._path).data)[pos : pos + size])
 
+    def view(self, size: int, pos: int) -> bytes | memoryview:
+        """See `File.view`."""
+        return self.pread(size, pos)
+
     def size(self) -> int:
         """See `File.size`."""
         return len(self._mount.content(self._path).data)

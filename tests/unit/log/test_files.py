@@ -10,7 +10,7 @@ import pytest
 
 from oncelog.log import checkpoint
 from oncelog.log.config import LogConfig
-from oncelog.log.disk import OsDisk
+from oncelog.log.disk import MAP_BYTES, OsDisk
 from oncelog.log.epochs import LeaderEpochs
 from oncelog.log.index import OffsetIndex, TimeIndex, TimestampOffset
 from oncelog.log.producer_state import BatchMetadata, ProducerEntry
@@ -280,6 +280,27 @@ def test_the_real_disk_holds_few_descriptors(tmp_path: Path) -> None:
     for file in files:
         file.close()
     assert disk.open_files == 0
+
+
+@pytest.mark.parametrize("position", [0, 1, 4096, 70_001])
+@pytest.mark.parametrize("size", [10, MAP_BYTES - 1, MAP_BYTES, 3 * MAP_BYTES + 5])
+def test_the_real_disk_lends_the_pages_of_a_file(tmp_path: Path, position: int, size: int) -> None:
+    disk = OsDisk(max_open=1)
+    content = bytes(number * 31 % 251 for number in range(300_000))
+    file = disk.open(f"{tmp_path}/x", create=True)
+    file.pwrite(content, 0)
+    view = file.view(size, position)
+    assert isinstance(view, memoryview) == (size >= MAP_BYTES)
+    file.pwrite(b"appended meanwhile", len(content))
+    disk.open(f"{tmp_path}/y", create=True)  # takes the only descriptor
+    disk.remove(f"{tmp_path}/x")
+    assert bytes(view) == content[position : position + size]
+
+
+def test_pages_beyond_the_end_are_not_lent(tmp_path: Path) -> None:
+    file = OsDisk().open(f"{tmp_path}/x", create=True)
+    file.pwrite(b"abc", 0)
+    assert file.view(2 * MAP_BYTES, 1) == b"bc"
 
 
 def test_the_real_disk(tmp_path: Path) -> None:

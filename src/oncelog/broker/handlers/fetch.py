@@ -125,7 +125,7 @@ def _read_one(broker: Broker, read: _Read, left: int, read_committed: bool, *, a
     if read_committed:
         read.aborted = []
     if offset < read.end and (limit > 0 or at_least_one):
-        read.data = log.read(offset, max(limit, 0), upto=read.end, at_least_one=at_least_one)
+        read.data = log.read(offset, max(limit, 0), upto=read.end, at_least_one=at_least_one, shared=True)
         if read_committed and read.data:
             read.aborted = _aborted(replica, offset, read.data)
 
