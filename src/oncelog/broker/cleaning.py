@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from oncelog.cluster.replica import Replica
 from oncelog.log.checkpoint import CorruptCheckpointError, read_offset_checkpoint, write_offset_checkpoint
-from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError
+from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError, LeftoverError
 from oncelog.log.cleaning.offsets import BYTES_PER_KEY
 from oncelog.log.cleaning.plan import Plan, make_plan
 from oncelog.log.log import Log
@@ -73,13 +73,15 @@ class LogCleaner:
         broker, log = self._broker, plan.log
         config = broker.config
         keys = int(config.log_cleaner_dedupe_buffer_size * config.log_cleaner_io_buffer_load_factor) // BYTES_PER_KEY
-        cleaning = Cleaning(plan, broker.disk, broker.now_ms(), max_keys=max(1, keys))
+        cleaning = Cleaning(plan, broker.directories.disk_of(log.directory), broker.now_ms(), max_keys=max(1, keys))
         try:
             await self._carry_out(cleaning)
         except CleaningAbortedError as error:
             broker.log.info("%s", error)
             return False
         except OSError as error:  # a full disk: the log is as it was, and it is tried again
+            if isinstance(error, LeftoverError):
+                self._uncleanable.add(log)
             broker.log.error("cannot compact %r: %s", log, error)
             return False
         except ProtocolError as error:
@@ -136,7 +138,7 @@ class LogCleaner:
         if directory not in self._offsets:
             path = f"{directory}/{CLEANER_OFFSETS}"
             try:
-                self._offsets[directory] = read_offset_checkpoint(self._broker.disk, path)
+                self._offsets[directory] = read_offset_checkpoint(self._broker.directories.disk_of(path), path)
             except CorruptCheckpointError as error:
                 self._broker.log.warning("%s is not used: %s", path, error)
                 self._offsets[directory] = {}
@@ -149,6 +151,6 @@ class LogCleaner:
     def _write(self, directory: str) -> None:
         path = f"{directory}/{CLEANER_OFFSETS}"
         try:
-            write_offset_checkpoint(self._broker.disk, path, self._offsets[directory])
+            write_offset_checkpoint(self._broker.directories.disk_of(path), path, self._offsets[directory])
         except OSError as error:  # the next round begins where this one did
             self._broker.log.error("cannot write %s: %s", path, error)

@@ -87,7 +87,9 @@ class BatchFilter:
         spent_marker = False
         if header.is_control:
             spent_marker = self._transactions.is_spent(header, view)
-            discard = spent_marker and horizon is not None and horizon <= self._now_ms
+            outlived = spent_marker and horizon is not None and horizon <= self._now_ms
+            # Kafka would empty it: the epoch, for the sake of which it is kept, would be gone at the next recovery.
+            discard = outlived and not self._is_last_of_producer(header)
         else:
             discard = self._transactions.is_aborted(header)
         records = [] if discard else decode_records(view)

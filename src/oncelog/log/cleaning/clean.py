@@ -18,7 +18,7 @@ from oncelog.log.cleaning.plan import Plan, group_segments
 from oncelog.log.cleaning.transactions import CleanedTransactions
 from oncelog.log.disk import Disk
 from oncelog.log.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX
-from oncelog.log.segment import Segment
+from oncelog.log.segment import SEGMENT_SUFFIXES, Segment
 from oncelog.protocol.records import LOG_OVERHEAD, decode_records, iter_batches
 
 CHUNK = 32 * 1024
@@ -40,6 +40,13 @@ Steps = Generator[Step, None, None]
 
 class CleaningAbortedError(Exception):
     """The log was closed, or lost segments that were being cleaned: there is nothing to go on with."""
+
+
+class LeftoverError(OSError):
+    """Not even what a failed round has written could be removed: no other one may begin before the next start.
+
+    What is left is whole, or will be taken for unfinished then; it must not replace what a later round has made.
+    """
 
 
 class Result(NamedTuple):
@@ -91,7 +98,18 @@ class Cleaning:
                 yield from self._clean_group(group, rules, transactions)
         finally:
             if self._unfinished is not None:
-                self._unfinished.delete()
+                self._unfinished.close()
+                self._discard(self._unfinished.base_offset)
+
+    def _discard(self, base_offset: int) -> None:
+        """Remove the files of an unfinished segment, which may have been renamed in part."""
+        stem = f"{self._log.directory}/{base_offset:020d}"
+        try:
+            for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX):  # while there is a .cleaned, a .swap does not count
+                for kind in SEGMENT_SUFFIXES:
+                    self._disk.remove(stem + kind + suffix)
+        except OSError as error:
+            raise LeftoverError(*error.args) from error
 
     def _check(self, segments: list[Segment]) -> None:
         """Raise unless the segments are still those of the log."""
@@ -135,7 +153,9 @@ class Cleaning:
     # --- everything up to there: what stays ---
 
     def _clean_group(self, group: list[Segment], rules: BatchFilter, transactions: CleanedTransactions) -> Steps:
-        cleaned = self._unfinished = self._new_segment(group)
+        cleaned = self._unfinished = self._segment_for(group)
+        self._discard(cleaned.base_offset)
+        cleaned.create()
         keep_end = max(segment.next_offset() for segment in group)
         known = len(transactions.retained)
         for segment in group:
@@ -167,9 +187,9 @@ class Cleaning:
         for header, _ in self._found:
             cleaned.commit(header, header.last_offset, header.max_timestamp)
 
-    def _new_segment(self, group: list[Segment]) -> Segment:
+    def _segment_for(self, group: list[Segment]) -> Segment:
         config = self._log.config
-        segment = Segment(
+        return Segment(
             self._disk,
             self._log.directory,
             group[0].base_offset,
@@ -180,9 +200,6 @@ class Cleaning:
             now_ms=max(each.created_ms for each in group),
             suffix=CLEANED_SUFFIX,
         )
-        segment.delete()  # what a failure may have left there
-        segment.create()
-        return segment
 
 
 def chunks(segment: Segment, position: int) -> Iterator[tuple[memoryview, bool]]:
