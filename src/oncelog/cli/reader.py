@@ -135,7 +135,7 @@ class Reader:
         hidden = Aborted(data) if self._isolation == READ_COMMITTED else None
         for header, view in iter_batches(data.records or b"", partial_ok=True):
             drop = hidden is not None and hidden.hides(header.base_offset, header.producer_id, header.is_transactional)
-            if header.is_control:
+            if header.is_control and header.count:  # compaction may leave the batch without its marker
                 commit, coordinator_epoch = decode_control(view)
                 if hidden is not None and not commit:
                     hidden.ended(header.producer_id)
@@ -148,7 +148,7 @@ class Reader:
                         header.producer_epoch,
                         coordinator_epoch,
                     )
-            elif not drop:
+            elif not header.is_control and not drop:
                 for record in decode_records(view):
                     if record.offset >= self.positions[number]:
                         yield record

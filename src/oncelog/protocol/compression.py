@@ -40,8 +40,10 @@ _LZ4_STORED = 0x80000000
 
 _ZSTD_DEFAULT_LEVEL = 3
 _GZIP_DEFAULT_LEVEL = 6
+_LZ4_DEFAULT_LEVEL = 9
 _GZIP_WINDOW = 31
 
+_OUTPUT_FULL = "failed to write whole buffer"
 _FIRST_GUESS = 16
 _MIN_OUTPUT = 64 * 1024
 _GROWTH = 8
@@ -173,12 +175,15 @@ def _snappy_block(view: memoryview, limit: int) -> Buffer:
 def _compress_lz4(data: Buffer, level: int | None) -> Buffer:
     import cramjam
 
-    mode: Literal["default", "high_compression"] = "default" if level is None else "high_compression"
+    fast = level in (None, _LZ4_DEFAULT_LEVEL)  # Kafka's default level stands for the quick compressor
+    mode: Literal["default", "high_compression"] = "default" if fast else "high_compression"
     view = memoryview(data)
     out = bytearray(_LZ4_HEADER)
     for start in range(0, len(view), _LZ4_BLOCK):
         block = view[start : start + _LZ4_BLOCK]
-        packed = memoryview(cramjam.lz4.compress_block(block, mode=mode, compression=level, store_size=False))
+        packed = memoryview(
+            cramjam.lz4.compress_block(block, mode=mode, compression=None if fast else level, store_size=False)
+        )
         if len(packed) < len(block):
             out += _UINT32_LE.pack(len(packed))
             out += packed
@@ -210,7 +215,10 @@ def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
 def _decompress_growing(
     codec: str, decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, limit: int
 ) -> Buffer:
-    """Decompress into ever larger buffers: these formats need not say how large their content is."""
+    """Decompress into ever larger buffers: these formats need not say how large their content is.
+
+    Only an output that is too small is tried again: damage shows itself at the first try, at the price of that.
+    """
     import cramjam
 
     size = min(limit, max(_MIN_OUTPUT, _FIRST_GUESS * len(data)))
@@ -219,8 +227,10 @@ def _decompress_growing(
         try:
             written = decompress_into(data, out)
         except cramjam.DecompressionError as error:
+            if str(error) != _OUTPUT_FULL:
+                raise _corrupt(codec, error) from error
             if size >= limit:
-                raise _corrupt(codec, f"{error} (limit {limit} bytes)") from error
+                raise _too_large(codec, limit) from error
             size = min(limit, size * _GROWTH)
         else:
             del out[written:]

@@ -379,10 +379,12 @@ def build_control_batch(
 def decode_control(view: Buffer) -> tuple[bool, int]:
     """Return (commit, coordinator epoch) of a control batch that holds a transaction marker.
 
-    Raises INVALID_RECORD for any other control record.
+    Raises INVALID_RECORD for any other control record, and for a batch that compaction has emptied.
     """
-    record = decode_records(view)[0]
-    key, value = record.key, record.value
+    records = decode_records(view)
+    if not records:
+        raise _invalid("a control batch without a record")
+    key, value = records[0].key, records[0].value
     if key is None or len(key) < _CONTROL_KEY.size or value is None or len(value) < _MARKER_VALUE.size:
         raise _invalid("control record is no transaction marker")
     version, kind = _CONTROL_KEY.unpack_from(key)

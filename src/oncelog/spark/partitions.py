@@ -177,6 +177,8 @@ def read_window(cluster: BlockingCluster, at: TopicPartition, before: int | None
 
 def _messages(header: Any, view: memoryview) -> Iterable[op.Message]:
     if header.is_control:
+        if not header.count:
+            return  # compaction keeps the batch for its producer, not the marker
         commit, _ = decode_control(view)
         yield op.Message(header.base_offset, header.producer_id, header.producer_epoch, None, commit)
         return
@@ -215,7 +217,7 @@ def _search(
             continue
         for header, view in iter_batches(answer.records or b"", partial_ok=True):
             position = max(position, header.next_offset)
-            if header.is_control:
+            if header.is_control and header.count:
                 commit, _ = decode_control(view)
                 _note(places, found, header.producer_id, header.base_offset, commit)
         if position >= answer.high_watermark and time.monotonic() > until:

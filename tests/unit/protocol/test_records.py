@@ -7,7 +7,7 @@ import pytest
 from crc32c import crc32c
 
 from oncelog.protocol import records as r
-from oncelog.protocol.compression import Codec
+from oncelog.protocol.compression import Codec, compress, decompress
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 ROWS = [
@@ -250,3 +250,14 @@ def test_an_emptied_batch_has_no_records() -> None:
 def test_an_empty_list_is_no_batch() -> None:
     with pytest.raises(ValueError, match="at least one"):
         r.build_batch([])
+
+
+def test_a_control_batch_that_compaction_emptied_is_no_marker() -> None:
+    emptied = r.pack_batch(b"", 0, base_timestamp=0, max_timestamp=0, attributes=0x30)
+    assert code_of(lambda: r.decode_control(emptied)) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_content_of_any_ratio_comes_out(codec: Codec) -> None:
+    content = bytes(5_000_000)
+    assert bytes(decompress(codec, compress(codec, content), 5_000_000)) == content

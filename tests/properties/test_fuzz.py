@@ -1,0 +1,42 @@
+"""Some thousand damaged inputs for each decoder; `scripts/fuzz` does a million."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.fuzzing import TARGETS, damaged, fuzz
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_damage_is_told_in_the_protocols_own_errors(target: str) -> None:
+    seed = random.SystemRandom().randrange(2**31)
+    print(f"seed {seed}")
+    refused = fuzz(target, 3000, seed)
+    assert 0 < refused < 3000  # some of it is damage, and not all of it is stopped at the door
+
+
+def test_memory_is_bounded() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "support.fuzzing", "--inputs", "6000"],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no fault" in done.stdout
+
+
+def test_a_fault_is_told_with_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    def target(chance: random.Random) -> tuple[bytes, object]:
+        data = damaged(bytes(100), chance)
+        return data, lambda: data[100]
+
+    monkeypatch.setitem(TARGETS, "broken", target)
+    with pytest.raises(AssertionError, match="broken, seed 5, input [0-9]+: IndexError"):
+        fuzz("broken", 1000, 5)

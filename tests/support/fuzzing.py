@@ -1,0 +1,275 @@
+"""Damaged input by the million for everything that reads foreign bytes; a test does some thousands of it.
+
+An input is valid bytes, damaged: bits flipped, cut off, lengths and counts replaced by extreme ones, pieces repeated or
+taken from another. A decoder may return something or raise the protocol's own errors; anything else is a fault, told
+with the seed and the bytes that bring it back. The address space is bounded, so that a length that lies is found out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import struct
+import sys
+import time
+import uuid
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import crc32c
+
+from oncelog.columns.decode import decode_batches
+from oncelog.log.config import LogConfig
+from oncelog.log.producer_state import Origin
+from oncelog.log.validate import validate
+from oncelog.protocol.apis import ApiKey, messages
+from oncelog.protocol.compression import Codec, compress, decompress
+from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.headers import RequestHeader, decode_request_header, encode_request_header
+from oncelog.protocol.records import Record, build_batch, decode_control, decode_records, iter_batches
+from oncelog.protocol.schema import DecodeError, Field, Message
+
+HEADROOM = 1 << 30
+"""Bytes of address space beyond what the process has when it begins."""
+LIMIT = 1 << 20
+"""What a compressed payload may grow to."""
+
+EXTREMES = [0, 1, -1, 127, 128, 2**15 - 1, -(2**15), 2**31 - 1, -(2**31), 2**31, 2**32 - 1, 2**63 - 1, -(2**63)]
+WIDTHS = {1: ">B", 2: ">H", 4: ">I", 8: ">Q"}
+
+Target = Callable[[random.Random], tuple[bytes, Callable[[], object]]]
+"""Makes an input and the call that reads it."""
+
+
+def damaged(data: bytes, chance: random.Random) -> bytes:
+    """The same bytes with one to three faults."""
+    out = bytearray(data)
+    for _ in range(chance.randint(1, 3)):
+        chance.choice((_flip, _cut, _extreme, _repeat, _noise))(out, chance)
+    return bytes(out)
+
+
+def _flip(out: bytearray, chance: random.Random) -> None:
+    if out:
+        out[chance.randrange(len(out))] ^= 1 << chance.randrange(8)
+
+
+def _cut(out: bytearray, chance: random.Random) -> None:
+    del out[chance.randint(0, len(out)) :]
+
+
+def _extreme(out: bytearray, chance: random.Random) -> None:
+    width = chance.choice(tuple(WIDTHS))
+    if len(out) >= width:
+        value = chance.choice(EXTREMES) & ((1 << (8 * width)) - 1)
+        struct.pack_into(WIDTHS[width], out, chance.randint(0, len(out) - width), value)
+
+
+def _repeat(out: bytearray, chance: random.Random) -> None:
+    start = chance.randint(0, len(out))
+    piece = out[start : start + chance.randint(0, 40)]
+    at = chance.randint(0, len(out))
+    out[at:at] = piece * chance.randint(1, 4)
+
+
+def _noise(out: bytearray, chance: random.Random) -> None:
+    at = chance.randint(0, len(out))
+    out[at:at] = chance.randbytes(chance.randint(0, 12))
+
+
+# --- protocol messages ---
+
+
+def _value(field: Field, version: int, chance: random.Random) -> Any:
+    if field.may_be_null(version) and chance.random() < 0.2:
+        return None
+    if field.kind == "array":
+        return [_item(field.element, version, chance) for _ in range(chance.randint(0, 2))]
+    return _item(field.element if field.kind == "struct" else field.kind, version, chance)
+
+
+def _item(kind: Any, version: int, chance: random.Random) -> Any:
+    if not isinstance(kind, str):
+        return any_message(kind, version, chance)
+    if kind.startswith(("int", "uint")):
+        low = 0 if kind.startswith("u") else -128
+        return chance.choice((0, 1, low, 127, chance.randint(low, 127)))
+    return {
+        "bool": lambda: chance.random() < 0.5,
+        "float64": chance.random,
+        "uuid": lambda: uuid.UUID(bytes=chance.randbytes(16)),
+        "string": lambda: "x" * chance.choice((0, 1, 5, 130)),
+        "bytes": lambda: chance.randbytes(chance.choice((0, 1, 9, 130))),
+        "records": lambda: bytes(any_batch(chance)),
+    }[kind]()
+
+
+def any_message(cls: type[Message], version: int, chance: random.Random) -> Message:
+    """A message with something in each of its fields."""
+    present = {name: field for name, field in cls.FIELDS.items() if field.present(version)}
+    return cls(**{name: _value(field, version, chance) for name, field in present.items()})
+
+
+def _message(chance: random.Random, half: int) -> tuple[type[Message], int, bytes]:
+    cls = messages(chance.choice(tuple(ApiKey)))[half]
+    version = chance.randint(cls.MIN_VERSION, cls.MAX_VERSION)
+    return cls, version, any_message(cls, version, chance).encode(version)
+
+
+def requests(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
+    """A frame, as the broker reads it."""
+    cls, version, body = _message(chance, 0)
+    data = damaged(encode_request_header(RequestHeader(cls.API_KEY, version, 1, "fuzz")) + body, chance)
+
+    def read() -> object:
+        header, position = decode_request_header(memoryview(data))
+        request, _ = messages(ApiKey(cls.API_KEY))[0].decode_from(memoryview(data), position, version)
+        return header, request
+
+    return data, read
+
+
+def responses(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
+    """A response, as our client reads it."""
+    cls, version, body = _message(chance, 1)
+    data = damaged(body, chance)
+    return data, lambda: cls.decode(memoryview(data), version)
+
+
+# --- record batches ---
+
+
+def any_batch(chance: random.Random) -> bytearray:
+    """A few records in some codec."""
+    records = [
+        Record(
+            index,
+            1_700_000_000_000 + chance.randint(-5, 5),
+            chance.choice((None, b"", b"key", chance.randbytes(20))),
+            chance.choice((None, b"", b"v" * chance.choice((1, 63, 64, 300)))),
+            (("h", None), ("header", b"value"))[: chance.randint(0, 2)],
+        )
+        for index in range(chance.randint(1, 4))
+    ]
+    who: dict[str, int] = {}
+    if chance.random() < 0.5:
+        who = {"producer_id": chance.randint(0, 9), "producer_epoch": 0, "base_sequence": chance.choice((0, 2**31 - 1))}
+    return build_batch(records, codec=chance.choice(tuple(Codec)), base_offset=chance.randint(0, 99), **who)
+
+
+def _batches(chance: random.Random) -> bytes:
+    """Damaged record batches, as often as not with a CRC that fits, so that what lies behind it is reached."""
+    data = bytearray(damaged(b"".join(bytes(any_batch(chance)) for _ in range(chance.randint(1, 2))), chance))
+    if len(data) > 61 and chance.random() < 0.7:
+        if chance.random() < 0.7:
+            struct.pack_into(">i", data, 8, len(data) - 12)
+        end = 12 + struct.unpack_from(">i", data, 8)[0]
+        if 61 < end <= len(data):
+            struct.pack_into(">I", data, 17, crc32c.crc32c(memoryview(data)[21:end]))
+    return bytes(data)
+
+
+def records(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
+    """Batches as broker and client walk them, record by record."""
+    data = _batches(chance)
+
+    def read() -> object:
+        found: list[object] = []
+        for header, view in iter_batches(data):
+            found.append(decode_control(view) if header.is_control else decode_records(view, limit=LIMIT))
+        return found
+
+    return data, read
+
+
+COMPACTED = LogConfig(compact=True)
+
+
+def appends(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
+    """Batches as the broker checks them before an append."""
+    data = _batches(chance)
+    config = chance.choice((LogConfig(), COMPACTED))
+    return data, lambda: validate(memoryview(bytearray(data)), Origin.CLIENT, config, 1_700_000_000_000)
+
+
+def tables(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
+    """Batches as the client makes Arrow of them: compiled code, which must never read beyond them."""
+    data = _batches(chance)
+
+    def read() -> object:
+        table, _ = decode_batches([data], topic="t", partition=0, start_offset=0, aborted=[], include_headers=True)
+        table.validate(full=True)
+        return table
+
+    return data, read
+
+
+def compressed(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
+    """Payloads of every codec, some of which unpack to far more than the limit."""
+    codec = chance.choice(tuple(Codec))
+    size = chance.choice((0, 1, 100, 5000, 8 * LIMIT if chance.random() < 0.01 else 70))
+    data = damaged(bytes(compress(codec, bytes(size))), chance)
+
+    def read() -> object:
+        unpacked = decompress(codec, data, LIMIT)
+        assert len(unpacked) <= LIMIT, f"{codec.name}: {len(unpacked)} bytes, more than the limit"
+        return unpacked
+
+    return data, read
+
+
+TARGETS: dict[str, Target] = {
+    each.__name__: each for each in (requests, responses, records, appends, tables, compressed)
+}
+
+
+def fuzz(target: str, count: int, seed: int) -> int:
+    """Reads `count` inputs; how many of them were refused. AssertionError with the input that brings a fault."""
+    refused = 0
+    chance = random.Random(zlib.crc32(f"{target} {seed}".encode()))
+    for number in range(count):
+        data, read = TARGETS[target](chance)
+        try:
+            read()
+        except (DecodeError, ProtocolError):
+            refused += 1
+        except BaseException as error:
+            raise AssertionError(f"{target}, seed {seed}, input {number}: {error!r} for {data.hex()}") from error
+    return refused
+
+
+def bound_memory() -> None:
+    """Let this process have no more than it has, and HEADROOM."""
+    with open("/proc/self/statm") as statm:
+        used = int(statm.read().split()[0]) * resource.getpagesize()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + HEADROOM, hard))
+
+
+def main() -> None:
+    """The command line of `scripts/fuzz`."""
+    parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__.splitlines()[0])
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="of all targets together")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
+    parser.add_argument("targets", nargs="*", help=f"of {', '.join(TARGETS)}; all without")
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    chosen = options.targets or list(TARGETS)
+    for target in chosen:
+        fuzz(target, 100, 0)  # compiles the kernels and codecs before memory is bounded
+    bound_memory()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for target in chosen:
+        count = options.inputs // len(chosen)
+        start = time.monotonic()
+        refused = fuzz(target, count, options.seed)
+        rate = count / (time.monotonic() - start)
+        print(f"{target:12} {count:9,} inputs, {refused:9,} refused, {rate:8,.0f} a second", flush=True)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(f"no fault; memory grew by {grown / 1024:,.0f} MiB")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
