@@ -21,13 +21,9 @@ def test_damage_is_told_in_the_protocols_own_errors(target: str) -> None:
 
 
 def test_memory_is_bounded() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "support.fuzzing", "--inputs", "6000"],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "support.fuzzing", "--inputs", "6000"]
+    tests = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=tests, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no fault" in done.stdout
 
@@ -38,5 +34,5 @@ def test_a_fault_is_told_with_its_input(monkeypatch: pytest.MonkeyPatch) -> None
         return data, lambda: data[100]
 
     monkeypatch.setitem(TARGETS, "broken", target)
-    with pytest.raises(AssertionError, match="broken, seed 5, input [0-9]+: IndexError"):
+    with pytest.raises(AssertionError, match=r"broken, seed 5, input [0-9]+: IndexError"):
         fuzz("broken", 1000, 5)
