@@ -36,6 +36,8 @@ SERVED: dict[int, Served] = {
     ApiKey.API_VERSIONS: Served(0, 4, "api_versions"),
     ApiKey.CREATE_TOPICS: Served(2, 7, "create_topics"),
     ApiKey.DELETE_TOPICS: Served(1, 6, "delete_topics"),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(2, 4, "offset_for_leader_epoch"),
+    ApiKey.DELETE_RECORDS: Served(0, 2, "delete_records"),
     ApiKey.INIT_PRODUCER_ID: Served(0, 5, "init_producer_id"),
     ApiKey.ADD_PARTITIONS_TO_TXN: Served(0, 5, "add_partitions_to_txn"),
     ApiKey.ADD_OFFSETS_TO_TXN: Served(0, 4, "add_offsets_to_txn"),
@@ -43,11 +45,18 @@ SERVED: dict[int, Served] = {
     ApiKey.WRITE_TXN_MARKERS: Served(1, 2, "write_txn_markers"),
     ApiKey.TXN_OFFSET_COMMIT: Served(0, 5, "txn_offset_commit"),
     ApiKey.DESCRIBE_CONFIGS: Served(1, 4, "describe_configs"),
+    ApiKey.ALTER_CONFIGS: Served(0, 2, "alter_configs"),
+    ApiKey.CREATE_PARTITIONS: Served(0, 3, "create_partitions"),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, "incremental_alter_configs"),
+    ApiKey.DELETE_GROUPS: Served(0, 2, "delete_groups"),
+    ApiKey.OFFSET_DELETE: Served(0, 0, "offset_delete"),
     ApiKey.UPDATE_FEATURES: Served(0, 2, "update_features"),
+    ApiKey.DESCRIBE_LOG_DIRS: Served(1, 5, "describe_log_dirs"),
     ApiKey.DESCRIBE_CLUSTER: Served(0, 2, "describe_cluster"),
     ApiKey.DESCRIBE_PRODUCERS: Served(0, 0, "describe_producers"),
     ApiKey.DESCRIBE_TRANSACTIONS: Served(0, 0, "describe_transactions"),
     ApiKey.LIST_TRANSACTIONS: Served(0, 2, "list_transactions"),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(0, 0, "describe_topic_partitions"),
 }
 
 PRODUCE_ADVERTISED_MIN = 0

@@ -10,10 +10,12 @@ import base64
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
 from oncelog.broker import housekeeping
+from oncelog.broker.administration import Administration
 from oncelog.broker.apis import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
 from oncelog.broker.cleaning import LogCleaner
 from oncelog.broker.config import BrokerConfig
@@ -51,6 +53,7 @@ class Broker:
     ) -> None:
         """`now_ms` is the wall clock; `offload(fn, *args)` runs blocking code away from the loop."""
         self.config = config
+        """The settings of now: some change while the broker runs, and this attribute with them."""
         self.node_id = config.node_id
         self.now_ms = now_ms
         self.offload = offload
@@ -61,6 +64,7 @@ class Broker:
         self.cluster_id = ""
         self.metadata = Topics(tree)
         self.features = Features(tree, SUPPORTED_FEATURES)
+        self.administration = Administration(self)
         self.directory = DataDirectory(disk, config.log_dirs[0], config.node_id, self.log)
         self.cleaner = LogCleaner(self)
         self.partitions: Partitions
@@ -157,6 +161,7 @@ class Broker:
         self.metadata.prepare()
         self.cluster_id = self.metadata.cluster_id(self._random_id())
         self.metadata.load()
+        self.administration.load()
         self.features.load({TRANSACTION_VERSION_FEATURE: self.config.initial_transaction_version})
 
     async def _warm_up(self) -> None:
@@ -187,15 +192,20 @@ class Broker:
             self.log.info("features are now %s, epoch %d", levels, epoch)
             self.transactions.features_changed()
 
+    def limit_connections(self, most: int) -> None:
+        """Lets no more than so many clients in from now on; those that are in stay."""
+        assert self._server is not None
+        self._server.limits = replace(self._server.limits, max_connections=most)
+
     # -- topics -----------------------------------------------------------------------------------------------------
 
     def broker_ids(self) -> list[int]:
         """The ids of all brokers that are up."""
         return [self.node_id]
 
-    def assign(self, partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
-        """Brokers for each partition of a new topic; INVALID_REPLICATION_FACTOR."""
-        return assign(partitions, replication_factor, self.broker_ids())
+    def assign(self, partitions: int, replication_factor: int, *, first: int = 0) -> list[tuple[int, ...]]:
+        """Brokers for each new partition from number `first` on; INVALID_REPLICATION_FACTOR."""
+        return assign(partitions, replication_factor, self.broker_ids(), first=first)
 
     async def create_topic(
         self,
@@ -250,8 +260,10 @@ class Broker:
         """Deletes a topic and its data; UNKNOWN_TOPIC_OR_PARTITION when somebody else was quicker."""
         if topic.internal:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{topic.name} is the coordinators' own topic")
-        await self.offload(self.metadata.erase, topic)
-        self.metadata.forget(topic)
+        async with self.administration.changing:
+            topic = self.metadata.topic_by_id(topic.topic_id) or topic  # it may have grown meanwhile
+            await self.offload(self.metadata.erase, topic)
+            self.metadata.forget(topic)
         doomed = self.partitions.drop(topic)
         self.checkpoint()  # a new topic of this name must not begin where this one did
         self.cleaner.forget(topic.name)

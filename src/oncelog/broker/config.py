@@ -35,7 +35,8 @@ Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
 SegmentBytes = Annotated[int, Meta(ge=1024 * 1024, le=INT_MAX)]
 Compression = Annotated[str, Meta(pattern="^(uncompressed|zstd|lz4|snappy|gzip|producer)$")]
 TimestampType = Annotated[str, Meta(pattern="^(CreateTime|LogAppendTime)$")]
-CleanupPolicies = Annotated[str, Meta(pattern="^((compact|delete)(, *(compact|delete))*)?$")]
+CleanupPolicies = Annotated[str, Meta(pattern=r"^((compact|delete)( *, *(?!\2$)(compact|delete))?)?$")]
+"""Each policy at most once."""
 RecordValidation = Annotated[str, Meta(pattern="^(header|full)$")]
 
 
@@ -71,13 +72,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     min_insync_replicas: Int1 = 1
     unclean_leader_election_enable: bool = False
     replica_lag_time_max_ms: Long = 30_000
+    max_request_partition_size_limit: Int1 = 2000
+    """Partitions in one answer to DescribeTopicPartitions."""
 
     # logs; each is the default of a topic's setting, see topic_config.TOPIC_KEYS
     message_max_bytes: Int0 = 1_048_588
     compression_type: Compression = "producer"
-    compression_gzip_level: Int = -1
-    compression_lz4_level: Int = 9
-    compression_zstd_level: Int = 3
+    compression_gzip_level: Annotated[int, Meta(ge=-1, le=9)] = -1
+    compression_lz4_level: Annotated[int, Meta(ge=1, le=17)] = 9
+    compression_zstd_level: Annotated[int, Meta(ge=-131_072, le=22)] = 3
     log_segment_bytes: SegmentBytes = 1024 * 1024 * 1024
     log_roll_ms: Long1 = 7 * _DAY_MS
     log_roll_jitter_ms: Long0 = 0
@@ -251,7 +254,10 @@ def check_value(name: str, text: str, key: Key) -> Any:
             raise ConfigError(f"{name} must be true or false, not {text!r}")
         return text.lower() == "true"
     if key.type is int:
-        return _number(name, text, key.meta)
+        number = _number(name, text, key.meta)
+        if number == 0 and key.attribute == "compression_gzip_level":
+            raise ConfigError(f"{name} must be 1 to 9, or -1 for zlib's own, not {text}")
+        return number
     if key.type is float:
         try:
             return _within(name, text, float(text), key.meta)
@@ -286,7 +292,7 @@ def _within(name: str, text: str, number: float, meta: Meta | None) -> float:
 
 def _matches(name: str, text: str, pattern: str) -> None:
     if re.search(pattern, text) is None:
-        choices = list(dict.fromkeys(re.findall(r"[A-Za-z0-9]+", pattern)))
+        choices = list(dict.fromkeys(re.findall(r"[A-Za-z][A-Za-z0-9]*", pattern)))
         raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {text!r}")
 
 

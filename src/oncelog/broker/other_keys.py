@@ -12,7 +12,7 @@ group.coordinator.rebalance.protocols group.coordinator.threads initial.broker.r
 inter.broker.listener.name inter.broker.protocol.version leader.imbalance.check.interval.seconds
 log.cleaner.io.buffer.size log.cleaner.threads log.message.format.version
 max.connection.creation.rate max.connections.per.ip max.connections.per.ip.overrides
-max.request.partition.size.limit metadata.log.dir metric.reporters metrics.num.samples metrics.recording.level
+metadata.log.dir metric.reporters metrics.num.samples metrics.recording.level
 metrics.sample.window.ms num.io.threads num.network.threads num.recovery.threads.per.data.dir
 num.replica.alter.log.dirs.threads num.replica.fetchers offsets.load.buffer.size
 offsets.topic.compression.codec process.roles queued.max.request.bytes queued.max.requests

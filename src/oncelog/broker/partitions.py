@@ -192,10 +192,20 @@ class Partitions:
             replica = self._replicas.pop((topic.name, partition), None)
             if replica is not None:
                 replica.log.discard()
+                replica.wake()
             self._forget_offsets(topic.name, partition)
             if self._disk.exists(self._folder(topic.name, partition)):
                 doomed.append(self._set_aside(topic, partition, DELETE_SUFFIX))
         return doomed
+
+    def reconfigure(self, topic: TopicInfo) -> None:
+        """Lets the open logs of a topic go on with the settings that it has now."""
+        config, least = self._log_config(topic), self._min_insync_replicas(topic)
+        for partition in range(topic.partition_count):
+            replica = self._replicas.get((topic.name, partition))
+            if replica is not None:
+                replica.log.reconfigure(config)
+                replica.min_insync_replicas = min(least, len(topic.partitions[partition].replicas))
 
     def close(self) -> bool:
         """Closes every open log; False when the next start has to recover.

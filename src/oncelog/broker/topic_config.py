@@ -6,18 +6,15 @@ another name, else the default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 from msgspec import Meta
 
 from oncelog.broker.config import (
     INT_MAX,
-    LONG_MAX,
     BrokerConfig,
-    CleanupPolicies,
     ConfigError,
     Key,
     check_value,
@@ -28,48 +25,6 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 INTERNAL_SEGMENT_BYTES = "internal.segment.bytes"
 """Kafka's own setting for tests that need many segments: `segment.bytes` without its lower limit; not shown."""
-
-
-class ConfigType(IntEnum):
-    """`ConfigType` of DescribeConfigs (KIP-569)."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    SHORT = 4
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-
-
-class ConfigSource(IntEnum):
-    """`ConfigSource` of DescribeConfigs (KIP-226)."""
-
-    TOPIC = 1
-    STATIC_BROKER = 4
-    DEFAULT = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Synonym:
-    """One of the places that a value could come from."""
-
-    name: str
-    value: str
-    source: ConfigSource
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """One setting as DescribeConfigs shows it; `synonyms` from the one that counts down to the default."""
-
-    name: str
-    value: str | None
-    source: ConfigSource
-    type: ConfigType
-    read_only: bool
-    synonyms: tuple[Synonym, ...]
-    documentation: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +146,19 @@ TOPIC_KEYS: dict[str, TopicKey] = {
 }
 """All settings of a topic, by name."""
 
+WITHOUT_EFFECT: dict[str, str] = {
+    "file.delete.delay.ms": "files that are no longer part of the log go at once",
+    "preallocate": "files grow as they are written",
+    "unclean.leader.election.enable": "with one replica there is nothing to elect",
+}
+"""The settings that are checked, kept and shown, and do nothing: why."""
 
-def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Returns the settings for a topic to be made or altered; INVALID_CONFIG names the first that is wrong."""
+
+def check_topic_configs(config: BrokerConfig, configs: Mapping[str, str | None]) -> dict[str, str]:
+    """All of a topic's own settings, as text in its plain form; INVALID_CONFIG names the first that is wrong.
+
+    `config`: the broker's, which counts where settings must fit each other (`LogConfig.validate`).
+    """
     checked = {}
     for name, value in configs.items():
         key = TOPIC_KEYS.get(name)
@@ -202,23 +167,25 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
         if value is None:
             raise ProtocolError(ErrorCode.INVALID_CONFIG, f"topic setting {name} needs a value")
         try:
-            check_value(name, value, _spec(key.broker_key) if key else _INTERNAL_SEGMENT)
+            typed = check_value(name, value, _spec(key.broker_key) if key else _INTERNAL_SEGMENT)
         except ConfigError as error:
             raise ProtocolError(ErrorCode.INVALID_CONFIG, str(error)) from error
-        checked[name] = value.strip()
-    low, high = (
-        int(checked.get("min.compaction.lag.ms", 0)),
-        int(checked.get("max.compaction.lag.ms", LONG_MAX)),
-    )
+        checked[name] = _as_list(typed) if name == "cleanup.policy" else plain_text(typed)
+    low, high = (int(effective(config, checked, name)) for name in ("min.compaction.lag.ms", "max.compaction.lag.ms"))
     if low > high:
         message = f"min.compaction.lag.ms ({low}) must not be above max.compaction.lag.ms ({high})"
         raise ProtocolError(ErrorCode.INVALID_CONFIG, message)
     return checked
 
 
+def without_effect(configs: Iterable[str]) -> list[str]:
+    """A sentence for each of these settings that does nothing here."""
+    return [f"{name} has no effect in oncelog: {WITHOUT_EFFECT[name]}" for name in configs if name in WITHOUT_EFFECT]
+
+
 def log_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
     """The settings of a topic's logs: the broker's, with the topic's own over them."""
-    settings = {name: _text(getattr(config, _spec(key.broker_key).attribute)) for name, key in TOPIC_KEYS.items()}
+    settings = {name: plain_text(getattr(config, _spec(key.broker_key).attribute)) for name, key in TOPIC_KEYS.items()}
     settings.update(overrides)
     if INTERNAL_SEGMENT_BYTES in overrides:
         settings["segment.bytes"] = overrides[INTERNAL_SEGMENT_BYTES]
@@ -233,40 +200,7 @@ def effective(config: BrokerConfig, overrides: Mapping[str, str], name: str) -> 
     """The value of one topic setting, as text."""
     if name in overrides:
         return overrides[name]
-    return _text(getattr(config, _spec(TOPIC_KEYS[name].broker_key).attribute))
-
-
-def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """All settings of a topic, by name."""
-    entries = []
-    for name, key in TOPIC_KEYS.items():
-        spec = _spec(key.broker_key)
-        synonyms = _broker_synonyms(config, key.broker_key, spec)
-        if name in overrides:
-            synonyms.insert(0, Synonym(name, overrides[name], ConfigSource.TOPIC))
-        first = synonyms[0]
-        entry = ConfigEntry(name, first.value, first.source, _type(spec), False, tuple(synonyms), key.doc)
-        entries.append(entry)
-    return entries
-
-
-def describe_broker(config: BrokerConfig) -> list[ConfigEntry]:
-    """All settings of a broker, by name; they cannot be changed while it runs."""
-    docs = {key.broker_key: key.doc for key in TOPIC_KEYS.values()}
-    entries = []
-    for name, spec in sorted(keys().items()):
-        synonyms = tuple(_broker_synonyms(config, name, spec))
-        first = synonyms[0]
-        entries.append(ConfigEntry(name, first.value, first.source, _type(spec), True, synonyms, docs.get(name)))
-    return entries
-
-
-def _broker_synonyms(config: BrokerConfig, name: str, spec: Key) -> list[Synonym]:
-    value, default = getattr(config, spec.attribute), spec.default
-    found = [Synonym(name, _text(default), ConfigSource.DEFAULT)]
-    if name in config.given or value != default:
-        found.insert(0, Synonym(name, _text(value), ConfigSource.STATIC_BROKER))
-    return found
+    return plain_text(getattr(config, _spec(TOPIC_KEYS[name].broker_key).attribute))
 
 
 def _spec(broker_key: str) -> Key:
@@ -276,21 +210,15 @@ def _spec(broker_key: str) -> Key:
 _INTERNAL_SEGMENT = Key("internal_segment_bytes", int, Meta(ge=1, le=INT_MAX), None)
 
 
-def _type(spec: Key) -> ConfigType:
-    if spec.type is tuple or spec.meta is CleanupPolicies.__metadata__[0]:  # type: ignore[attr-defined]
-        return ConfigType.LIST
-    if spec.type is int:
-        limit = spec.meta.le if spec.meta is not None else None
-        return {LONG_MAX: ConfigType.LONG, 2**15 - 1: ConfigType.SHORT}.get(int(limit or 0), ConfigType.INT)
-    if spec.type is bool:
-        return ConfigType.BOOLEAN
-    return ConfigType.DOUBLE if spec.type is float else ConfigType.STRING
-
-
-def _text(value: Any) -> str:
+def plain_text(value: Any) -> str:
+    """A typed value as Kafka writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _as_list(text: str) -> str:
+    return ",".join(part.strip() for part in text.split(","))
 
 
 def _nearest(name: str) -> str:

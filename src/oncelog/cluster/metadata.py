@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import msgspec
 
-from oncelog.cluster.tree import Create, Delete, NodeExistsError, NoNodeError, Tree, TreeError, ensure
+from oncelog.cluster import configs
+from oncelog.cluster.tree import Create, Delete, NodeExistsError, NoNodeError, Set, Tree, TreeError, ensure
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 TOPIC_NAME_MAX = 249
+NO_LEADER = -1
+"""The leader of a partition that has none, as clients are told."""
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
@@ -92,11 +95,6 @@ class _StateNode(msgspec.Struct):
     version: int = 1
 
 
-class _ConfigNode(msgspec.Struct):
-    config: dict[str, str]
-    version: int = 1
-
-
 class Topics:
     """Every topic, by name and by id; changes go to the tree first, then to the image."""
 
@@ -154,8 +152,8 @@ class Topics:
             state = msgspec.json.decode(state_data, type=_StateNode)
             replicas = tuple(node.partitions[str(index)])
             partitions.append(PartitionInfo(state.leader, state.leader_epoch, replicas, tuple(state.isr)))
-        config = msgspec.json.decode(self._tree.get(f"/config/topics/{name}").data, type=_ConfigNode)
-        return TopicInfo(name, parse_topic_id(node.topic_id), tuple(partitions), config.config)
+        config = configs.read(self._tree, configs.topic_path(name))
+        return TopicInfo(name, parse_topic_id(node.topic_id), tuple(partitions), config)
 
     def write(self, topic: TopicInfo) -> None:
         """Creates the topic in the tree, all of it or nothing; TOPIC_ALREADY_EXISTS, REQUEST_TIMED_OUT."""
@@ -164,13 +162,10 @@ class Topics:
         node = _TopicNode(assignment, topic_id_text(topic.topic_id))
         changes: list[Create] = [
             Create(path, msgspec.json.encode(node)),
-            Create(f"/config/topics/{topic.name}", msgspec.json.encode(_ConfigNode(dict(topic.configs)))),
+            Create(configs.topic_path(topic.name), configs.encode(topic.configs)),
             Create(f"{path}/partitions", b""),
+            *_new_partitions(path, 0, topic.partitions),
         ]
-        for index, info in enumerate(topic.partitions):
-            state = _StateNode(info.leader, info.leader_epoch, list(info.isr))
-            changes.append(Create(f"{path}/partitions/{index}", b""))
-            changes.append(Create(f"{path}/partitions/{index}/state", msgspec.json.encode(state)))
         try:
             self._tree.multi(changes)
         except NodeExistsError as error:
@@ -179,6 +174,31 @@ class Topics:
         except TreeError as error:
             raise _not_now(error) from error
 
+    def add_partitions(self, topic: TopicInfo, added: Sequence[PartitionInfo]) -> TopicInfo:
+        """Adds partitions to the topic in the tree, all or none, and gives the topic as it is then.
+
+        UNKNOWN_TOPIC_OR_PARTITION; INVALID_PARTITIONS when somebody else was quicker; REQUEST_TIMED_OUT.
+        """
+        path = f"/brokers/topics/{topic.name}"
+        try:
+            found = self._tree.get(path)
+            node = msgspec.json.decode(found.data, type=_TopicNode)
+            if node.topic_id != topic_id_text(topic.topic_id):
+                raise NoNodeError(path)
+            if len(node.partitions) != topic.partition_count:
+                message = f"topic {topic.name!r} has {len(node.partitions)} partitions by now"
+                raise ProtocolError(ErrorCode.INVALID_PARTITIONS, message)
+            first = topic.partition_count
+            node.partitions.update({str(first + index): list(info.replicas) for index, info in enumerate(added)})
+            change = Set(path, msgspec.json.encode(node), found.version)
+            self._tree.multi([change, *_new_partitions(path, first, added)])
+        except NoNodeError as error:
+            message = f"topic {topic.name!r} does not exist"
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message) from error
+        except TreeError as error:
+            raise _not_now(error) from error
+        return replace(topic, partitions=(*topic.partitions, *added))
+
     def erase(self, topic: TopicInfo) -> None:
         """Deletes the topic from the tree; UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT."""
         path = f"/brokers/topics/{topic.name}"
@@ -186,7 +206,7 @@ class Topics:
         for index in range(topic.partition_count):
             changes.append(Delete(f"{path}/partitions/{index}/state"))
             changes.append(Delete(f"{path}/partitions/{index}"))
-        changes += [Delete(f"{path}/partitions"), Delete(path), Delete(f"/config/topics/{topic.name}")]
+        changes += [Delete(f"{path}/partitions"), Delete(path), Delete(configs.topic_path(topic.name))]
         try:
             self._tree.multi(changes)
         except NoNodeError as error:
@@ -197,7 +217,7 @@ class Topics:
 
     def prepare(self) -> None:
         """Makes the tree's fixed nodes where they are missing."""
-        for path in ("/brokers/ids", "/brokers/topics", "/config/topics", "/cluster"):
+        for path in ("/brokers/ids", "/brokers/topics", "/config/topics", "/config/brokers", "/cluster"):
             ensure(self._tree, path)
 
     def cluster_id(self, proposal: str) -> str:
@@ -207,15 +227,30 @@ class Topics:
         return str(msgspec.json.decode(self._tree.get("/cluster/id").data, type=dict[str, str])["id"])
 
 
+def _new_partitions(path: str, first: int, infos: Sequence[PartitionInfo]) -> list[Create]:
+    changes = []
+    for index, info in enumerate(infos, first):
+        state = _StateNode(info.leader, info.leader_epoch, list(info.isr))
+        changes.append(Create(f"{path}/partitions/{index}", b""))
+        changes.append(Create(f"{path}/partitions/{index}/state", msgspec.json.encode(state)))
+    return changes
+
+
 def _not_now(error: TreeError) -> ProtocolError:
     """What clients of Kafka are told when its controller does not answer: try again."""
     return ProtocolError(ErrorCode.REQUEST_TIMED_OUT, f"the metadata cannot be written now: {error!r}")
 
 
-def assign(partitions: int, replication_factor: int, brokers: Sequence[int]) -> list[tuple[int, ...]]:
-    """Replicas of each new partition, round robin over the brokers; INVALID_REPLICATION_FACTOR with too few."""
+def assign(
+    partitions: int, replication_factor: int, brokers: Sequence[int], *, first: int = 0
+) -> list[tuple[int, ...]]:
+    """Replicas of each new partition from number `first` on, round robin over the brokers.
+
+    INVALID_REPLICATION_FACTOR with too few brokers.
+    """
     if replication_factor > len(brokers):
         message = f"replication factor {replication_factor} is larger than the {len(brokers)} available broker(s)"
         raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     count = len(brokers)
-    return [tuple(brokers[(p + r) % count] for r in range(replication_factor)) for p in range(partitions)]
+    numbers = range(first, first + partitions)
+    return [tuple(brokers[(p + r) % count] for r in range(replication_factor)) for p in numbers]

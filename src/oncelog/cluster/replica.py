@@ -118,6 +118,18 @@ class Replica:
         """The exclusive bound of what a consumer may read: last stable offset or high watermark."""
         return self.log.last_stable_offset if read_committed else self.log.high_watermark
 
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest leader epoch not above `epoch`, and its end offset; (-1, -1) if not known (KIP-101).
+
+        The present leader's epoch counts from its election on, though the log learns of it with the first append.
+        """
+        end, latest = self.log.log_end_offset, self.log.leader_epoch
+        if epoch == self.leader_epoch:
+            return epoch, end
+        if 0 <= epoch < self.leader_epoch and (latest is None or latest < epoch):
+            return (epoch if latest is None else latest), end
+        return self.log.end_offset_for_epoch(epoch)
+
     def when_committed(self, offset: int, callback: Callable[[], None]) -> None:
         """Calls `callback` as soon as the high watermark is past `offset`; at once if it is."""
         if self.log.high_watermark > offset:
@@ -126,12 +138,17 @@ class Replica:
             self._waiting.append((offset, callback))
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` after every append that consumers may see, until `unwatch`."""
+        """Calls `callback` after every append that consumers may see, and when the log is closed, until `unwatch`."""
         self._watchers[callback] = None
 
     def unwatch(self, callback: Callable[[], None]) -> None:
         """Ends `watch`; unknown callbacks are ignored."""
         self._watchers.pop(callback, None)
+
+    def wake(self) -> None:
+        """Lets all who watch look again: something was appended, or the log is closed for good."""
+        for callback in tuple(self._watchers):
+            callback()
 
     def _advance(self) -> None:
         log = self.log
@@ -142,5 +159,4 @@ class Replica:
             for callback in ready:
                 callback()
         if self._watchers:
-            for callback in tuple(self._watchers):
-                callback()
+            self.wake()

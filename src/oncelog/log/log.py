@@ -39,7 +39,7 @@ class Log:
         partition: int,
         config: LogConfig,
         topic_id: uuid.UUID | None,
-        new_segment: Callable[[int], Segment],
+        new_segment: Callable[[int, LogConfig], Segment],
         loaded: Loaded,
     ) -> None:
         self.topic = topic
@@ -231,7 +231,7 @@ class Log:
             self._create(segment)
         if segment.size and (
             segment.size + size > self.config.segment_bytes
-            or segment.waited_ms(now_ms, last.max_timestamp) > self.config.max_segment_ms
+            or segment.waited_ms(now_ms, last.max_timestamp) > self.config.segment_age_ms(segment.base_offset)
             or not segment.can_take(last.last_offset)
         ):
             self._roll(first.base_offset, now_ms)
@@ -321,6 +321,11 @@ class Log:
             return self.high_watermark
         return max(unstable, self.log_start_offset)
 
+    def reconfigure(self, config: LogConfig) -> None:
+        """Go on with other settings: at once, but for those of indexes, which count from the next segment on."""
+        self.config = config
+        self._state.expiration_ms = config.producer_id_expiration_ms
+
     def advance_high_watermark(self, offset: int) -> None:
         """Note that everything before ``offset`` is committed; it never goes back."""
         if offset > self.high_watermark:
@@ -379,7 +384,7 @@ class Log:
         old.finish()
         self._state.end_offset = base_offset
         self._snapshots.take(self._state)
-        segment = self._new_segment(base_offset)
+        segment = self._new_segment(base_offset, self.config)
         segment.created_ms = now_ms
         segment.create()
         self._segments.add(segment)
@@ -444,7 +449,7 @@ class Log:
                 return False
             if offset < self._segments.first_offset:
                 self._delete_segments(list(self._segments))
-                segment = self._new_segment(offset)
+                segment = self._new_segment(offset, self.config)
                 segment.create()
                 self._segments.add(segment)
             else:
@@ -483,9 +488,7 @@ class Log:
         return len(doomed)
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
-        """Put a compacted segment, whose files are whole and end in ``.swap``, in the place of ``old``.
-        After a KAFKA_STORAGE_ERROR the log is offline, until the next start brings the change to its end.
-        """
+        """Put a compacted segment (its files end in ``.swap``) in the place of ``old``; a failure is for recovery."""
         with self._storage("compact"), self._offline_on_failure():
             for segment in old:
                 segment.delete()

@@ -229,28 +229,28 @@ class Loader:
             self._snapshots.remove(offset)
         self._state.clear(log_start)
         self._epochs.truncate_from_start(log_start)
-        segment = self.new_segment(log_start)
+        segment = self.new_segment(log_start, self._config)
         if exists:
             segment.create()
         return Loaded([segment], self._snapshots, self._epochs, self._state, log_start, log_start, log_start, exists)
 
-    def new_segment(self, base_offset: int) -> Segment:
+    def new_segment(self, base_offset: int, config: LogConfig) -> Segment:
         """Return a segment without files."""
-        return self._make(base_offset, 0, new=True)
+        return self._make(base_offset, 0, config, new=True)
 
     def _segment(self, base_offset: int) -> Segment:
         path = f"{self._directory}/{file_name(base_offset, LOG_SUFFIX)}"
-        return self._make(base_offset, self._disk.size(path) or 0, new=False)
+        return self._make(base_offset, self._disk.size(path) or 0, self._config, new=False)
 
-    def _make(self, base_offset: int, size: int, *, new: bool) -> Segment:
+    def _make(self, base_offset: int, size: int, config: LogConfig, *, new: bool) -> Segment:
         return Segment(
             self._disk,
             self._directory,
             base_offset,
             size=size,
             new=new,
-            index_bytes=self._config.segment_index_bytes,
-            interval=self._config.index_interval_bytes,
+            index_bytes=config.segment_index_bytes,
+            interval=config.index_interval_bytes,
             now_ms=self._now_ms,
         )
 

@@ -15,19 +15,11 @@ from oncelog.broker.config import (
     load,
     set_option,
 )
+from oncelog.broker.config_entries import ConfigSource, ConfigType, Synonym, describe_broker, describe_topic
+from oncelog.broker.dynamic_config import DynamicConfig
 from oncelog.broker.other_keys import NOT_SETTINGS, UNUSED, WITHOUT_EFFECT
 from oncelog.broker.properties import parse_properties
-from oncelog.broker.topic_config import (
-    TOPIC_KEYS,
-    ConfigSource,
-    ConfigType,
-    Synonym,
-    check_topic_configs,
-    describe_broker,
-    describe_topic,
-    effective,
-    log_config,
-)
+from oncelog.broker.topic_config import TOPIC_KEYS, check_topic_configs, effective, log_config
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
@@ -98,7 +90,7 @@ def test_any_text_is_taken_or_refused_by_name(name: str, text: str) -> None:
 
 
 def test_every_default_is_a_legal_value() -> None:
-    shown = {entry.name: entry.value for entry in describe_broker(BrokerConfig())}
+    shown = {entry.name: entry.value for entry in describe_broker(DynamicConfig(BrokerConfig()))}
     given_back = {name: value for name, value in shown.items() if value}
     assert load(given_back).given == given_back
     for name, key in keys().items():
@@ -207,10 +199,18 @@ def test_any_text_is_some_properties_file(text: str) -> None:
 
 
 def test_a_topics_settings_are_checked() -> None:
-    assert check_topic_configs({"retention.ms": " 5 ", "cleanup.policy": "compact, delete"}) == {
+    settings = {"retention.ms": " 05 ", "cleanup.policy": "compact, delete", "preallocate": "TRUE"}
+    assert check_topic_configs(BrokerConfig(), settings) == {
         "retention.ms": "5",
-        "cleanup.policy": "compact, delete",
+        "cleanup.policy": "compact,delete",
+        "preallocate": "true",
     }
+
+
+def test_a_topics_settings_must_fit_the_brokers() -> None:
+    broker = load({"log.cleaner.max.compaction.lag.ms": "5"})
+    with pytest.raises(ProtocolError, match=r"min.compaction.lag.ms \(6\) must not be above max.* \(5\)"):
+        check_topic_configs(broker, {"min.compaction.lag.ms": "6"})
 
 
 @pytest.mark.parametrize(
@@ -224,6 +224,9 @@ def test_a_topics_settings_are_checked() -> None:
             {"compression.type": "none"},
             "compression.type must be one of uncompressed, zstd, lz4, snappy, gzip, producer, not 'none'",
         ),
+        ({"cleanup.policy": "compact,compact"}, "cleanup.policy must be one of compact, delete, not 'compact,compact'"),
+        ({"compression.gzip.level": "0"}, "compression.gzip.level must be 1 to 9, or -1 for zlib's own, not 0"),
+        ({"compression.lz4.level": "18"}, "compression.lz4.level must be at most 17, not 18"),
         (
             {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"},
             "min.compaction.lag.ms (2) must not be above max.compaction.lag.ms (1)",
@@ -232,7 +235,7 @@ def test_a_topics_settings_are_checked() -> None:
 )
 def test_a_wrong_topic_setting_is_invalid_config(configs: dict[str, str | None], message: str) -> None:
     with pytest.raises(ProtocolError) as caught:
-        check_topic_configs(configs)
+        check_topic_configs(BrokerConfig(), configs)
     assert caught.value.code == ErrorCode.INVALID_CONFIG
     assert message in str(caught.value)
 
@@ -251,7 +254,7 @@ def test_a_log_takes_the_topics_settings_then_the_brokers() -> None:
 
 def test_where_a_topics_value_comes_from() -> None:
     broker = load({"log.retention.hours": "1"})
-    entries = {entry.name: entry for entry in describe_topic(broker, {"segment.ms": "60000"})}
+    entries = {entry.name: entry for entry in describe_topic(DynamicConfig(broker), {"segment.ms": "60000"})}
     assert set(entries) == set(TOPIC_KEYS)
     assert entries["retention.ms"].source == ConfigSource.STATIC_BROKER
     assert entries["retention.ms"].synonyms == (
@@ -264,13 +267,13 @@ def test_where_a_topics_value_comes_from() -> None:
 
 
 def test_types_of_settings_are_kafkas() -> None:
-    types = {entry.name: entry.type for entry in describe_topic(BrokerConfig(), {})}
+    types = {entry.name: entry.type for entry in describe_topic(DynamicConfig(BrokerConfig()), {})}
     assert types["retention.ms"] == ConfigType.LONG
     assert types["segment.bytes"] == ConfigType.INT
     assert types["cleanup.policy"] == ConfigType.LIST
     assert types["preallocate"] == ConfigType.BOOLEAN
     assert types["min.cleanable.dirty.ratio"] == ConfigType.DOUBLE
     assert types["compression.type"] == ConfigType.STRING
-    broker = {entry.name: entry.type for entry in describe_broker(BrokerConfig())}
+    broker = {entry.name: entry.type for entry in describe_broker(DynamicConfig(BrokerConfig()))}
     assert broker["default.replication.factor"] == ConfigType.SHORT
     assert broker["log.dirs"] == ConfigType.LIST

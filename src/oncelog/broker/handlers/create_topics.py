@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
-from uuid import UUID
 
-from oncelog.broker.topic_config import check_topic_configs, describe_topic
+from oncelog.broker.config_entries import describe_topic
+from oncelog.broker.topic_config import check_topic_configs, without_effect
 from oncelog.cluster.metadata import check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.create_topics import (
@@ -17,6 +17,7 @@ from oncelog.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from oncelog.protocol.schema import NO_UUID
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
 
 MAX_PARTITIONS = 10_000
 """Of one request; Kafka bounds a batch of metadata records in the same way (POLICY_VIOLATION)."""
-_NO_TOPIC_ID = UUID(int=0)
+RESERVED = "__cluster_metadata"
+"""The log of Kafka's own metadata: no topic is made under its name."""
 
 
 async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestContext) -> CreateTopicsResponse:
-    """Each topic has its own error; a name that comes twice is INVALID_REQUEST for all of its entries."""
+    """Each topic has its own error; a name that comes twice is answered once, with INVALID_REQUEST."""
     named = Counter(topic.name for topic in request.topics)
+    too_many = _total_partitions(broker, request) > MAX_PARTITIONS
     results = []
     for topic in request.topics:
         if named[topic.name] == 0:
@@ -37,7 +40,10 @@ async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestConte
         try:
             if named[topic.name] > 1:
                 named[topic.name] = 0
-                raise ProtocolError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice")
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            if too_many:
+                message = f"one request may ask for {MAX_PARTITIONS} partitions, all of its topics together"
+                raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
             results.append(await _create(broker, topic, validate_only=request.validate_only))
         except ProtocolError as error:
             results.append(
@@ -48,18 +54,30 @@ async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestConte
     return CreateTopicsResponse(topics=results)
 
 
+def _total_partitions(broker: Broker, request: CreateTopicsRequest) -> int:
+    defaults = broker.config.num_partitions
+    return sum(
+        len(topic.assignments) or (defaults if topic.num_partitions == -1 else topic.num_partitions)
+        for topic in request.topics
+    )
+
+
 async def _create(broker: Broker, topic: CreatableTopic, *, validate_only: bool) -> CreatableTopicResult:
     check_topic_name(topic.name)
+    if topic.name == RESERVED:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {RESERVED} is prohibited.")
     if broker.metadata.topic(topic.name) is not None:
         raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
     colliding = broker.metadata.colliding(topic.name)
     if colliding is not None:
         message = f"topic {topic.name!r} collides with {colliding!r}: '.' and '_' count as one"
         raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+    configs = check_topic_configs(broker.config, {entry.name: entry.value for entry in topic.configs})
     assignment = _assignment(broker, topic)
-    configs = check_topic_configs({entry.name: entry.value for entry in topic.configs})
-    topic_id = _NO_TOPIC_ID
+    topic_id = NO_UUID
     if not validate_only:
+        for sentence in without_effect(configs):
+            broker.log.warning("topic %s: %s", topic.name, sentence)
         created = await broker.create_topic(
             topic.name, partitions=len(assignment), configs=configs, assignment=assignment
         )
@@ -71,7 +89,7 @@ async def _create(broker: Broker, topic: CreatableTopic, *, validate_only: bool)
         replication_factor=len(assignment[0]),
         configs=[
             CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source)
-            for entry in describe_topic(broker.config, configs)
+            for entry in describe_topic(broker.administration.layers, configs)
         ],
     )
 
@@ -84,13 +102,12 @@ def _assignment(broker: Broker, topic: CreatableTopic) -> list[tuple[int, ...]]:
         return _manual_assignment(broker, topic.assignments)
     partitions = broker.config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
     factor = broker.config.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
-    if partitions < 1:
-        raise ProtocolError(ErrorCode.INVALID_PARTITIONS, f"a topic has at least 1 partition, not {partitions}")
-    if partitions > MAX_PARTITIONS:
-        message = f"{partitions} partitions are more than the {MAX_PARTITIONS} that one request may ask for"
-        raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
     if factor < 1:
-        raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {factor} is below 1")
+        message = f"the replication factor is larger than 0, or -1 for the broker's default; not {factor}"
+        raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+    if partitions < 1:
+        message = f"a topic has at least 1 partition, -1 asks for the broker's default; not {partitions}"
+        raise ProtocolError(ErrorCode.INVALID_PARTITIONS, message)
     return broker.assign(partitions, factor)
 
 
@@ -101,9 +118,18 @@ def _manual_assignment(
     if sorted(by_partition) != list(range(len(assignments))):
         message = "the assignment must name the partitions 0, 1, ... once each"
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-    known = set(broker.broker_ids())
+    factor = len(assignments[0].broker_ids)
     for partition, ids in by_partition.items():
-        if not ids or len(set(ids)) != len(ids) or not known.issuperset(ids):
-            message = f"partition {partition} is assigned to {list(ids)}; brokers are {sorted(known)}"
-            raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+        check_replicas(broker, partition, ids, factor)
     return [by_partition[partition] for partition in range(len(by_partition))]
+
+
+def check_replicas(broker: Broker, partition: int, ids: tuple[int, ...], factor: int) -> None:
+    """INVALID_REPLICA_ASSIGNMENT unless these are `factor` brokers that exist, each once."""
+    known = set(broker.broker_ids())
+    if not ids or len(set(ids)) != len(ids) or not known.issuperset(ids):
+        message = f"partition {partition} is assigned to {list(ids)}; brokers are {sorted(known)}"
+        raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    if len(ids) != factor:
+        message = f"partition {partition} has {len(ids)} replica(s), the others have {factor}"
+        raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)

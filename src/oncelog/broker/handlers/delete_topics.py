@@ -1,10 +1,9 @@
-"""DeleteTopics, by name or by id."""
+"""DeleteTopics, by name or by id. Source: Kafka's `ControllerApis.deleteTopics`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from oncelog.cluster.metadata import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -14,47 +13,67 @@ from oncelog.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from oncelog.protocol.schema import NO_UUID
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.broker.context import RequestContext
 
 _WITH_TOPIC_IDS = 6
-_NO_TOPIC_ID = UUID(int=0)
+_WITH_OWN_ERROR = 3
+"""The first version whose clients know TOPIC_DELETION_DISABLED."""
 
 
 async def handle(broker: Broker, request: DeleteTopicsRequest, ctx: RequestContext) -> DeleteTopicsResponse:
-    """Each topic has its own error; naming one twice is INVALID_REQUEST for it."""
+    """Each topic has its own error; what is named twice, in whatever way, is answered with INVALID_REQUEST."""
     asked = request.topics
     if ctx.api_version < _WITH_TOPIC_IDS:
         asked = [DeleteTopicState(name=name) for name in request.topic_names]
     named = Counter((state.name, state.topic_id) for state in asked)
+    found: dict[int, TopicInfo] = {}
     results = []
     for (name, topic_id), times in named.items():
         result = DeletableTopicResult(name=name, topic_id=topic_id)
+        results.append(result)
         try:
-            if times > 1:
-                raise ProtocolError(ErrorCode.INVALID_REQUEST, "the topic is named twice")
             if not broker.config.delete_topic_enable:
-                raise ProtocolError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
-            topic = _find(broker, name, topic_id)
-            result.name, result.topic_id = topic.name, topic.topic_id
-            await broker.delete_topic(topic)
+                old = ctx.api_version < _WITH_OWN_ERROR
+                code = ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED
+                raise ProtocolError(code, "delete.topic.enable is false")
+            if times > 1:
+                what = "name" if topic_id == NO_UUID else "id"
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
+            topic = _find(broker, DeleteTopicState(name=name, topic_id=topic_id))
+            if topic in found.values():
+                message = "The provided topic name maps to an ID that was already supplied."
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
+            found[len(results) - 1] = topic
         except ProtocolError as error:
             result.error_code, result.error_message = error.code, str(error)
-        results.append(result)
+    for slot, topic in found.items():
+        await _delete(broker, topic, results[slot])
     return DeleteTopicsResponse(responses=results)
 
 
-def _find(broker: Broker, name: str | None, topic_id: UUID) -> TopicInfo:
-    if name is not None and topic_id != _NO_TOPIC_ID:
-        raise ProtocolError(ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id, not by both")
-    if name is None:
-        topic = broker.metadata.topic_by_id(topic_id)
+async def _delete(broker: Broker, topic: TopicInfo, result: DeletableTopicResult) -> None:
+    result.name, result.topic_id = topic.name, topic.topic_id
+    try:
+        await broker.delete_topic(topic)
+    except ProtocolError as error:
+        result.error_code, result.error_message = error.code, str(error)
+
+
+def _find(broker: Broker, state: DeleteTopicState) -> TopicInfo:
+    if state.name is not None:
+        if state.topic_id != NO_UUID:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+        topic = broker.metadata.topic(state.name)
         if topic is None:
-            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {state.name!r} does not exist")
         return topic
-    topic = broker.metadata.topic(name)
+    if state.topic_id == NO_UUID:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+    topic = broker.metadata.topic_by_id(state.topic_id)
     if topic is None:
-        raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+        raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {state.topic_id}")
     return topic

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oncelog.broker.topic_config import ConfigEntry, describe_broker, describe_topic
+from oncelog.broker import loggers
+from oncelog.broker.alterations import this_broker, unserved
+from oncelog.broker.config_changes import ResourceType
+from oncelog.broker.config_entries import (
+    UNKNOWN_TYPE,
+    ConfigEntry,
+    ConfigSource,
+    describe_all_brokers,
+    describe_broker,
+    describe_topic,
+)
 from oncelog.cluster.metadata import check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_configs import (
@@ -20,12 +30,8 @@ if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.broker.context import RequestContext
 
-TOPIC = 2
-BROKER = 4
-
-
 def handle(broker: Broker, request: DescribeConfigsRequest, ctx: RequestContext) -> DescribeConfigsResponse:
-    """Each resource has its own error; null keys mean all of its settings."""
+    """Each resource has its own error; no keys mean all of its settings."""
     results = []
     for resource in request.resources:
         result = DescribeConfigsResult(
@@ -36,32 +42,40 @@ def handle(broker: Broker, request: DescribeConfigsRequest, ctx: RequestContext)
         except ProtocolError as error:
             result.error_code, result.error_message = error.code, str(error)
         else:
-            wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
+            wanted = set(resource.configuration_keys or ())
             result.configs = [
                 _described(entry, request.include_synonyms, request.include_documentation)
                 for entry in entries
-                if wanted is None or entry.name in wanted
+                if not wanted or entry.name in wanted
             ]
         results.append(result)
     return DescribeConfigsResponse(results=results)
 
 
 def _entries(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigEntry]:
-    name = resource.resource_name
-    if resource.resource_type == TOPIC:
+    name, kind = resource.resource_name, resource.resource_type
+    layers = broker.administration.layers
+    if kind == ResourceType.TOPIC:
         check_topic_name(name)
         topic = broker.metadata.topic(name)
         if topic is None:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
-        return describe_topic(broker.config, topic.configs)
-    if resource.resource_type == BROKER:
-        if name and name != str(broker.node_id):
-            message = f"this is broker {broker.node_id}; ask broker {name} for its settings"
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
-        # No name means the defaults of the whole cluster, which cannot be set while running: there are none.
-        return describe_broker(broker.config) if name else []
-    message = f"resources of type {resource.resource_type} have no settings here; topics (2) and brokers (4) do"
-    raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
+        return describe_topic(layers, topic.configs)
+    if kind == ResourceType.BROKER:
+        if not name:
+            return describe_all_brokers(layers)
+        this_broker(broker, name)
+        return describe_broker(layers)
+    if kind == ResourceType.BROKER_LOGGER:
+        if not name:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+        this_broker(broker, name)
+        source = ConfigSource.DYNAMIC_BROKER_LOGGER
+        return [
+            ConfigEntry(logger, level, source, UNKNOWN_TYPE, False, (), None)
+            for logger, level in loggers.levels().items()
+        ]
+    raise unserved(kind)
 
 
 def _described(entry: ConfigEntry, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:

@@ -18,6 +18,7 @@ from oncelog.protocol.messages.fetch import (
     PartitionData,
 )
 from oncelog.protocol.records import iter_batches
+from oncelog.protocol.schema import NO_UUID
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 _WITH_TOPIC_IDS = 13
 _READ_COMMITTED = 1
-_NO_TOPIC_ID = UUID(int=0)
 
 
 class _Read:
@@ -111,7 +111,7 @@ def _read_one(broker: Broker, read: _Read, left: int, read_committed: bool, *, a
     if position.topic is None:
         raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {position.topic_id}")
     replica = broker.partitions.find(position.topic, position.partition)
-    if position.topic_id not in (_NO_TOPIC_ID, replica.topic_id):
+    if position.topic_id not in (NO_UUID, replica.topic_id):
         raise ProtocolError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{position.topic} was made anew under another id")
     check_leader_epoch(replica, position.current_leader_epoch)
     read.replica = replica
@@ -125,7 +125,7 @@ def _read_one(broker: Broker, read: _Read, left: int, read_committed: bool, *, a
     if read_committed:
         read.aborted = []
     if offset < read.end and (limit > 0 or at_least_one):
-        read.data = log.read(offset, max(limit, 0), upto=read.end, at_least_one=at_least_one, shared=True)
+        read.data = log.read(offset, max(limit, 0), upto=read.end, at_least_one=at_least_one)
         if read_committed and read.data:
             read.aborted = _aborted(replica, offset, read.data)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from oncelog.cluster.metadata import INTERNAL_TOPICS, TopicInfo, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -16,12 +15,12 @@ from oncelog.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from oncelog.protocol.schema import NO_UUID
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.broker.context import RequestContext
 
-_NO_TOPIC_ID = UUID(int=0)
 
 
 def handle(
@@ -69,10 +68,10 @@ def _asked(broker: Broker, asked: MetadataRequestTopic) -> MetadataResponseTopic
     try:
         check_topic_name(asked.name)
     except ProtocolError as error:
-        return MetadataResponseTopic(error_code=error.code, name=asked.name, topic_id=_NO_TOPIC_ID)
+        return MetadataResponseTopic(error_code=error.code, name=asked.name, topic_id=NO_UUID)
     collides = broker.metadata.colliding(asked.name) is not None
     code = ErrorCode.INVALID_TOPIC_EXCEPTION if collides else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return MetadataResponseTopic(error_code=code, name=asked.name, topic_id=_NO_TOPIC_ID)
+    return MetadataResponseTopic(error_code=code, name=asked.name, topic_id=NO_UUID)
 
 
 def _topic(topic: TopicInfo) -> MetadataResponseTopic:

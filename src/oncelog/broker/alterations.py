@@ -1,0 +1,72 @@
+"""What both AlterConfigs APIs share: which resources have settings here, and how each kind is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from oncelog.broker import loggers
+from oncelog.broker.config_changes import (
+    NOT_SERVED,
+    Change,
+    Key,
+    ResourceType,
+    broker_key,
+    topic_key,
+)
+from oncelog.cluster.metadata import check_topic_name
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+
+Wanted = Callable[[Mapping[str, str], Key], dict[str, str]]
+"""From a resource's settings, and what says what its keys are, to those that are wanted; ProtocolError."""
+
+
+async def alter(broker: Broker, kind: int, name: str, wanted: Wanted, *, validate_only: bool) -> None:
+    """Changes the settings of a topic, of this broker or (no name) of all brokers.
+
+    INVALID_REQUEST for other kinds of resources and other brokers, INVALID_TOPIC_EXCEPTION; else see `Administration`.
+    """
+    administration = broker.administration
+    if kind == ResourceType.TOPIC:
+        if not name:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        check_topic_name(name)
+        await administration.alter_topic(name, lambda before: wanted(before, topic_key), validate_only=validate_only)
+    elif kind == ResourceType.BROKER:
+        node_id = this_broker(broker, name) if name else None
+        await administration.alter_broker(
+            node_id, lambda before: wanted(before, broker_key), validate_only=validate_only
+        )
+    else:
+        raise unserved(kind)
+
+
+def alter_loggers(broker: Broker, name: str, changes: Sequence[Change], *, validate_only: bool) -> None:
+    """Changes levels of this broker's loggers, until it is started again; INVALID_REQUEST, INVALID_CONFIG."""
+    this_broker(broker, name)
+    loggers.check(changes)
+    if not validate_only:
+        for sentence in loggers.apply(changes):
+            broker.log.warning("%s", sentence)
+
+
+def this_broker(broker: Broker, name: str) -> int:
+    """The broker's id if `name` is it; INVALID_REQUEST."""
+    try:
+        node_id = int(name)
+    except ValueError as error:
+        message = f"Node id must be an integer, but it is: {name}"
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, message) from error
+    if node_id != broker.node_id:
+        message = f"Unexpected broker id, expected {broker.node_id}, but received {name}"
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
+    return node_id
+
+
+def unserved(kind: int) -> ProtocolError:
+    """Why a kind of resource has no settings here."""
+    reason = NOT_SERVED.get(kind, f"Unknown resource type {kind}")
+    return ProtocolError(ErrorCode.INVALID_REQUEST, reason)

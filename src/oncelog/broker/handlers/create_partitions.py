@@ -1,0 +1,73 @@
+"""CreatePartitions: topics grow (KIP-195). Source: Kafka's `ReplicationControlManager.createPartitions`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from oncelog.broker.handlers.create_topics import MAX_PARTITIONS, check_replicas
+from oncelog.cluster.metadata import TopicInfo
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.broker.context import RequestContext
+
+
+async def handle(broker: Broker, request: CreatePartitionsRequest, ctx: RequestContext) -> CreatePartitionsResponse:
+    """Each topic has its own error; a name that comes twice is answered once, with INVALID_REQUEST."""
+    named = Counter(topic.name for topic in request.topics)
+    results = []
+    for topic in {topic.name: topic for topic in request.topics}.values():
+        result = CreatePartitionsTopicResult(name=topic.name)
+        try:
+            if named[topic.name] > 1:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            found = broker.metadata.topic(topic.name)
+            if found is None:
+                raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} does not exist")
+            added = _replicas(broker, found, topic)
+            if not request.validate_only:
+                await broker.administration.add_partitions(found, added)
+        except ProtocolError as error:
+            result.error_code, result.error_message = error.code, str(error)
+        results.append(result)
+    return CreatePartitionsResponse(results=results)
+
+
+def _replicas(broker: Broker, topic: TopicInfo, wanted: CreatePartitionsTopic) -> list[tuple[int, ...]]:
+    """The brokers of each new partition; INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST."""
+    present = topic.partition_count
+    if wanted.count == present:
+        raise ProtocolError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
+    if wanted.count < present:
+        message = (
+            f"The topic {topic.name} currently has {present} partition(s); {wanted.count} would not be an increase."
+        )
+        raise ProtocolError(ErrorCode.INVALID_PARTITIONS, message)
+    if topic.internal:
+        message = f"the number of partitions of {topic.name} says where each coordinator's state lies: it stays"
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
+    more = wanted.count - present
+    if more > MAX_PARTITIONS:
+        message = f"{more} more partitions are above the {MAX_PARTITIONS} that one request may ask for"
+        raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
+    factor = len(topic.partitions[0].replicas)
+    if wanted.assignments is None:
+        return broker.assign(more, factor, first=present)
+    if len(wanted.assignments) != more:
+        message = (
+            f"Attempted to add {more} additional partition(s), but only {len(wanted.assignments)} assignment(s) "
+            "were specified."
+        )
+        raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    assigned = [tuple(entry.broker_ids) for entry in wanted.assignments]
+    for number, ids in enumerate(assigned, present):
+        check_replicas(broker, number, ids, factor)
+    return assigned

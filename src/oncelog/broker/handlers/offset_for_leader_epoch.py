@@ -1,0 +1,43 @@
+"""OffsetForLeaderEpoch: where an epoch of a partition ended, for those who look for what was cut off (KIP-101, 320)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncelog.broker.handlers.fetch import check_leader_epoch
+from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.broker.context import RequestContext
+
+
+def handle(broker: Broker, request: OffsetForLeaderEpochRequest, ctx: RequestContext) -> OffsetForLeaderEpochResponse:
+    """The largest epoch not above the one asked for, with its end offset (exclusive); -1 and -1 where there is none."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[_find(broker, topic.topic, asked) for asked in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _find(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    found = EpochEndOffset(partition=asked.partition)
+    try:
+        replica = broker.partitions.find(topic, asked.partition)
+        check_leader_epoch(replica, asked.current_leader_epoch)
+    except ProtocolError as error:
+        found.error_code = error.code
+    else:
+        found.leader_epoch, found.end_offset = replica.end_offset_for_epoch(asked.leader_epoch)
+    return found
