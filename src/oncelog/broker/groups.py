@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -11,12 +12,14 @@ from oncelog.coordinator.groups.coordinator import GroupCoordinator
 from oncelog.coordinator.groups.queries import unknown
 from oncelog.coordinator.groups.records import decode_record
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.delete_groups import DeletableGroupResult
 from oncelog.protocol.messages.describe_groups import DescribedGroup
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from oncelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from oncelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from oncelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
@@ -188,6 +191,36 @@ class GroupService:
         """OffsetFetch of one group; topics by name. An empty group id is one like any other."""
         shard = self.shell.shard(self.shell.partition_for(request.group_id))
         return shard.fetch_offsets(request, require_stable)
+
+    async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+        """OffsetDelete of partitions that exist."""
+        response: OffsetDeleteResponse = await self.shell.request(
+            self._home(request.group_id), lambda shard, token: shard.delete_offsets(request, token)
+        )
+        return response
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> list[DeletableGroupResult]:
+        """DeleteGroups; never raises. An empty group id is one like any other."""
+        homes: dict[int, list[str]] = {}
+        results: list[DeletableGroupResult] = []
+        for group_id in group_ids:
+            try:
+                homes.setdefault(self.shell.partition_for(group_id), []).append(group_id)
+            except ProtocolError as error:
+                results.append(DeletableGroupResult(group_id=group_id, error_code=operation_error(error)))
+        for home, names in homes.items():
+            results += await self._delete_at(home, names)
+        return results
+
+    async def _delete_at(self, home: int, group_ids: list[str]) -> list[DeletableGroupResult]:
+        try:
+            results: list[DeletableGroupResult] = await self.shell.request(
+                home, lambda shard, token: shard.delete_groups(group_ids, token)
+            )
+        except ProtocolError as error:
+            code = operation_error(error)
+            return [DeletableGroupResult(group_id=group_id, error_code=code) for group_id in group_ids]
+        return results
 
     def transaction_completed(self, partition: int, producer_id: int, producer_epoch: int, commit: bool) -> None:
         """A marker was appended to a partition of `__consumer_offsets`; a coordinator still loading reads it there."""

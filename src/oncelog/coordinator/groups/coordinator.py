@@ -6,14 +6,14 @@ the records, replays them here and delivers the replies (`coordinator.effects`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
-from oncelog.coordinator.groups import commits, expiry, membership, queries, rebalance
+from oncelog.coordinator.groups import commits, deletion, expiry, membership, queries, rebalance
 from oncelog.coordinator.groups.config import GroupConfig
 from oncelog.coordinator.groups.group import Group
 from oncelog.coordinator.groups.offsets import OffsetStore
@@ -28,6 +28,7 @@ from oncelog.protocol.messages.leave_group import LeaveGroupRequest
 from oncelog.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
 from oncelog.protocol.messages.offset_commit import OffsetCommitRequest
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
+from oncelog.protocol.messages.offset_delete import OffsetDeleteRequest
 from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from oncelog.protocol.messages.sync_group import SyncGroupRequest
 from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
@@ -106,6 +107,22 @@ class GroupCoordinator:
     def delete_topic_offsets(self, topic: str, topic_id: UUID) -> Effects:
         """Forgets the offsets of a topic that was deleted."""
         return Effects(list(expiry.of_deleted_topic(self.offsets, topic, topic_id)))
+
+    # -- deleting -----------------------------------------------------------------------------------------------
+
+    def delete_groups(self, group_ids: Iterable[str], token: Any) -> Effects:
+        """DeleteGroups, as far as they live here; the reply is a list of results."""
+        effects = Effects()
+        results = deletion.delete_groups(self._registry, self.offsets, group_ids, effects)
+        effects.replies.append(Reply(token, results))
+        return effects
+
+    def delete_offsets(self, request: OffsetDeleteRequest, token: Any) -> Effects:
+        """OffsetDelete of partitions that exist; ProtocolError when all of it is refused."""
+        effects = Effects()
+        response = deletion.delete_offsets(self._registry, self.offsets, request, effects)
+        effects.replies.append(Reply(token, response))
+        return effects
 
     # -- looking in ---------------------------------------------------------------------------------------------
 

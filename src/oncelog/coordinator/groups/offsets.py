@@ -34,6 +34,10 @@ class OffsetStore:
         """What a producer's open transaction would make the group's offsets."""
         return self._pending.get(producer_id, {}).get(group_id, {})
 
+    def has(self, group_id: str, partition: TopicPartition) -> bool:
+        """Whether the group has an offset for the partition, committed or pending."""
+        return partition in self.committed(group_id) or self.is_unstable(group_id, partition)
+
     def is_unstable(self, group_id: str, partition: TopicPartition) -> bool:
         """Whether an open transaction has an offset for the partition."""
         return partition in self._open.get(group_id, ())

@@ -1,0 +1,379 @@
+"""Members of classic groups: joining in two steps, rebalances, time-outs, limits, leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from oncelog.protocol.messages.list_groups import ListGroupsRequest
+from support.groups import (
+    MEMBER_ID_REQUIRED,
+    Member,
+    delete_groups,
+    describe,
+    finish,
+    join_request,
+    rebalance,
+    stable,
+    subscription,
+)
+from support.servers import Server
+from support.wire import Wire, code, settled, until
+
+SETTINGS = {"group.min.session.timeout.ms": "500", "group.max.size": "3"}
+MIN_SESSION_MS = 500
+REBALANCE_IN_PROGRESS = code("REBALANCE_IN_PROGRESS")
+UNKNOWN_MEMBER_ID = code("UNKNOWN_MEMBER_ID")
+ILLEGAL_GENERATION = code("ILLEGAL_GENERATION")
+INCONSISTENT = code("INCONSISTENT_GROUP_PROTOCOL")
+
+
+@pytest.fixture
+def wire(module_server: Server) -> Iterator[Wire]:
+    """A connection to a server with short sessions and small groups."""
+    with Wire(module_server.bootstrap) as connection:
+        yield connection
+
+
+def state(wire: Wire, group: str) -> str:
+    found: str = describe(wire, group).group_state
+    return found
+
+
+def until_state(wire: Wire, group: str, wanted: str) -> None:
+    until(lambda: state(wire, group), lambda found: found == wanted, f"{group} is {wanted}")
+
+
+# -- JoinGroup -------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_joins_in_two_steps_and_is_given_what_the_leader_assigns(wire: Wire, name: str) -> None:
+    wire.find_coordinator(name, 0)
+    first = settled(lambda: wire.call(join_request(name)))
+    assert first.error_code == MEMBER_ID_REQUIRED
+    assert first.member_id.startswith("wire-")
+    assert (first.generation_id, first.leader) == (-1, "")
+    answer = wire.call(join_request(name, first.member_id))
+    assert (answer.error_code, answer.generation_id, answer.protocol_type, answer.protocol_name) == (
+        0,
+        1,
+        "consumer",
+        "range",
+    )
+    assert answer.leader == answer.member_id == first.member_id
+    assert [(each.member_id, each.metadata) for each in answer.members] == [(first.member_id, subscription("t"))]
+    assert not answer.skip_assignment
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_before_version_4_one_step_is_enough(wire: Wire, name: str, version: int) -> None:
+    wire.find_coordinator(name, 0)
+    options = {} if version else {"rebalance_timeout_ms": -1}
+    answer = settled(lambda: wire.call(join_request(name, **options), version))
+    assert (answer.error_code, answer.generation_id) == (0, 1)
+
+
+def test_a_member_id_that_nobody_was_given_is_unknown(wire: Wire, name: str) -> None:
+    wire.find_coordinator(name, 0)
+    assert settled(lambda: wire.call(join_request(name, "made-up"))).error_code == UNKNOWN_MEMBER_ID
+
+
+def test_a_pending_member_id_is_waited_for_until_it_expires(wire: Wire, module_server: Server, name: str) -> None:
+    (only,) = stable(module_server.bootstrap, name)
+    pending = wire.call(join_request(name, session_timeout_ms=MIN_SESSION_MS)).member_id
+    answer = only.join()  # the join phase ends when the id is forgotten
+    assert (answer.error_code, [each.member_id for each in answer.members]) == (0, [only.member_id])
+    assert wire.call(join_request(name, pending)).error_code == UNKNOWN_MEMBER_ID
+
+
+def test_a_pending_member_may_leave(wire: Wire, module_server: Server, name: str) -> None:
+    (only,) = stable(module_server.bootstrap, name)
+    pending = wire.call(join_request(name)).member_id
+    only.ask_to_join()
+    leave = LeaveGroupRequest(group_id=name, members=[MemberIdentity(member_id=pending)])
+    assert wire.call(leave).members[0].error_code == 0
+    assert only.take().error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("session_ms", "refused"),
+    [(MIN_SESSION_MS - 1, True), (MIN_SESSION_MS, False), (1_800_000, False), (1_800_001, True)],
+)
+def test_session_time_outs_have_bounds(wire: Wire, name: str, session_ms: int, refused: bool) -> None:
+    wire.find_coordinator(name, 0)
+    answer = settled(lambda: wire.call(join_request(name, session_timeout_ms=session_ms)))
+    assert answer.error_code == (code("INVALID_SESSION_TIMEOUT") if refused else MEMBER_ID_REQUIRED)
+
+
+def test_a_group_needs_an_id_and_a_protocol(wire: Wire, name: str) -> None:
+    wire.find_coordinator(name, 0)
+    assert wire.call(join_request("")).error_code == code("INVALID_GROUP_ID")
+    assert wire.call(join_request(name, protocols={})).error_code == INCONSISTENT
+    assert wire.call(join_request(name, protocol_type="")).error_code == INCONSISTENT
+
+
+def test_what_no_other_member_speaks_is_refused(wire: Wire, module_server: Server, name: str) -> None:
+    protocols = {"range": b"r", "roundrobin": b"rr"}
+    (only,) = stable(module_server.bootstrap, name, protocols=protocols)
+    refused = [{"protocols": {"sticky": b"s"}}, {"protocols": protocols, "protocol_type": "connect"}]
+    for each in refused:
+        assert wire.call(join_request(name, **each)).error_code == INCONSISTENT
+    assert only.heartbeat() == 0
+    other = Member(module_server.bootstrap, name, protocols={"sticky": b"s", "roundrobin": b"2"})
+    other.ask_to_join()
+    until(only.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "rebalance")
+    only.ask_to_join()
+    for each_member in (only, other):
+        assert each_member.take().protocol_name == "roundrobin"
+    leader = only if only.leads else other
+    assert {each.metadata for each in leader.joined.members} == {b"rr", b"2"}
+
+
+def test_a_full_group_takes_nobody(wire: Wire, module_server: Server, name: str) -> None:
+    stable(module_server.bootstrap, name, 3)
+    answer = wire.call(join_request(name))
+    assert (answer.error_code, answer.member_id) == (code("GROUP_MAX_SIZE_REACHED"), "")
+    assert state(wire, name) == "Stable"
+
+
+# -- rebalances ------------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_that_joins_again_unchanged_makes_no_rebalance(module_server: Server, name: str) -> None:
+    leader, follower = stable(module_server.bootstrap, name, 2)
+    generation = leader.generation
+    again = follower.join()
+    assert (again.error_code, again.generation_id, again.leader, again.members) == (0, generation, leader.member_id, [])
+    assert follower.sync().assignment == follower.member_id.encode()
+    assert leader.heartbeat() == follower.heartbeat() == 0
+
+
+@pytest.mark.parametrize("who", ["leader", "follower that changed"])
+def test_the_leader_or_a_changed_follower_makes_one(module_server: Server, name: str, who: str) -> None:
+    leader, follower = stable(module_server.bootstrap, name, 2)
+    generation = leader.generation
+    first, second = (leader, follower) if who == "leader" else (follower, leader)
+    first.ask_to_join(**({} if who == "leader" else {"protocols": {"range": subscription("other")}}))
+    until(second.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "the rebalance is told")
+    second.ask_to_join()
+    answers = [first.take(), second.take()]
+    assert [(each.error_code, each.generation_id) for each in answers] == [(0, generation + 1)] * 2
+
+
+def test_the_assignment_waits_for_the_leader_and_old_ones_are_gone(
+    wire: Wire, module_server: Server, name: str
+) -> None:
+    members = stable(module_server.bootstrap, name, 2)
+    for each in members:
+        each.ask_to_join(protocols={"range": subscription("other")})
+    for each in members:
+        assert not each.take().error_code
+    leader, follower = sorted(members, key=lambda each: not each.leads)
+    assert state(wire, name) == "CompletingRebalance"
+    assert leader.heartbeat() == follower.heartbeat() == 0  # a heartbeat does not hurry those who wait
+    follower.ask_to_sync()
+    assert leader.sync({follower.member_id: b"new"}).assignment == b""
+    assert follower.take().assignment == b"new"
+    assert follower.sync().assignment == b"new"  # it may ask again
+
+
+def test_who_joins_while_the_assignment_is_made_sends_all_back(module_server: Server, name: str) -> None:
+    members = stable(module_server.bootstrap, name, 2)
+    for each in members:
+        each.ask_to_join(protocols={"range": subscription("other")})
+    for each in members:
+        assert not each.take().error_code
+    leader, follower = sorted(members, key=lambda each: not each.leads)
+    follower.ask_to_sync()
+    new = Member(module_server.bootstrap, name)
+    new.ask_to_join()
+    assert follower.take().error_code == REBALANCE_IN_PROGRESS
+    assert leader.sync({}).error_code == REBALANCE_IN_PROGRESS
+    assert leader.heartbeat() == REBALANCE_IN_PROGRESS
+    for each in (leader, follower):
+        each.ask_to_join()
+    joined = [each.take() for each in (leader, follower, new)]
+    assert {each.error_code for each in joined} == {0}
+    finish(sorted((leader, follower, new), key=lambda each: not each.leads))
+
+
+def test_who_does_not_join_again_in_time_is_out(wire: Wire, module_server: Server, name: str) -> None:
+    """The rebalance time-out of the group is the longest of its members'."""
+    leader, follower = stable(module_server.bootstrap, name, 2, rebalance_timeout_ms=1000)
+    again = leader.join()
+    assert (again.error_code, [each.member_id for each in again.members]) == (0, [leader.member_id])
+    assert follower.heartbeat() == UNKNOWN_MEMBER_ID
+    finish([leader])
+    assert state(wire, name) == "Stable"
+
+
+def test_who_does_not_ask_for_the_assignment_in_time_is_out(wire: Wire, module_server: Server, name: str) -> None:
+    """KAFKA-12907: after the rebalance time-out the generation goes on without those who never sent SyncGroup."""
+    members = stable(module_server.bootstrap, name, 2, rebalance_timeout_ms=1000)
+    for each in members:
+        each.ask_to_join(protocols={"range": subscription("other")})
+    for each in members:
+        assert not each.take().error_code
+    leader, follower = sorted(members, key=lambda each: not each.leads)
+    follower.ask_to_sync()  # it waits, the leader is silent
+    assert follower.take().error_code == REBALANCE_IN_PROGRESS
+    again = follower.join()
+    assert (again.leader, [each.member_id for each in again.members]) == (follower.member_id, [follower.member_id])
+    assert leader.heartbeat() == UNKNOWN_MEMBER_ID
+    finish([follower])
+
+
+def test_a_silent_member_is_out_after_its_session(wire: Wire, module_server: Server, name: str) -> None:
+    leader, follower = stable(module_server.bootstrap, name, 2)
+    follower.ask_to_join(session_timeout_ms=MIN_SESSION_MS, protocols={"range": subscription("other")})
+    until(leader.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "rebalance")
+    leader.ask_to_join()
+    for each in (leader, follower):
+        assert not each.take().error_code
+    finish(sorted((leader, follower), key=lambda each: not each.leads))
+    until(leader.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "the silent member is out")
+    assert follower.heartbeat() == UNKNOWN_MEMBER_ID
+    assert len(leader.join().members) == 1
+
+
+# -- SyncGroup and Heartbeat -----------------------------------------------------------------------------------------
+
+
+def test_strangers_and_former_generations_are_told(wire: Wire, module_server: Server, name: str) -> None:
+    (only,) = stable(module_server.bootstrap, name)
+    assert only.heartbeat(generation_id=0) == ILLEGAL_GENERATION
+    assert only.heartbeat(generation_id=2) == ILLEGAL_GENERATION
+    assert only.heartbeat(member_id="stranger") == UNKNOWN_MEMBER_ID
+    assert only.heartbeat(group_id=f"{name}-none") == UNKNOWN_MEMBER_ID
+    assert only.heartbeat(group_instance_id="nobody") == UNKNOWN_MEMBER_ID
+    assert only.sync(generation_id=0).error_code == ILLEGAL_GENERATION
+    assert only.sync(member_id="stranger").error_code == UNKNOWN_MEMBER_ID
+    assert only.sync(group_id=f"{name}-none").error_code == UNKNOWN_MEMBER_ID
+    assert only.heartbeat() == 0
+
+
+def test_sync_names_the_protocol(module_server: Server, name: str) -> None:
+    (only,) = stable(module_server.bootstrap, name)
+    assert only.sync(protocol_name="sticky").error_code == INCONSISTENT
+    assert only.sync(protocol_type="connect").error_code == INCONSISTENT
+    assert only.sync(protocol_name=None).error_code == INCONSISTENT
+    answer = only.sync()
+    assert (answer.protocol_type, answer.protocol_name, answer.assignment) == (
+        "consumer",
+        "range",
+        only.member_id.encode(),
+    )
+
+
+def test_a_cooperative_member_keeps_what_it_owned(module_server: Server, name: str) -> None:
+    """KIP-429 is the members' business: what they say they own reaches the leader as it is."""
+    owned = subscription("t", owned=b"what I own")
+    members = stable(module_server.bootstrap, name, 2, protocols={"cooperative-sticky": subscription("t")})
+    rebalance(members, protocols={"cooperative-sticky": owned})
+    leader = next(each for each in members if each.leads)
+    assert [each.metadata for each in leader.joined.members] == [owned, owned]
+
+
+# -- LeaveGroup ------------------------------------------------------------------------------------------------------
+
+
+def test_several_leave_at_once_each_with_its_own_error(wire: Wire, module_server: Server, name: str) -> None:
+    members = stable(module_server.bootstrap, name, 3)
+    leaving = [MemberIdentity(member_id=each.member_id, reason="the test says so") for each in members[1:]]
+    request = LeaveGroupRequest(group_id=name, members=[*leaving, MemberIdentity(member_id="stranger")])
+    answer = wire.call(request)
+    assert answer.error_code == 0
+    assert [(each.member_id, each.error_code) for each in answer.members] == [
+        (members[1].member_id, 0),
+        (members[2].member_id, 0),
+        ("stranger", UNKNOWN_MEMBER_ID),
+    ]
+    assert members[0].heartbeat() == REBALANCE_IN_PROGRESS
+    assert len(members[0].join().members) == 1
+    finish(members[:1])
+
+
+def test_before_version_3_the_error_is_the_answers(wire: Wire, module_server: Server, name: str) -> None:
+    (only,) = stable(module_server.bootstrap, name)
+    stranger = LeaveGroupRequest(group_id=name, member_id="stranger")
+    assert wire.call(stranger, 2).error_code == UNKNOWN_MEMBER_ID
+    assert wire.call(LeaveGroupRequest(group_id=name, member_id=only.member_id), 2).error_code == 0
+    assert state(wire, name) == "Empty"
+
+
+def test_who_leaves_while_others_join_ends_the_waiting(module_server: Server, name: str) -> None:
+    leader, follower = stable(module_server.bootstrap, name, 2)
+    leader.ask_to_join()
+    until(follower.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "rebalance")
+    assert follower.leave().members[0].error_code == 0
+    assert len(leader.take().members) == 1
+
+
+# -- looking in ------------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_listed_by_state_and_type(wire: Wire, module_server: Server, name: str) -> None:
+    (only,) = stable(module_server.bootstrap, name)
+
+    def listed(**filters: list[str]) -> list[tuple[str, str, str]]:
+        answer = settled(lambda: wire.call(ListGroupsRequest(**filters)))
+        return [
+            (each.group_state, each.group_type.lower(), each.protocol_type)
+            for each in answer.groups
+            if each.group_id == name
+        ]
+
+    row = ("Stable", "classic", "consumer")
+    assert listed() == listed(states_filter=["Stable"]) == listed(types_filter=["classic"]) == [row]
+    assert listed(states_filter=["stable", "Empty"], types_filter=["Classic", "consumer"]) == [row]
+    assert listed(states_filter=["Empty"]) == listed(types_filter=["share"]) == listed(states_filter=["Odd"]) == []
+    only.leave()
+    assert listed(states_filter=["Empty"]) == [("Empty", "classic", "consumer")]
+
+
+@pytest.mark.parametrize("version", [0, 5, 6])
+def test_a_group_that_is_not_there_is_dead(wire: Wire, name: str, version: int) -> None:
+    wire.find_coordinator(name, 0)
+    found = describe(wire, name, version=version)
+    assert (found.error_code, found.group_state, found.members) == (
+        code("GROUP_ID_NOT_FOUND") if version >= 6 else 0,
+        "Dead",
+        [],
+    )
+    assert found.error_message == (f"Group {name} not found." if version >= 6 else None)
+
+
+def test_a_group_is_described_with_what_members_said_and_were_given(
+    wire: Wire, module_server: Server, name: str
+) -> None:
+    (only,) = stable(module_server.bootstrap, name)
+    found = describe(wire, name, include_authorized_operations=True)
+    assert (found.group_state, found.protocol_type, found.protocol_data) == ("Stable", "consumer", "range")
+    (member,) = found.members
+    assert (member.member_id, member.client_id, member.client_host) == (only.member_id, "member", "/127.0.0.1")
+    assert (member.member_metadata, member.member_assignment) == (subscription("t"), only.member_id.encode())
+    operations = {bit for bit in range(32) if found.authorized_operations >> bit & 1}
+    assert operations == {3, 6, 8, 10, 11}
+    assert describe(wire, name).authorized_operations == -(2**31)
+
+
+# -- DeleteGroups ----------------------------------------------------------------------------------------------------
+
+
+def test_only_groups_without_members_are_deleted(wire: Wire, module_server: Server, name: str) -> None:
+    (only,) = stable(module_server.bootstrap, name)
+    missing = f"{name}-none"
+    assert delete_groups(wire, name, missing, name) == {
+        name: code("NON_EMPTY_GROUP"),
+        missing: code("GROUP_ID_NOT_FOUND"),
+    }
+    assert only.heartbeat() == 0
+    only.leave()
+    assert delete_groups(wire, name) == {name: 0}
+    assert state(wire, name) == "Dead"
+    assert delete_groups(wire, name) == {name: code("GROUP_ID_NOT_FOUND")}
+    assert only.heartbeat() == UNKNOWN_MEMBER_ID
+    (again,) = stable(module_server.bootstrap, name)
+    assert again.generation == 1
