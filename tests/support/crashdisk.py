@@ -77,6 +77,12 @@ class CrashDisk:
     def size(self, path: str) -> int | None:
         return len(self.files[path].data) if path in self.files else None
 
+    def absolute(self, path: str) -> str:
+        return f"/{path}"
+
+    def space(self, path: str) -> tuple[int, int]:
+        return 1 << 40, 1 << 39
+
     def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
         self.step(path)
         self._check_folder(path)

@@ -23,6 +23,7 @@ from oncelog.broker.data_directory import DataDirectory
 from oncelog.broker.dispatch import Dispatcher
 from oncelog.broker.fetch_sessions import FetchSessions
 from oncelog.broker.groups import GroupService
+from oncelog.broker.log_directories import LogDirectories
 from oncelog.broker.partitions import Partitions
 from oncelog.broker.topic_config import effective, log_config
 from oncelog.broker.transactions import TransactionService
@@ -65,7 +66,7 @@ class Broker:
         self.metadata = Topics(tree)
         self.features = Features(tree, SUPPORTED_FEATURES)
         self.administration = Administration(self)
-        self.directory = DataDirectory(disk, config.log_dirs[0], config.node_id, self.log)
+        self.directories = LogDirectories(disk, config.log_dirs, config.node_id, self.log, self._on_disk_failure)
         self.cleaner = LogCleaner(self)
         self.partitions: Partitions
         self.transactions: TransactionService
@@ -77,6 +78,8 @@ class Broker:
         self._server: Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._creating: dict[str, asyncio.Task[TopicInfo]] = {}
+        self.failed: asyncio.Future[str]
+        """Done, with the reason, when the broker cannot go on: it has to be stopped then."""
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -99,16 +102,14 @@ class Broker:
     async def start(self) -> None:
         """Reads metadata, opens the data directory and accepts requests; coordinators load in the background."""
         self.loop = asyncio.get_running_loop()
+        self.failed = self.loop.create_future()
         await self.offload(self._load_metadata)
-        self.directory.open(self.cluster_id)
+        self.directories.open(self.cluster_id, self._new_topic_id)
+        self.directories.locate(self.metadata)
         self.partitions = Partitions(
             topics=self.metadata,
             node_id=self.node_id,
-            disk=self.disk,
-            directory=self.directory.path,
-            recovery_points=self.directory.recovery_points(),
-            start_offsets=self.directory.start_offsets(),
-            clean=self.directory.clean,
+            directories=self.directories,
             log_config=lambda topic: log_config(self.config, topic.configs),
             min_insync_replicas=lambda topic: int(effective(self.config, topic.configs, "min.insync.replicas")),
             now_ms=self.now_ms,
@@ -143,8 +144,12 @@ class Broker:
         self.groups.close()
         clean = self.partitions.close()
         self.checkpoint()
-        if clean:
-            self.directory.mark_clean()
+        for directory in clean:
+            if directory.online:
+                try:
+                    directory.mark_clean()
+                except OSError as error:
+                    self.log.error("cannot mark %s as closed: %s", directory.path, error)
 
     def spawn(self, work: Any, name: str) -> None:
         """Runs a coroutine until it is done or the broker stops; a failure is logged."""
@@ -178,11 +183,27 @@ class Broker:
 
     def checkpoint(self) -> None:
         """Writes down how far each log is safe, begins and is committed."""
-        self.directory.checkpoint(
-            recovery_points=self.partitions.recovery_points(),
-            start_offsets=self.partitions.start_offsets(),
-            high_watermarks=self.partitions.high_watermarks(),
-        )
+        for directory in self.directories.online:
+            try:
+                self.partitions.checkpoint(directory)
+            except OSError as error:
+                self.log.error("cannot write the checkpoints of %s: %s", directory.path, error)
+
+    # -- failure of a disk ------------------------------------------------------------------------------------------
+
+    def _on_disk_failure(self, directory: DataDirectory, error: OSError) -> None:
+        """A log directory is offline; called in the middle of whatever failed, perhaps in a worker thread."""
+        self.loop.call_soon_threadsafe(self._take_offline, directory, error)
+
+    def _take_offline(self, directory: DataDirectory, error: OSError) -> None:
+        """Its partitions have no leader from now on, its coordinators resign; with none left the broker has to end."""
+        self.log.error("log directory %s has failed and is offline: %s", directory.path, error)
+        for topic, partition in self.partitions.fail(directory):
+            if topic in INTERNAL_TOPICS:
+                self._service_of(topic).shell.resign(partition)
+        if not self.directories.online and not self.failed.done():
+            paths = ", ".join(each.path for each in self.directories)
+            self.failed.set_result(f"all log directories have failed: {paths}: {error}")
 
     async def update_features(self, changes: Sequence[Change], *, validate_only: bool) -> None:
         """Changes levels of features, all or none; INVALID_UPDATE_VERSION, REQUEST_TIMED_OUT."""
@@ -269,8 +290,11 @@ class Broker:
         self.cleaner.forget(topic.name)
         self.groups.topic_deleted(topic.name, topic.topic_id)
         self.log.info("deleted topic %s", topic.name)
-        for folder in doomed:
-            await self.offload(self.disk.remove_tree, folder)
+        for disk, folder in doomed:
+            try:
+                await self.offload(disk.remove_tree, folder)
+            except OSError as error:
+                self.log.error("cannot remove %s: %s", folder, error)
 
     def _new_topic_id(self) -> UUID:
         topic_id = UUID(int=self.rng.getrandbits(128), version=4)

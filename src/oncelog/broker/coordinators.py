@@ -81,6 +81,7 @@ class CoordinatorShell(Generic[S]):
         self._decode_record = decode_record
         self._shards: dict[int, S] = {}
         self._timers: dict[int, tuple[int, asyncio.TimerHandle]] = {}
+        self._waiting: dict[int, set[asyncio.Future[Any]]] = {}
 
     # -- which shard ------------------------------------------------------------------------------------------------
 
@@ -120,8 +121,12 @@ class CoordinatorShell(Generic[S]):
         verification (`Log.start_verification`). Raises ProtocolError when the
         records cannot be appended; the coordinator's state is then as before.
         """
+        shard = self.shard(partition)
         token: asyncio.Future[Any] = self.broker.loop.create_future()
-        self.apply(partition, operation(self.shard(partition), token), producer=producer, guard=guard)
+        waiting = self._waiting.setdefault(partition, set())
+        waiting.add(token)
+        token.add_done_callback(waiting.discard)
+        self.apply(partition, operation(shard, token), producer=producer, guard=guard)
         return await token
 
     def apply(
@@ -147,7 +152,7 @@ class CoordinatorShell(Generic[S]):
             shard = self._shards[partition]
             for record in effects.records:
                 _replay(shard, record, producer)
-            replica.when_committed(last_offset, lambda: self._deliver(effects))
+            replica.when_committed(last_offset, lambda: self._committed(replica, effects))
         else:
             self._deliver(effects)
         self._arm(partition)
@@ -177,6 +182,10 @@ class CoordinatorShell(Generic[S]):
         )
         result = replica.append(memoryview(batch), now_ms=now_ms, origin=Origin.COORDINATOR, guard=guard)
         return result.last_offset
+
+    def _committed(self, replica: Replica, effects: Effects) -> None:
+        if not replica.offline:
+            self._deliver(effects)
 
     def _deliver(self, effects: Effects) -> None:
         for reply in effects.replies:
@@ -259,6 +268,15 @@ class CoordinatorShell(Generic[S]):
             decoded = self._decode_record(record.key, record.value)
             if decoded is not None:
                 _replay(shard, decoded, producer)
+
+    def resign(self, partition: int) -> None:
+        """Gives up a partition whose log is gone: whoever waits for its coordinator is told NOT_COORDINATOR."""
+        self._shards.pop(partition, None)
+        self._arm(partition)
+        error = ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is offline")
+        for token in self._waiting.pop(partition, set()).copy():
+            if not token.done():
+                token.set_exception(error)
 
     def close(self) -> None:
         """Stops the timers; nothing is appended any more."""

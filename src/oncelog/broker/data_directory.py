@@ -1,12 +1,22 @@
-"""A broker's data directory: identity, checkpoints and the clean-shutdown mark, in Kafka's files."""
+"""One of a broker's log directories: identity, checkpoints and the clean-shutdown mark, in Kafka's files."""
 
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Callable
+from uuid import UUID
 
-from oncelog.broker.partitions import DELETE_SUFFIX
-from oncelog.log.checkpoint import CorruptCheckpointError, read_offset_checkpoint, write_offset_checkpoint
+from oncelog.cluster.metadata import parse_topic_id, topic_id_text
+from oncelog.log.checkpoint import (
+    PARTITION_METADATA,
+    CorruptCheckpointError,
+    decode_partition_metadata,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
 from oncelog.log.disk import Disk, read_if_exists
+from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 META_PROPERTIES = "meta.properties"
@@ -14,75 +24,168 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+
+VERSIONS = ("0", "1")
+"""Of `meta.properties`, as Kafka has had them: with ZooKeeper, and since."""
+FORMAT_KEY = "oncelog.format"
+FORMAT = 1
+"""Raised when an older oncelog could not read what this one writes; Kafka passes the key over."""
+
+_FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
+_METADATA_TOPIC = "__cluster_metadata"
 
 Offsets = dict[tuple[str, int], int]
 
 
 class DataDirectory:
-    """One entry of `log.dirs`."""
+    """One entry of `log.dirs`. Everything that it holds is read and written through `disk`."""
 
-    def __init__(self, disk: Disk, path: str, node_id: int, logger: logging.Logger) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        node_id: int,
+        logger: logging.Logger,
+        on_failure: Callable[[DataDirectory, OSError], None],
+    ) -> None:
+        """`on_failure` is called once, when the directory goes offline; maybe in a worker thread."""
         self.path = path
-        self._logger = logger
+        self.disk = GuardedDisk(disk, path, lambda error: on_failure(self, error))
+        self.directory_id: UUID | None = None
+        """What it is called in Kafka's metadata (KIP-858)."""
         self.clean = False
-        self._disk = disk
+        """The broker before this one closed every log in it."""
+        self.found: set[tuple[str, int]] = set()
+        """The partitions whose folders were here at the start."""
+        self.recovery_points: Offsets = {}
+        """(topic, partition) -> offset up to which the log was flushed when the broker started."""
+        self.start_offsets: Offsets = {}
+        """(topic, partition) -> first offset that was not deleted when the broker started."""
         self._node_id = node_id
+        self._logger = logger
 
-    def open(self, cluster_id: str) -> None:
+    def __repr__(self) -> str:
+        return f"DataDirectory({self.path})"
+
+    @property
+    def online(self) -> bool:
+        """Whether it may be used: nothing in it has failed."""
+        return self.disk.failure is None
+
+    @property
+    def absolute_path(self) -> str:
+        """As Kafka's tools know it."""
+        return self.disk.absolute(self.path)
+
+    def identity(self) -> dict[str, str]:
+        """What `meta.properties` says, nothing where there is none; OSError."""
+        data = read_if_exists(self.disk, self._file(META_PROPERTIES))
+        lines = [] if data is None else data.decode(errors="replace").splitlines()
+        pairs = (line.partition("=") for line in lines if "=" in line and not line.startswith("#"))
+        return {key.strip(): value.strip().replace("\\", "") for key, _, value in pairs}
+
+    def open(self, cluster_id: str, new_directory_id: Callable[[], UUID]) -> None:
         """Checks whose directory it is, and takes the clean-shutdown mark away until the next clean stop.
 
-        Topics whose deletion was interrupted are removed for good.
-        INCONSISTENT_CLUSTER_ID when it belongs to another cluster or broker.
+        Topics whose deletion was interrupted are removed for good. Raises OSError, with which it is offline, and
+        INCONSISTENT_CLUSTER_ID when it belongs to another cluster, broker or version.
         """
-        self._disk.mkdir(self.path)
-        self._check_identity(cluster_id)
+        self.disk.mkdir(self.path)
+        self._identify(cluster_id, new_directory_id)
         mark = self._file(CLEAN_SHUTDOWN)
-        self.clean = self._disk.exists(mark)
+        self.clean = self.disk.exists(mark)
         if self.clean:
-            self._disk.remove(mark)
-        for name in self._disk.listdir(self.path):
+            self.disk.remove(mark)
+        for name in self.disk.listdir(self.path):
             if name.endswith(DELETE_SUFFIX):
-                self._disk.remove_tree(self._file(name))
+                self.disk.remove_tree(self._file(name))
+            elif (folder := _FOLDER.fullmatch(name)) and folder["topic"] != _METADATA_TOPIC:
+                self.found.add((folder["topic"], int(folder["partition"])))
+        self.recovery_points = self._read(RECOVERY_POINTS)
+        self.start_offsets = self._read(START_OFFSETS)
 
-    def _check_identity(self, cluster_id: str) -> None:
+    def _identify(self, cluster_id: str, new_directory_id: Callable[[], UUID]) -> None:
+        found = self.identity()
+        own = {"cluster.id": cluster_id, "node.id": str(self._node_id)}
+        if found:
+            self._check_identity(found, own)
+        known = found.get("directory.id")
+        self.directory_id = parse_topic_id(known) if known else new_directory_id()
+        wanted = {
+            "version": "1", **own, "directory.id": topic_id_text(self.directory_id), FORMAT_KEY: str(FORMAT)
+        }  # fmt: skip
+        if found != wanted:
+            lines = "".join(f"{key}={value}\n" for key, value in wanted.items())
+            self.disk.atomic_write(self._file(META_PROPERTIES), lines.encode(), sync=True)
+
+    def _check_identity(self, found: dict[str, str], own: dict[str, str]) -> None:
         path = self._file(META_PROPERTIES)
-        wanted = {"version": "1", "cluster.id": cluster_id, "node.id": str(self._node_id)}
-        data = read_if_exists(self._disk, path)
-        if data is None:
-            self._disk.atomic_write(path, "".join(f"{k}={v}\n" for k, v in wanted.items()).encode(), sync=True)
-            return
-        lines = data.decode().splitlines()
-        found = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-        for key in ("cluster.id", "node.id"):
-            if found.get(key) != wanted[key]:
-                message = f"{path} says {key}={found.get(key)}, this broker has {wanted[key]}"
-                raise ProtocolError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)
-
-    def recovery_points(self) -> Offsets:
-        """(topic, partition) -> offset up to which the log was flushed."""
-        return self._read(RECOVERY_POINTS)
-
-    def start_offsets(self) -> Offsets:
-        """(topic, partition) -> first offset that was not deleted."""
-        return self._read(START_OFFSETS)
+        version, mark = found.get("version", "0"), found.get(FORMAT_KEY, "1")
+        if version not in VERSIONS:
+            raise _foreign(f"{path} has version {version}, this oncelog knows {', '.join(VERSIONS)}")
+        if not mark.isdecimal() or int(mark) > FORMAT:
+            raise _foreign(
+                f"{path} was written by a newer oncelog (format {mark}, this one reads up to {FORMAT}): start that "
+                "version, or use another directory"
+            )
+        found = {"node.id": found.get("broker.id", own["node.id"]), "cluster.id": own["cluster.id"], **found}
+        if found["cluster.id"] != own["cluster.id"]:
+            raise _foreign(
+                f"{path} says cluster.id={found['cluster.id']}, this broker's metadata has {own['cluster.id']}: the "
+                "directory belongs to another cluster; use another directory, or the metadata that belongs to it"
+            )
+        if found["node.id"] != own["node.id"]:
+            raise _foreign(
+                f"{path} says node.id={found['node.id']}, this broker has {own['node.id']}: set node.id to "
+                f"{found['node.id']}, or use another directory"
+            )
 
     def _read(self, name: str) -> Offsets:
         """A damaged checkpoint costs a longer recovery, and no more: it is not worth a broker that does not start."""
         try:
-            return read_offset_checkpoint(self._disk, self._file(name))
+            return read_offset_checkpoint(self.disk, self._file(name))
         except CorruptCheckpointError as error:
             self._logger.warning("%s is not used: %s", self._file(name), error)
             return {}
 
+    # -- partitions -------------------------------------------------------------------------------------------------
+
+    def folder(self, topic: str, partition: int) -> str:
+        """Where a partition's log lies."""
+        return self._file(f"{topic}-{partition}")
+
+    def topic_id(self, topic: str, partition: int) -> UUID | None:
+        """Which topic a partition's folder belongs to, None where it does not say; OSError."""
+        path = f"{self.folder(topic, partition)}/{PARTITION_METADATA}"
+        data = read_if_exists(self.disk, path)
+        if data is None:
+            return None
+        try:
+            return decode_partition_metadata(data)
+        except CorruptCheckpointError as error:
+            self._logger.warning("%s: %s", path, error)
+            return None
+
+    def forget_offsets(self, topic: str, partition: int) -> bool:
+        """Forgets what the checkpoints said of a log that is gone; whether they said anything."""
+        known = [offsets.pop((topic, partition), None) for offsets in (self.recovery_points, self.start_offsets)]
+        return any(known)
+
     def checkpoint(self, *, recovery_points: Offsets, start_offsets: Offsets, high_watermarks: Offsets) -> None:
         """Writes the three offset checkpoints."""
-        write_offset_checkpoint(self._disk, self._file(RECOVERY_POINTS), recovery_points)
-        write_offset_checkpoint(self._disk, self._file(START_OFFSETS), start_offsets)
-        write_offset_checkpoint(self._disk, self._file(HIGH_WATERMARKS), high_watermarks)
+        write_offset_checkpoint(self.disk, self._file(RECOVERY_POINTS), recovery_points)
+        write_offset_checkpoint(self.disk, self._file(START_OFFSETS), start_offsets)
+        write_offset_checkpoint(self.disk, self._file(HIGH_WATERMARKS), high_watermarks)
 
     def mark_clean(self) -> None:
         """Says that every log was closed in order, so that the next start need not recover."""
-        self._disk.atomic_write(self._file(CLEAN_SHUTDOWN), b'{"version":0,"brokerEpoch":-1}', sync=True)
+        self.disk.atomic_write(self._file(CLEAN_SHUTDOWN), b'{"version":0,"brokerEpoch":-1}', sync=True)
 
     def _file(self, name: str) -> str:
         return f"{self.path}/{name}"
+
+
+def _foreign(message: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)

@@ -36,23 +36,24 @@ async def _every(
         await asyncio.sleep(interval_ms / 1000)
         for replica in tuple(broker.partitions.opened()):
             try:
-                if not replica.log.closed:
+                if not (replica.log.closed or replica.offline):
                     await work(broker, replica)
             except (OSError, ProtocolError) as error:  # one partition's disk; the others go on
-                if not replica.log.closed:  # its topic was deleted meanwhile
+                if not (replica.log.closed or replica.offline):  # its topic was deleted meanwhile
                     broker.log.error("%r: %s", replica, error)
             await asyncio.sleep(0)
-        try:
-            after()
-        except OSError as error:
-            broker.log.error("%s", error)
+        after()
 
 
 async def _sync(broker: Broker, replica: Replica) -> None:
-    """The active segment is left to the operating system, as in Kafka: the others need not be read again."""
+    """The active segment is left to the operating system, as in Kafka: the others need not be read again.
+
+    A failed sync takes the log directory offline: a second one would succeed, and the data be gone.
+    """
     offset, paths = replica.log.pending_sync()
+    disk = broker.directories.disk_of(replica.log.directory)
     for path in paths:
-        await broker.offload(broker.disk.sync, path)
+        await broker.offload(disk.sync, path)
     if paths:
         replica.log.mark_synced(offset)
 

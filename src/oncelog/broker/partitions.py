@@ -9,19 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
+from oncelog.broker.data_directory import DELETE_SUFFIX, STRAY_SUFFIX, DataDirectory
+from oncelog.broker.log_directories import LogDirectories
 from oncelog.cluster.metadata import TopicInfo, Topics
 from oncelog.cluster.replica import Replica
-from oncelog.log.checkpoint import PARTITION_METADATA, CorruptCheckpointError, decode_partition_metadata
 from oncelog.log.config import LogConfig
-from oncelog.log.disk import Disk, read_if_exists
+from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.log import AppendResult, Log
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 CONSUMER_OFFSETS = "__consumer_offsets"
-DELETE_SUFFIX = "-delete"
-STRAY_SUFFIX = "-stray"
-_NAME_MAX = 200
-"""Characters of a topic's name that stay in the name of a folder that was set aside (255 are allowed in all)."""
 
 
 class Partitions:
@@ -32,25 +29,17 @@ class Partitions:
         *,
         topics: Topics,
         node_id: int,
-        disk: Disk,
-        directory: str,
-        recovery_points: dict[tuple[str, int], int],
-        start_offsets: dict[tuple[str, int], int],
-        clean: bool,
+        directories: LogDirectories,
         log_config: Callable[[TopicInfo], LogConfig],
         min_insync_replicas: Callable[[TopicInfo], int],
         now_ms: Callable[[], int],
         checkpoint: Callable[[], None],
         logger: logging.Logger,
     ) -> None:
-        """`clean`: the broker before this one closed every log. `checkpoint` writes down what the offsets are now."""
+        """`checkpoint` writes down what the offsets are now."""
         self._topics = topics
         self._node_id = node_id
-        self._disk = disk
-        self._directory = directory
-        self._recovery_points = recovery_points
-        self._start_offsets = start_offsets
-        self._clean = clean
+        self._directories = directories
         self._log_config = log_config
         self._min_insync_replicas = min_insync_replicas
         self._now_ms = now_ms
@@ -63,11 +52,18 @@ class Partitions:
         return len(self._replicas)
 
     def leads(self, topic: str, partition: int) -> bool:
-        """Whether this broker is the partition's leader."""
+        """Whether this broker is the partition's leader, and has its log: nobody leads what is offline."""
+        return self._is_ours(topic, partition) and not self.is_offline(topic, partition)
+
+    def _is_ours(self, topic: str, partition: int) -> bool:
         info = self._topics.topic(topic)
         if info is None or not 0 <= partition < info.partition_count:
             return False
         return info.partitions[partition].leader == self._node_id
+
+    def is_offline(self, topic: str, partition: int) -> bool:
+        """Whether the partition lies in a log directory that has failed."""
+        return self._directories.is_offline(topic, partition)
 
     def get(self, topic: str, partition: int) -> Replica | None:
         """The replica that this broker leads; opened now if it was not. None where there is none."""
@@ -77,10 +73,14 @@ class Partitions:
         return replica
 
     def find(self, topic: str, partition: int) -> Replica:
-        """As `get`; UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER instead of None."""
+        """As `get`; UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER or KAFKA_STORAGE_ERROR instead of None."""
         replica = self.get(topic, partition)
         if replica is not None:
             return replica
+        if self._is_ours(topic, partition):
+            raise ProtocolError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is in a log directory that is offline"
+            )
         info = self._topics.topic(topic)
         if info is None or not 0 <= partition < info.partition_count:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} does not exist")
@@ -93,18 +93,19 @@ class Partitions:
     def _open(self, topic: str, partition: int) -> Replica:
         info = self._topics.topic(topic)
         assert info is not None
-        renewed = not self._is_own_folder(info, partition) and self._forget_offsets(topic, partition)
+        home = self._directories.home(topic, partition)
+        renewed = not self._is_own_folder(home, info, partition) and home.forget_offsets(topic, partition)
         log = Log.open(
-            self._disk,
-            self._folder(topic, partition),
+            home.disk,
+            home.folder(topic, partition),
             topic,
             partition,
             self._log_config(info),
             self._now_ms(),
             topic_id=info.topic_id,
-            recovery_point=self._recovery_points.get((topic, partition), 0),
-            clean=self._clean,
-            log_start_offset=self._start_offsets.get((topic, partition), 0),
+            recovery_point=home.recovery_points.get((topic, partition), 0),
+            clean=home.clean,
+            log_start_offset=home.start_offsets.get((topic, partition), 0),
         )
         replica = Replica(
             topic,
@@ -120,39 +121,23 @@ class Partitions:
             self._checkpoint()
         return replica
 
-    def _folder(self, topic: str, partition: int) -> str:
-        return f"{self._directory}/{topic}-{partition}"
-
-    def _is_own_folder(self, topic: TopicInfo, partition: int) -> bool:
+    def _is_own_folder(self, home: DataDirectory, topic: TopicInfo, partition: int) -> bool:
         """Whether this topic's log is in its folder; one of a former topic of the same name is set aside.
 
         Such a log is left when a deletion is interrupted. It is kept, as Kafka does: should the metadata have been
-        lost, it is all that there is.
+        lost, it is all that there is. Raises KAFKA_STORAGE_ERROR.
         """
-        folder = self._folder(topic.name, partition)
-        if not self._disk.exists(folder):
-            return False
-        path = f"{folder}/{PARTITION_METADATA}"
-        data = read_if_exists(self._disk, path)
+        folder = home.folder(topic.name, partition)
         try:
-            if data is None or decode_partition_metadata(data) == topic.topic_id:
+            if not home.disk.exists(folder):
+                return False
+            if home.topic_id(topic.name, partition) in (None, topic.topic_id):
                 return True
-        except CorruptCheckpointError as error:
-            self._logger.warning("%s: %s", path, error)
-            return True
-        stray = self._set_aside(topic, partition, STRAY_SUFFIX)
-        self._logger.warning("%s is the log of another topic of this name, it is now in %s", folder, stray)
+            aside = self._directories.set_aside(home, topic.name, partition, topic.topic_id, STRAY_SUFFIX)
+        except OSError as error:
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot open {folder}: {error}") from error
+        self._logger.warning("%s is the log of another topic of this name, it is now in %s", folder, aside)
         return False
-
-    def _set_aside(self, topic: TopicInfo, partition: int, suffix: str) -> str:
-        aside = f"{self._directory}/{topic.name[:_NAME_MAX]}-{partition}.{topic.topic_id.hex}{suffix}"
-        self._disk.rename(self._folder(topic.name, partition), aside)
-        return aside
-
-    def _forget_offsets(self, topic: str, partition: int) -> bool:
-        """Forgets what the checkpoints said of a log that is gone; whether they said anything."""
-        known = [offsets.pop((topic, partition), None) for offsets in (self._recovery_points, self._start_offsets)]
-        return any(known)
 
     def append_marker(
         self,
@@ -182,10 +167,11 @@ class Partitions:
             self.on_transaction_end(partition, producer_id, producer_epoch, commit)
         return result
 
-    def drop(self, topic: TopicInfo) -> list[str]:
-        """Closes every partition of a deleted topic; its folders, set aside under the names returned, may go.
+    def drop(self, topic: TopicInfo) -> list[tuple[GuardedDisk, str]]:
+        """Closes every partition of a deleted topic; its folders, set aside under the paths returned, may go.
 
-        Renamed first, because a folder that was removed in part might pass for a log.
+        Renamed first, because a folder that was removed in part might pass for a log. In a directory that is offline
+        they stay: once it is back, nobody knows their topic.
         """
         doomed = []
         for partition in range(topic.partition_count):
@@ -193,10 +179,28 @@ class Partitions:
             if replica is not None:
                 replica.log.discard()
                 replica.wake()
-            self._forget_offsets(topic.name, partition)
-            if self._disk.exists(self._folder(topic.name, partition)):
-                doomed.append(self._set_aside(topic, partition, DELETE_SUFFIX))
+            home = self._directories.find(topic.name, partition)
+            self._directories.forget(topic.name, partition)
+            if home is None:
+                continue
+            home.forget_offsets(topic.name, partition)
+            try:
+                if home.disk.exists(home.folder(topic.name, partition)):
+                    aside = self._directories.set_aside(home, topic.name, partition, topic.topic_id, DELETE_SUFFIX)
+                    doomed.append((home.disk, aside))
+            except OSError as error:
+                self._logger.error("%s-%d is left in %s: %s", topic.name, partition, home.path, error)
         return doomed
+
+    def fail(self, directory: DataDirectory) -> list[tuple[str, int]]:
+        """Takes every partition of a directory that has failed offline, and tells who waits for them; which they are.
+
+        What their logs are asked from now on they refuse with KAFKA_STORAGE_ERROR.
+        """
+        lost = [key for key in self._replicas if self._directories.find(*key) is directory]
+        for key in lost:
+            self._replicas.pop(key).fail()
+        return lost
 
     def reconfigure(self, topic: TopicInfo) -> None:
         """Lets the open logs of a topic go on with the settings that it has now."""
@@ -207,36 +211,42 @@ class Partitions:
                 replica.log.reconfigure(config)
                 replica.min_insync_replicas = min(least, len(topic.partitions[partition].replicas))
 
-    def close(self) -> bool:
-        """Closes every open log; False when the next start has to recover.
+    def close(self) -> list[DataDirectory]:
+        """Closes every open log; the directories whose next start has nothing to recover.
 
-        That is when a log could not be closed, or when one that a crash has left behind was not opened this time.
+        One is not among them when a log in it could not be closed, or when one that a crash has left behind was not
+        opened this time.
         """
-        clean = self._clean or all(
-            (topic.name, partition) in self._replicas or not self.leads(topic.name, partition)
-            for topic in self._topics.topics()
-            for partition in range(topic.partition_count)
-        )
-        for replica in self._replicas.values():
+        clean = set()
+        for directory in self._directories.online:
+            left = directory.found - self._replicas.keys()
+            if directory.clean or not any(self._is_ours(*key) for key in left):
+                clean.add(directory)
+        for key, replica in self._replicas.items():
             try:
                 replica.log.close()
             except (OSError, ProtocolError) as error:
                 self._logger.error("cannot close %r: %s", replica, error)
-                clean = False
-        return clean
+                clean -= {self._directories.find(*key)}
+        return [directory for directory in self._directories.online if directory in clean]
 
-    def recovery_points(self) -> dict[tuple[str, int], int]:
-        """Up to where each log is known to be on disk; of those never opened, what it was."""
-        points = {key: point for key, point in self._recovery_points.items() if self.leads(*key)}
-        points.update({key: replica.log.recovery_point for key, replica in self._replicas.items()})
-        return points
+    def checkpoint(self, directory: DataDirectory) -> None:
+        """Writes down how far each log of a directory is safe, begins and is committed; OSError.
 
-    def start_offsets(self) -> dict[tuple[str, int], int]:
-        """Log start offset of each partition; of those never opened, what it was."""
-        offsets = {key: offset for key, offset in self._start_offsets.items() if self.leads(*key)}
-        offsets.update({key: replica.log.log_start_offset for key, replica in self._replicas.items()})
-        return offsets
-
-    def high_watermarks(self) -> dict[tuple[str, int], int]:
-        """High watermark of each open partition."""
-        return {key: replica.log.high_watermark for key, replica in self._replicas.items()}
+        Of those that were never opened: what it was.
+        """
+        logs = {
+            key: replica.log for key, replica in self._replicas.items() if self._directories.find(*key) is directory
+        }
+        points, starts = directory.recovery_points, directory.start_offsets
+        directory.checkpoint(
+            recovery_points={
+                **{key: point for key, point in points.items() if self._is_ours(*key)},
+                **{key: log.recovery_point for key, log in logs.items()},
+            },
+            start_offsets={
+                **{key: offset for key, offset in starts.items() if self._is_ours(*key)},
+                **{key: log.log_start_offset for key, log in logs.items()},
+            },
+            high_watermarks={key: log.high_watermark for key, log in logs.items()},
+        )

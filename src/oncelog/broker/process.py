@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -74,17 +74,25 @@ class StartError(Exception):
     """The broker cannot start; the message is one sentence."""
 
 
+class UnusableFolderError(StartError):
+    """A folder cannot be made, or not be written to."""
+
+
+class DiskFailureError(Exception):
+    """The broker had to stop, for it has no log directory left; the message is one sentence."""
+
+
 class FolderLock:
     """Sole use of a folder, for as long as this process lives."""
 
     def __init__(self, folder: str, wait_s: float = 0.0) -> None:
-        """StartError, naming the process that has it."""
+        """StartError, naming the process that has it; UnusableFolderError."""
         self._path = os.path.join(folder, LOCK_FILE)
         try:
             os.makedirs(folder, exist_ok=True)
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise StartError(f"cannot use the folder {folder}: {error.strerror}") from error
+            raise UnusableFolderError(f"cannot use the folder {folder}: {error.strerror}") from error
         deadline = time.monotonic() + wait_s
         while not self._try():
             if time.monotonic() >= deadline:
@@ -94,8 +102,9 @@ class FolderLock:
                     f"the folder {folder} is in use by process {owner or '?'}: stop that one or choose another folder"
                 )
             time.sleep(0.02)
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # who has it is for people; a full disk may still be read
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def _try(self) -> bool:
         with contextlib.suppress(BlockingIOError):
@@ -116,21 +125,40 @@ def run(launch: Launch) -> int:
         config = load(_advertised(launch.settings))
         for warning in config.warnings:
             log.warning("%s", warning)
-        folder = config.log_dirs[0]
-        if len(config.log_dirs) > 1:
-            raise StartError(f"log.dirs names {len(config.log_dirs)} folders, one is supported")
-        lock = FolderLock(folder, LOCK_WAIT_S if launch.supervisor_fd >= 0 else 0.0)
-        pid_file = os.path.join(folder, PID_FILE)
-        _write_pid(pid_file)
-        try:
-            _run_loop(_live(config, launch))
-        finally:
-            os.unlink(pid_file)
-            lock.release()
-    except (ConfigError, StartError) as error:
+        with _locked(config.log_dirs, LOCK_WAIT_S if launch.supervisor_fd >= 0 else 0.0, log) as usable:
+            pid_file = os.path.join(usable[0], PID_FILE)
+            try:
+                _write_pid(pid_file)
+                _run_loop(_live(config, launch))
+            finally:
+                with contextlib.suppress(OSError):  # its disk may be what has failed
+                    os.unlink(pid_file)
+    except (ConfigError, StartError, DiskFailureError) as error:
         print(f"oncelog: {error}", file=sys.stderr, flush=True)
         return 1
     return 0
+
+
+@contextlib.contextmanager
+def _locked(folders: Sequence[str], wait_s: float, log: logging.Logger) -> Iterator[list[str]]:
+    """Sole use of all log directories that can be used, and which they are; StartError."""
+    real = [os.path.realpath(folder) for folder in folders]
+    twice = [folder for index, folder in enumerate(folders) if real[index] in real[:index]]
+    if twice:
+        raise StartError(f"log.dirs names {twice[0]} more than once")
+    with contextlib.ExitStack() as stack:
+        usable: list[str] = []
+        for folder in folders:
+            try:
+                lock = FolderLock(folder, wait_s)
+            except UnusableFolderError as error:  # the broker finds that out as well, and goes on with the others
+                if folder == folders[-1] and not usable:
+                    raise
+                log.error("%s", error)
+                continue
+            stack.callback(lock.release)
+            usable.append(folder)
+        yield usable
 
 
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:
@@ -162,8 +190,11 @@ async def _live(config: BrokerConfig, launch: Launch) -> None:
         if supervisor is not None:
             supervisor.sendall(msgspec.json.encode(ready) + b"\n")
         print(f"[KafkaServer id={config.node_id}] started", file=sys.stderr, flush=True)
+        broker.failed.add_done_callback(lambda _: stop.set())
         await stop.wait()
         await broker.stop()
+        if broker.failed.done():
+            raise DiskFailureError(f"the broker stops: {broker.failed.result()}")
 
 
 @contextlib.asynccontextmanager
@@ -240,9 +271,12 @@ def _bracketed(host: str) -> str:
 
 def _write_pid(path: str) -> None:
     temporary = f"{path}.new"
-    with open(temporary, "w", encoding="ascii") as file:
-        file.write(f"{os.getpid()}\n")
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", encoding="ascii") as file:
+            file.write(f"{os.getpid()}\n")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise StartError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _start_logging() -> logging.Logger:

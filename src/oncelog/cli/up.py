@@ -8,6 +8,7 @@ import tempfile
 
 import click
 
+from oncelog.broker.config import set_option
 from oncelog.broker.process import METADATA_FILE, FolderLock, Launch, StartError
 from oncelog.cli.settings import gather, topic_spec, with_address
 from oncelog.cli.supervisor import Supervisor
@@ -54,8 +55,11 @@ def up(
     try:
         lock = FolderLock(folder)
         own = {"node.id": "1", "log.dirs": os.path.join(folder, "broker-1")}
+        chosen = dict(set_option(text) for text in assignments).get("log.dirs")
+        if chosen is not None:  # said here and now; what a file says is meant for another installation
+            own["log.dirs"] = chosen
         for key in ("log.dirs", "log.dir"):
-            if key in settings:
+            if key in settings and settings[key] != chosen:
                 click.echo(f"oncelog: {key} has no effect on `oncelog up`, --data says where", err=True)
         settings = {key: value for key, value in settings.items() if key not in ("log.dir", "broker.id")}
         launch = Launch({**settings, **own}, os.path.join(folder, METADATA_FILE), specs)

@@ -24,6 +24,7 @@ class Replica:
         "leader_epoch",
         "log",
         "min_insync_replicas",
+        "offline",
         "partition",
         "topic",
         "topic_id",
@@ -48,6 +49,8 @@ class Replica:
         self.leader_epoch = leader_epoch
         self.bytes_appended = 0
         self.insync_replicas = 1
+        self.offline = False
+        """Its log directory has failed."""
         self.min_insync_replicas = min(min_insync_replicas, replicas)
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._watchers: dict[Callable[[], None], None] = {}
@@ -131,8 +134,8 @@ class Replica:
         return self.log.end_offset_for_epoch(epoch)
 
     def when_committed(self, offset: int, callback: Callable[[], None]) -> None:
-        """Calls `callback` as soon as the high watermark is past `offset`; at once if it is."""
-        if self.log.high_watermark > offset:
+        """Calls `callback` as soon as the high watermark is past `offset`, or never will be (see `offline`)."""
+        if self.log.high_watermark > offset or self.offline:
             callback()
         else:
             self._waiting.append((offset, callback))
@@ -144,6 +147,16 @@ class Replica:
     def unwatch(self, callback: Callable[[], None]) -> None:
         """Ends `watch`; unknown callbacks are ignored."""
         self._watchers.pop(callback, None)
+
+    def fail(self) -> None:
+        """Takes it offline, as its log directory is: whoever waits for it learns that, and its files are given back."""
+        self.offline = True
+        for segment in self.log.segments:
+            segment.close()
+        waiting, self._waiting = self._waiting, []
+        for _, callback in waiting:
+            callback()
+        self.wake()
 
     def wake(self) -> None:
         """Lets all who watch look again: something was appended, or the log is closed for good."""

@@ -69,6 +69,14 @@ class Disk(Protocol):
         """Return the length of the file in bytes, or None where there is none."""
         ...
 
+    def absolute(self, path: str) -> str:
+        """Return the path as one that holds whatever the working directory is."""
+        ...
+
+    def space(self, path: str) -> tuple[int, int]:
+        """Return the bytes of the file system that ``path`` is on, in all and free for us."""
+        ...
+
     def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
         """Put ``data`` in place of the file in one step: a crash leaves the old content or the new one."""
         ...
@@ -157,6 +165,15 @@ class OsDisk:
             return os.stat(path).st_size
         except FileNotFoundError:
             return None
+
+    def absolute(self, path: str) -> str:
+        """See `Disk.absolute`."""
+        return os.path.abspath(path)
+
+    def space(self, path: str) -> tuple[int, int]:
+        """See `Disk.space`."""
+        found = os.statvfs(path)
+        return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
 
     def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
         """See `Disk.atomic_write`."""

@@ -14,6 +14,10 @@ from dataclasses import dataclass, field
 Buffer = bytes | bytearray | memoryview
 
 
+CAPACITY = 1 << 40
+"""Bytes of the device."""
+
+
 class PowerFailure(BaseException):
     """The process dies here."""
 
@@ -165,6 +169,15 @@ class Mount:
         """See `Disk.size`."""
         content = self._live().files.get(path)
         return None if content is None else len(content.data)
+
+    def absolute(self, path: str) -> str:
+        """See `Disk.absolute`."""
+        return f"/{path}"
+
+    def space(self, path: str) -> tuple[int, int]:
+        """See `Disk.space`."""
+        used = sum(len(content.data) for content in self._live().files.values())
+        return CAPACITY, CAPACITY - used
 
     def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
         """See `Disk.atomic_write`."""

@@ -303,29 +303,3 @@ def test_a_coordinator_that_cannot_be_loaded_leaves_the_others_alone(house: Hous
 
     house.live(poison)
     house.live(life)
-
-
-def test_a_log_that_cannot_be_opened_leaves_the_others_alone(house: House) -> None:
-    async def first(broker: Broker) -> None:
-        for name in ("a", "b"):
-            await broker.create_topic(name, partitions=1)
-            append(broker.partitions.find(name, 0))
-
-    class Failing(OsDisk):
-        def listdir(self, path: str) -> list[str]:
-            """Cannot read one folder."""
-            if path.endswith("/a-0"):
-                raise OSError(5, "input/output error", path)
-            return super().listdir(path)
-
-    async def second(broker: Broker) -> None:
-        while not len(broker.partitions):
-            await asyncio.sleep(0.005)
-        assert broker.partitions.find("b", 0).log.log_end_offset == 1
-        with pytest.raises(ProtocolError) as caught:
-            broker.partitions.find("a", 0)
-        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-
-    house.live(first)
-    house.disk = Failing()
-    house.live(second)

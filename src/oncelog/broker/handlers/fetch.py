@@ -125,7 +125,7 @@ def _read_one(broker: Broker, read: _Read, left: int, read_committed: bool, *, a
     if read_committed:
         read.aborted = []
     if offset < read.end and (limit > 0 or at_least_one):
-        read.data = log.read(offset, max(limit, 0), upto=read.end, at_least_one=at_least_one)
+        read.data = log.read(offset, max(limit, 0), upto=read.end, at_least_one=at_least_one, shared=True)
         if read_committed and read.data:
             read.aborted = _aborted(replica, offset, read.data)
 
@@ -163,6 +163,8 @@ async def _wait_then_read(
     appended = sum(replica.bytes_appended for replica in replicas)
 
     def ready() -> bool:
+        if any(replica.offline for replica in replicas):
+            return True
         if [replica.readable_end(read_committed) for replica in replicas] == ends:
             return False
         if read_committed:  # bytes that were appended long ago may become stable now

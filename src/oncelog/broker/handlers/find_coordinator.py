@@ -45,7 +45,10 @@ async def _find(broker: Broker, key_type: int, key: str) -> Coordinator:
         if topic_name is None:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"coordinators of type {key_type} are not known here")
         topic = await _topic(broker, topic_name)
-        leader = topic.partitions[partition_for(key, topic.partition_count)].leader
+        home = partition_for(key, topic.partition_count)
+        leader = topic.partitions[home].leader
+        if broker.partitions.is_offline(topic_name, home):
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic_name}-{home} is offline")
         if leader != broker.node_id:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {leader} is not known here")
     except ProtocolError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from oncelog.cluster.metadata import INTERNAL_TOPICS, TopicInfo, check_topic_name
+from oncelog.cluster.metadata import INTERNAL_TOPICS, NO_LEADER, PartitionInfo, TopicInfo, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.metadata import (
     MetadataRequest,
@@ -28,7 +28,7 @@ def handle(
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
     """Null topics (or none at all in version 0) mean every topic."""
     if request.topics is None or (ctx.api_version == 0 and not request.topics):
-        return _response(broker, [_topic(topic) for topic in broker.metadata.topics()])
+        return _response(broker, [_topic(broker, topic) for topic in broker.metadata.topics()])
     if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
         missing = [topic.name for topic in request.topics if topic.name and broker.metadata.topic(topic.name) is None]
         if missing:
@@ -61,10 +61,10 @@ def _asked(broker: Broker, asked: MetadataRequestTopic) -> MetadataResponseTopic
         found = broker.metadata.topic_by_id(asked.topic_id)
         if found is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
-        return _topic(found)
+        return _topic(broker, found)
     found = broker.metadata.topic(asked.name)
     if found is not None:
-        return _topic(found)
+        return _topic(broker, found)
     try:
         check_topic_name(asked.name)
     except ProtocolError as error:
@@ -74,21 +74,26 @@ def _asked(broker: Broker, asked: MetadataRequestTopic) -> MetadataResponseTopic
     return MetadataResponseTopic(error_code=code, name=asked.name, topic_id=NO_UUID)
 
 
-def _topic(topic: TopicInfo) -> MetadataResponseTopic:
+def _topic(broker: Broker, topic: TopicInfo) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[
-            MetadataResponsePartition(
-                partition_index=index,
-                leader_id=info.leader,
-                leader_epoch=info.leader_epoch,
-                replica_nodes=list(info.replicas),
-                isr_nodes=list(info.isr),
-            )
-            for index, info in enumerate(topic.partitions)
-        ],
+        partitions=[_partition(broker, topic.name, index, info) for index, info in enumerate(topic.partitions)],
+    )
+
+
+def _partition(broker: Broker, topic: str, index: int, info: PartitionInfo) -> MetadataResponsePartition:
+    """A partition whose log directory has failed has no leader (KIP-112)."""
+    offline = broker.partitions.is_offline(topic, index)
+    return MetadataResponsePartition(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if offline else ErrorCode.NONE,
+        partition_index=index,
+        leader_id=NO_LEADER if offline else info.leader,
+        leader_epoch=info.leader_epoch,
+        replica_nodes=list(info.replicas),
+        isr_nodes=list(info.isr),
+        offline_replicas=[broker.node_id] if offline else [],
     )
 
 

@@ -1,0 +1,434 @@
+"""Several log directories: where partitions go and are found again, what is refused, and what a failed disk takes away.
+
+The disk is the real one, with failures put in by path and kind of operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.config import load
+from oncelog.broker.context import RequestContext
+from oncelog.broker.handlers.describe_log_dirs import handle as describe_log_dirs
+from oncelog.broker.handlers.find_coordinator import handle as find_coordinator
+from oncelog.broker.handlers.metadata import handle as metadata
+from oncelog.cluster.replica import Replica
+from oncelog.cluster.tree import Tree
+from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.coordinator.partitioning import partition_for
+from oncelog.log.disk import Buffer, OsDisk, OsFile
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponsePartition
+from oncelog.protocol.records import Record, build_batch
+
+NOW = 1_000_000
+SMALL_SEGMENTS = {"internal.segment.bytes": "200"}
+CONTEXT = RequestContext(3, 9, 1, "test", "127.0.0.1", 1)
+
+
+class BrokenFile(OsFile):
+    """A file whose operations fail where its disk says so."""
+
+    __slots__ = ("_broken", "_name")
+
+    def __init__(self, disk: BrokenDisk, path: str) -> None:
+        super().__init__(disk, path)
+        self._broken = disk
+        self._name = path
+
+    def pwrite(self, data: Buffer, pos: int) -> None:
+        self._broken.check("write", self._name)
+        super().pwrite(data, pos)
+
+    def pread(self, size: int, pos: int) -> bytes:
+        self._broken.check("read", self._name)
+        return super().pread(size, pos)
+
+
+class BrokenDisk(OsDisk):
+    """The real disk; `break_down` lets one kind of operation fail under one path, `repair` ends that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fault: tuple[str, str, int] | None = None
+        self.once = False
+
+    def break_down(self, kind: str, path: str, error: int = errno.EIO) -> None:
+        self._fault = kind, path, error
+
+    def repair(self) -> None:
+        self._fault = None
+
+    def check(self, kind: str, path: str) -> None:
+        if self._fault is not None and self._fault[0] == kind and path.startswith(self._fault[1]):
+            error = self._fault[2]
+            if self.once:
+                self.repair()
+            raise OSError(error, f"no {kind}", path)
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        file = BrokenFile(self, path)
+        file.attach(create=create)
+        return file
+
+    def listdir(self, path: str) -> list[str]:
+        self.check("list", path)
+        return super().listdir(path)
+
+    def sync(self, path: str) -> None:
+        self.check("sync", path)
+        super().sync(path)
+
+
+class House:
+    """Two log directories and a tree that outlive their brokers."""
+
+    def __init__(self, root: Path, **settings: str) -> None:
+        self.paths = [str(root / "a"), str(root / "b")]
+        self.tree: Tree = MemoryTree(lambda: NOW)
+        self.disk = BrokenDisk()
+        self._settings = {key.replace("_", "."): value for key, value in settings.items()}
+
+    def live(self, life: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
+        """Starts a broker, runs `life`, stops it."""
+
+        async def run() -> None:
+            given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": ",".join(self.paths), **self._settings}
+            given |= {key.replace("_", "."): value for key, value in settings.items()}
+            broker = Broker(load(given), disk=self.disk, tree=self.tree, now_ms=lambda: NOW)
+            await broker.start()
+            try:
+                await asyncio.wait_for(life(broker), 30)
+            finally:
+                await broker.stop()
+
+        asyncio.run(run())
+
+    def homes(self) -> dict[str, str]:
+        """Which directory each partition's folder is in."""
+        return {folder.name: Path(path).name for path in self.paths for folder in Path(path).glob("*-[0-9]*")}
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def append(replica: Replica, value: bytes = b"x" * 100) -> None:
+    replica.append(memoryview(build_batch([Record(0, NOW, b"k", value)])), now_ms=NOW)
+
+
+def refusal(broker: Broker, topic: str, partition: int = 0) -> ErrorCode:
+    """What somebody is told who wants the partition's log."""
+    with pytest.raises(ProtocolError) as caught:
+        broker.partitions.find(topic, partition)
+    code: ErrorCode = caught.value.code
+    return code
+
+
+async def until(good: Callable[[], bool]) -> None:
+    while not good():
+        await asyncio.sleep(0.005)
+
+
+async def described(broker: Broker, topic: str, partition: int = 0) -> MetadataResponsePartition:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    answer = metadata(broker, request, CONTEXT)
+    assert not isinstance(answer, Awaitable)
+    return answer.topics[0].partitions[partition]
+
+
+async def log_dirs(broker: Broker, topics: dict[str, list[int]] | None = None) -> DescribeLogDirsResponse:
+    asked = None
+    if topics is not None:
+        asked = [DescribableLogDirTopic(topic=name, partitions=found) for name, found in topics.items()]
+    return await describe_log_dirs(broker, DescribeLogDirsRequest(topics=asked), CONTEXT)
+
+
+async def fill(broker: Broker, topic: str, partitions: int) -> None:
+    await broker.create_topic(topic, partitions=partitions)
+    for partition in range(partitions):
+        append(broker.partitions.find(topic, partition))
+
+
+# -- where things are ---------------------------------------------------------------------------------------------
+
+
+def test_new_partitions_go_where_the_fewest_are_and_are_found_again(house: House) -> None:
+    async def first(broker: Broker) -> None:
+        await fill(broker, "t", 4)
+
+    async def second(broker: Broker) -> None:
+        for partition in range(4):
+            assert broker.partitions.find("t", partition).log.log_end_offset == 1
+        await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
+        await fill(broker, "u", 5)
+
+    house.live(first)
+    homes = house.homes()
+    assert sorted(homes.values()) == ["a", "a", "b", "b"]
+    house.paths.reverse()
+    house.live(second)
+    assert sorted(house.homes().values()) == ["a", "a", "b", "b", "b"]
+    assert all(name.startswith("u-") for name in house.homes())
+
+
+def test_each_directory_has_an_identity_of_its_own(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        ids = [directory.directory_id for directory in broker.directories]
+        assert len(set(ids)) == 2
+        assert None not in ids
+
+    house.live(life)
+    before = [Path(path, "meta.properties").read_text() for path in house.paths]
+    house.live(life)
+    assert [Path(path, "meta.properties").read_text() for path in house.paths] == before
+    assert "oncelog.format=1" in before[0]
+    assert "version=1" in before[0]
+
+
+async def nothing(broker: Broker) -> None:
+    """A life in which nothing happens."""
+
+
+def refused(house: House, **settings: str) -> str:
+    with pytest.raises(ProtocolError) as caught:
+        house.live(nothing, **settings)
+    return str(caught.value)
+
+
+def test_a_directory_of_another_cluster_node_or_version_is_refused(house: House) -> None:
+    house.live(nothing)
+    assert "node.id" in refused(house, node_id="7")
+    path = Path(house.paths[1], "meta.properties")
+    text = path.read_text()
+    path.write_text(text.replace("cluster.id=", "cluster.id=other"))
+    assert "another cluster" in refused(house)
+    path.write_text(text.replace("oncelog.format=1", "oncelog.format=2"))
+    assert "newer oncelog" in refused(house)
+    path.write_text(text.replace("version=1", "version=9"))
+    assert "version 9" in refused(house)
+    path.write_text(text)
+    house.live(nothing)
+
+
+def test_the_directory_of_an_older_oncelog_is_upgraded(house: House) -> None:
+    house.live(nothing)
+    path = Path(house.paths[0], "meta.properties")
+    old = [line for line in path.read_text().splitlines() if not line.startswith(("directory.id", "oncelog"))]
+    path.write_text("\n".join(old) + "\n")
+    house.live(nothing)
+    assert "directory.id=" in path.read_text()
+    assert "oncelog.format=1" in path.read_text()
+
+
+def test_a_copy_of_a_directory_is_refused(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 1)
+
+    house.live(life)
+    shutil.rmtree(house.paths[1])
+    shutil.copytree(house.paths[0], house.paths[1])
+    assert "same directory.id" in refused(house)
+    meta = Path(house.paths[1], "meta.properties")
+    meta.write_text("\n".join(line for line in meta.read_text().splitlines() if "directory.id" not in line))
+    assert "t-0 is in" in refused(house)
+    shutil.rmtree(Path(house.paths[1], "t-0"))
+    house.live(nothing)
+
+
+# -- a disk fails -------------------------------------------------------------------------------------------------
+
+KINDS = [("write", errno.ENOSPC), ("write", errno.EIO), ("write", errno.EFBIG), ("read", errno.EIO)]
+
+
+@pytest.mark.parametrize(("kind", "error"), KINDS)
+def test_a_failure_takes_the_directory_offline_and_no_other(house: House, kind: str, error: int) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        bad, good = broker.partitions.find("t", 0), broker.partitions.find("t", 1)
+        house.disk.break_down(kind, house.paths[0], error)
+        with pytest.raises(ProtocolError) as caught:
+            append(bad) if kind == "write" else bad.log.read(0, 1000, upto=1, at_least_one=True)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        house.disk.repair()  # it is too late for that
+        with pytest.raises(ProtocolError) as caught:
+            append(bad)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        await until(lambda: bad.offline)
+        assert refusal(broker, "t") is ErrorCode.KAFKA_STORAGE_ERROR
+        assert not broker.partitions.leads("t", 0)
+        append(good)
+        shown = await described(broker, "t", 0)
+        assert (shown.error_code, shown.leader_id, shown.offline_replicas) == (
+            ErrorCode.LEADER_NOT_AVAILABLE, -1, [broker.node_id]
+        )  # fmt: skip
+        shown = await described(broker, "t", 1)
+        assert (shown.error_code, shown.leader_id, shown.offline_replicas) == (0, broker.node_id, [])
+        await fill(broker, "u", 2)  # new topics go where there is room
+        assert not broker.failed.done()
+
+    async def after(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+        assert broker.partitions.find("t", 1).log.log_end_offset == 2
+
+    house.live(life)
+    assert not Path(house.paths[0], ".kafka_cleanshutdown").exists()
+    assert Path(house.paths[1], ".kafka_cleanshutdown").exists()
+    assert {name: home for name, home in house.homes().items() if name.startswith("u")} == {"u-0": "b", "u-1": "b"}
+    house.live(after)
+
+
+def test_a_failed_sync_is_not_tried_again(tmp_path: Path) -> None:
+    house = House(tmp_path, log_flush_offset_checkpoint_interval_ms="5")
+    house.disk.once = True
+
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
+        replica = broker.partitions.find("t", 0)
+        house.disk.break_down("sync", house.paths[0])
+        for _ in range(3):
+            append(replica)
+        await until(lambda: replica.offline)
+        assert replica.log.recovery_point == 0
+        assert refusal(broker, "t") is ErrorCode.KAFKA_STORAGE_ERROR
+
+    async def after(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.log_end_offset == 3
+
+    house.live(life)
+    house.live(after)
+
+
+def test_with_the_last_directory_the_broker_ends(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        for partition in range(2):
+            house.disk.break_down("write", house.paths[partition], errno.ENOSPC)
+            with pytest.raises(ProtocolError):
+                append(broker.partitions.find("t", partition))
+        reason = await broker.failed
+        assert "all log directories have failed" in reason
+        assert house.paths[0] in reason
+
+    house.live(life)
+
+
+def test_a_directory_that_cannot_be_read_at_the_start_is_offline(house: House) -> None:
+    async def first(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        await broker.create_topic("empty", partitions=1)
+
+    async def second(broker: Broker) -> None:
+        assert refusal(broker, "t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert broker.partitions.find("t", 1).log.log_end_offset == 1
+        assert refusal(broker, "empty") is ErrorCode.KAFKA_STORAGE_ERROR  # it may lie there
+        await fill(broker, "new", 1)
+        answer = await log_dirs(broker)
+        codes = {result.log_dir: result.error_code for result in answer.results}
+        assert codes == {house.paths[0]: ErrorCode.KAFKA_STORAGE_ERROR, house.paths[1]: ErrorCode.NONE}
+        await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
+
+    async def third(broker: Broker) -> None:
+        await fill(broker, "t", 2)  # the deleted one's log is set aside
+
+    house.live(first)
+    house.disk.break_down("list", house.paths[0])
+    house.live(second)
+    house.disk.repair()
+    house.live(third)
+    assert list(Path(house.paths[0]).glob("t-0.*-stray"))
+    house.disk.break_down("list", str(Path(house.paths[0]).parent))
+    assert "none of the log directories can be used" in refused(house)
+
+
+def test_one_log_that_cannot_be_read_takes_its_directory_offline(house: House) -> None:
+    async def first(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+
+    async def second(broker: Broker) -> None:
+        await until(lambda: refusal(broker, "t") is ErrorCode.KAFKA_STORAGE_ERROR)
+        assert broker.partitions.find("t", 1).log.log_end_offset == 1
+
+    house.live(first)
+    house.disk.break_down("list", f"{house.paths[0]}/t-0")
+    house.live(second)
+
+
+def test_coordinators_resign_with_their_directory(house: House) -> None:
+    def group_of(broker: Broker, path: str) -> str:
+        """A group whose coordinator lies there."""
+        for number in range(1000):
+            home = broker.directories.find("__consumer_offsets", partition_for(f"g{number}", 50))
+            if home is not None and home.path == path:
+                return f"g{number}"
+        raise AssertionError(path)
+
+    async def coordinator(broker: Broker, group: str) -> int:
+        request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
+        answer = await find_coordinator(broker, request, RequestContext(10, 6, 1, "test", "127.0.0.1", 1))
+        return answer.coordinators[0].error_code
+
+    async def life(broker: Broker) -> None:
+        await broker.ensure_internal_topic("__consumer_offsets")
+        bad, good = (group_of(broker, path) for path in house.paths)
+        context = RequestContext(11, 9, 1, "test", "127.0.0.1", 1)
+
+        def join(group: str, member: str) -> asyncio.Task[object]:
+            request = JoinGroupRequest(
+                group_id=group, member_id=member, session_timeout_ms=30_000, rebalance_timeout_ms=30_000,
+                protocol_type="consumer", protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+            )  # fmt: skip
+            return broker.loop.create_task(broker.groups.join_group(request, context))  # type: ignore[arg-type]
+
+        member = (await join(bad, "")).member_id  # type: ignore[attr-defined]
+        first = await join(bad, member)
+        assert not first.error_code  # type: ignore[attr-defined]
+        other = (await join(bad, "")).member_id  # type: ignore[attr-defined]
+        waiting = join(bad, other)  # for the first member to come again
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        house.disk.break_down("read", house.paths[0])
+        home = partition_for(bad, 50)
+        append(broker.partitions.find("__consumer_offsets", home))
+        with pytest.raises(ProtocolError):
+            broker.partitions.find("__consumer_offsets", home).log.read(0, 1000, upto=1, at_least_one=True)
+        assert (await waiting).error_code == ErrorCode.NOT_COORDINATOR  # type: ignore[attr-defined]
+        assert (await join(bad, "")).error_code == ErrorCode.NOT_COORDINATOR  # type: ignore[attr-defined]
+        assert await coordinator(broker, bad) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await join(good, "")).error_code == ErrorCode.MEMBER_ID_REQUIRED  # type: ignore[attr-defined]
+        assert await coordinator(broker, good) == ErrorCode.NONE
+
+    house.live(life)
+
+
+def test_what_lies_in_the_directories_is_described(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        answer = await log_dirs(broker)
+        assert [result.log_dir for result in answer.results] == house.paths
+        for index, result in enumerate(answer.results):
+            assert not result.error_code
+            assert 0 < result.usable_bytes <= result.total_bytes
+            (partition,) = result.topics[0].partitions
+            assert (result.topics[0].name, partition.partition_index) == ("t", index)
+            assert partition.partition_size == broker.partitions.find("t", index).log.size_bytes > 0
+            assert (partition.offset_lag, partition.is_future_key) == (0, False)
+        answer = await log_dirs(broker, {"t": [1, 7], "missing": [0]})
+        assert [[topic.name for topic in result.topics] for result in answer.results] == [[], ["t"]]
+
+    house.live(life)
