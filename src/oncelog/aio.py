@@ -341,6 +341,10 @@ class Admin:
         """Delete one or more topics."""
         await admin_calls.delete_topics(self.cluster, [topics] if isinstance(topics, str) else list(topics))
 
+    async def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records before an offset in each partition (-1: all that is committed); where each begins now."""
+        return await admin_calls.delete_records(self.cluster, offsets)
+
     async def list_topics(self, *, internal: bool = False) -> dict[str, int]:
         """Number of partitions by topic name."""
         found = await self.cluster.topics(internal=internal)

@@ -8,6 +8,7 @@ what must be there, may be there, and must be gone.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
@@ -169,17 +170,19 @@ class CompactionMachine(RuleBasedStateMachine):
     def compact_while_the_disk_fails(self, fail_in: int, torn: int, max_keys: int) -> None:
         """The log goes on as it was, or is offline until the next start."""
         self.disk.fail_at, self.disk.torn_bytes = self.disk.operations + fail_in, torn
-        try:
+        with suppress(OSError, ProtocolError):
             self.clean(max_keys)
-        except (OSError, ProtocolError):
-            pass
         self.disk.fail_at = None
         self.may_be_cleaned()
+        if self.is_offline():
+            self.kill_and_start()
+
+    def is_offline(self) -> bool:
         try:
             self.log.read(self.log.log_start_offset, 10, upto=self.end, at_least_one=True)
         except ProtocolError as error:
-            assert error.code == ErrorCode.KAFKA_STORAGE_ERROR
-            self.kill_and_start()
+            return error.code == ErrorCode.KAFKA_STORAGE_ERROR
+        return False
 
     @rule(fail_in=st.integers(1, 60), torn=st.integers(0, 100), max_keys=st.integers(1, 6))
     def die_while_compacting(self, fail_in: int, torn: int, max_keys: int) -> None:

@@ -65,6 +65,10 @@ class Admin:
         """Delete one or more topics."""
         self._run(calls.delete_topics(self.cluster, [topics] if isinstance(topics, str) else list(topics)))
 
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records before an offset in each partition (-1: all that is committed); where each begins now."""
+        return self._run(calls.delete_records(self.cluster, offsets))
+
     def list_topics(self, *, internal: bool = False) -> dict[str, int]:
         """Number of partitions by topic name."""
         found = self._run(self.cluster.topics(internal=internal))

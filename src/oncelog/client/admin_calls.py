@@ -179,6 +179,11 @@ async def delete_topics(cluster: ClusterClient, topics: Iterable[str]) -> None:
             raise errors.error_for(item.error_code, f"topic {item.name!r}: {item.error_message or ''}")
 
 
+async def delete_records(cluster: ClusterClient, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Let partitions begin at an offset each (-1: their high watermark); where each begins now."""
+    return await offset_calls.delete_records(cluster, offsets)
+
+
 async def describe_topics(cluster: ClusterClient, topics: Iterable[str]) -> list[TopicInfo]:
     """Topics with leaders and offsets; UnknownTopicError."""
     found = []

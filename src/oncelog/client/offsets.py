@@ -13,8 +13,15 @@ from oncelog.client.backoff import Backoff
 from oncelog.client.batch import TopicPartition
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.group import GroupMetadata
+from oncelog.client.outcomes import raise_for_error
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from oncelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -238,3 +245,22 @@ async def commit(
                 raise errors.error_for(
                     code, f"commit of {answer.name}-{item.partition_index} by {group.group_id!r}: {code.text}"
                 )
+
+
+async def delete_records(cluster: ClusterClient, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Let partitions begin at an offset each (-1: their high watermark); where each begins now.
+
+    Raises OffsetOutOfRangeError, and KafkaError (POLICY_VIOLATION) for a topic that is only compacted.
+    """
+
+    async def one(topic: str, partition: int, offset: int) -> int:
+        wanted = DeleteRecordsTopic(
+            name=topic, partitions=[DeleteRecordsPartition(partition_index=partition, offset=offset)]
+        )
+        request = DeleteRecordsRequest(topics=[wanted], timeout_ms=cluster.request_timeout_ms)
+        response: DeleteRecordsResponse = await cluster.call_leader(topic, partition, request)
+        raise_for_error(response, f"{topic}-{partition}")
+        return response.topics[0].partitions[0].low_watermark
+
+    starts = await asyncio.gather(*(one(*tp, offset) for tp, offset in offsets.items()))
+    return dict(zip(offsets, starts, strict=True))

@@ -1,0 +1,56 @@
+"""DeleteRecords: lets partitions begin at a later offset (KIP-107)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncelog.cluster.metadata import INTERNAL_TOPICS
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.broker.context import RequestContext
+
+_HIGH_WATERMARK = -1
+"""As the offset: everything that is committed."""
+_NONE = -1
+"""As the low watermark: there is none, for something went wrong."""
+
+
+def handle(broker: Broker, request: DeleteRecordsRequest, ctx: RequestContext) -> DeleteRecordsResponse:
+    """Each partition has its own error; its low watermark is where it begins now, on all replicas."""
+    response = DeleteRecordsResponse()
+    for topic in request.topics:
+        result = DeleteRecordsTopicResult(name=topic.name)
+        for wanted in topic.partitions:
+            answer = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=_NONE)
+            try:
+                answer.low_watermark = _delete(broker, topic.name, wanted.partition_index, wanted.offset)
+            except ProtocolError as error:
+                broker.log.info("cannot delete records of %s-%d: %s", topic.name, wanted.partition_index, error)
+                answer.error_code = error.code
+            result.partitions.append(answer)
+        response.topics.append(result)
+    broker.checkpoint()  # not a minute later: a crash would bring the records back
+    return response
+
+
+def _delete(broker: Broker, topic: str, partition: int, offset: int) -> int:
+    """The segments before the new start are left to housekeeping, as in Kafka."""
+    if topic in INTERNAL_TOPICS and broker.metadata.topic(topic) is not None:
+        raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the coordinators' own topic")
+    log = broker.partitions.find(topic, partition).log
+    if log.config.compact and not log.config.delete:
+        message = f"cleanup.policy of {topic} is compact: its records are not deleted by their offsets"
+        raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
+    wanted = log.high_watermark if offset == _HIGH_WATERMARK else offset
+    if wanted < 0:
+        raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {wanted} is not valid")
+    log.advance_log_start(wanted)
+    return log.log_start_offset

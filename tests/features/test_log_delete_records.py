@@ -1,0 +1,150 @@
+"""DeleteRecords: a partition begins later; what lies before is out of range at once and gone from disk later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oncelog.client.admin import Admin
+from oncelog.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from support.servers import Server
+from support.wire import Wire, batch, code, settled, until, visible
+
+EVERYTHING = -1
+
+
+def delete(wire: Wire, topic: str, offset: int, partition: int = 0, version: int | None = None) -> tuple[int, int]:
+    """(error code, low watermark) of one partition."""
+    wanted = DeleteRecordsTopic(
+        name=topic, partitions=[DeleteRecordsPartition(partition_index=partition, offset=offset)]
+    )
+    answer = wire.call(DeleteRecordsRequest(topics=[wanted], timeout_ms=10_000), version).topics[0]
+    assert answer.name == topic
+    (found,) = answer.partitions
+    assert found.partition_index == partition
+    return found.error_code, found.low_watermark
+
+
+def fill(wire: Wire, topic: str, count: int = 10) -> None:
+    for number in range(count):
+        records = batch([b"%d" % number])
+        assert not settled(lambda records=records: wire.produce(topic, records)).error_code
+
+
+def test_the_partition_begins_at_the_offset(wire: Wire, name: str) -> None:
+    topic_id = wire.create_topic(name)
+    fill(wire, name)
+    for version, offset in enumerate((2, 3, 4)):
+        assert delete(wire, name, offset, version=version) == (0, offset)
+    assert delete(wire, name, 1) == (0, 4)  # it never goes back, and that is no error
+    assert wire.offset(name, -2) == 4
+    assert wire.offset(name) == 10
+    for offset in (0, 3):
+        assert wire.fetch(topic_id, offset=offset).error_code == code("OFFSET_OUT_OF_RANGE")
+    found = wire.fetch(topic_id, offset=4)
+    assert (found.error_code, found.log_start_offset) == (0, 4)
+    assert delete(wire, name, EVERYTHING) == (0, 10)
+    assert wire.offset(name, -2) == wire.offset(name) == 10
+    records = batch([b"next"])
+    assert wire.produce(name, records).log_start_offset == 10
+
+
+def test_inside_of_a_batch(wire: Wire, name: str) -> None:
+    """The batch is still sent as a whole: leaving out its first records is the consumer's business."""
+    topic_id = wire.create_topic(name)
+    assert not settled(lambda: wire.produce(name, batch([b"0", b"1", b"2"]))).error_code
+    assert delete(wire, name, 1) == (0, 1)
+    assert visible(wire.fetch(topic_id, offset=1), 1) == [b"1", b"2"]
+    assert wire.fetch(topic_id, offset=0).error_code == code("OFFSET_OUT_OF_RANGE")
+
+
+def test_what_is_refused(wire: Wire, name: str) -> None:
+    topic_id = wire.create_topic(name)
+    wire.create_topic(f"{name}-compacted", cleanup_policy="compact")
+    wire.create_topic(f"{name}-both", cleanup_policy="compact,delete")
+    fill(wire, name, 3)
+    assert delete(wire, name, 4) == (code("OFFSET_OUT_OF_RANGE"), -1)
+    assert delete(wire, name, -2) == (code("OFFSET_OUT_OF_RANGE"), -1)
+    assert delete(wire, f"{name}-compacted", 0) == (code("POLICY_VIOLATION"), -1)
+    assert delete(wire, f"{name}-both", 0) == (0, 0)
+    assert delete(wire, f"{name}-unknown", 0) == (code("UNKNOWN_TOPIC_OR_PARTITION"), -1)
+    assert delete(wire, name, 0, partition=7) == (code("UNKNOWN_TOPIC_OR_PARTITION"), -1)
+    wire.session(f"{name}-txn")
+    assert delete(wire, "__transaction_state", 0) == (code("INVALID_TOPIC_EXCEPTION"), -1)
+    assert len(wire.values(topic_id)) == 3
+
+
+def test_each_partition_has_its_own_answer(wire: Wire, name: str) -> None:
+    wire.create_topic(name, partitions=2)
+    fill(wire, name, 2)
+    partitions = [DeleteRecordsPartition(partition_index=index, offset=1) for index in (0, 1)]
+    wanted = DeleteRecordsTopic(name=name, partitions=partitions)
+    answer = wire.call(DeleteRecordsRequest(topics=[wanted], timeout_ms=10_000)).topics[0].partitions
+    found = {each.partition_index: (each.error_code, each.low_watermark) for each in answer}
+    assert found == {0: (0, 1), 1: (code("OFFSET_OUT_OF_RANGE"), -1)}
+
+
+def test_transactions_that_are_deleted_no_longer_hold_back_readers(wire: Wire, name: str) -> None:
+    """Up to the high watermark, into an open transaction: the last stable offset is not before the log's start."""
+    topic_id = wire.create_topic(name)
+    who = wire.session(name)
+    assert wire.add_partitions(name, who, name) == [0]
+    for sequence in (0, 1):
+        one = batch([b"%d" % sequence], who, sequence, transactional=True)
+        assert not settled(lambda one=one: wire.produce(name, one, transactional_id=name)).error_code
+    assert delete(wire, name, 1) == (0, 1)
+    assert wire.offset(name, committed=True) == 1
+    assert not wire.end(name, who, False).error_code
+    until(lambda: wire.offset(name, committed=True), lambda end: end == 3, "the marker is there")
+    assert visible(wire.fetch(topic_id, offset=1, committed=True), 1) == []
+
+
+def test_it_lasts_over_a_restart_and_producers_are_still_known(
+    start_server: Callable[[dict[str, str]], Server], name: str
+) -> None:
+    """KAFKA-7190, KIP-360: a producer goes on though all of its records are deleted; so does one after a restart."""
+    settings = {
+        "log.flush.start.offset.checkpoint.interval.ms": "50",
+        "log.flush.offset.checkpoint.interval.ms": "50",
+        "log.retention.check.interval.ms": "50",
+        "log.initial.task.delay.ms": "50",
+    }
+    server = start_server(settings)
+    with Wire(server.bootstrap) as wire:
+        topic_id = wire.create_topic(name, internal_segment_bytes="300", file_delete_delay_ms="0")
+        who = wire.session()
+        for sequence in range(10):
+            records = batch([bytes(100)], who, sequence)
+            assert not settled(lambda records=records: wire.produce(name, records)).error_code
+        assert delete(wire, name, 7) == (0, 7)
+        folder = server.partition_dir(name)
+        until(lambda: min(path.name for path in folder.glob("*.log")), lambda first: int(first[:20]) >= 6, "files go")
+        assert delete(wire, name, EVERYTHING) == (0, 10)
+        assert wire.produce(name, batch([b"gap"], who, 11)).error_code == code("OUT_OF_ORDER_SEQUENCE_NUMBER")
+        assert wire.produce(name, batch([bytes(100)], who, 9)).base_offset == 9
+        assert wire.produce(name, batch([b"next"], who, 10)).base_offset == 10
+        checkpoint = server.partition_dir(name).parent / "log-start-offset-checkpoint"
+        until(checkpoint.read_text, lambda text: f"{name} 0 10\n" in text, "the start is written down")
+    server.kill()
+    server.wait_ready()
+    with Wire(server.bootstrap) as wire:
+        start = until(lambda: wire.fetch(topic_id, offset=10), lambda answer: not answer.error_code, "it is up")
+        assert start.log_start_offset == 10
+        assert wire.fetch(topic_id, offset=9).error_code == code("OFFSET_OUT_OF_RANGE")
+        assert wire.produce(name, batch([b"gap"], who, 12)).error_code == code("OUT_OF_ORDER_SEQUENCE_NUMBER")
+        assert wire.produce(name, batch([b"next"], who, 11)).base_offset == 11
+        request = DescribeProducersRequest(topics=[TopicRequest(name=name, partition_indexes=[0])])
+        (producer,) = wire.call(request).topics[0].partitions[0].active_producers
+        assert (producer.producer_id, producer.last_sequence) == (who.producer_id, 11)
+
+
+def test_our_client_asks_the_leaders(server: Server, wire: Wire, name: str) -> None:
+    wire.create_topic(name, partitions=2)
+    fill(wire, name, 5)
+    with Admin(server.bootstrap) as admin:
+        assert admin.delete_records({(name, 0): 2, (name, 1): EVERYTHING}) == {(name, 0): 2, (name, 1): 0}
+        assert admin.offsets({(name, 0): -2}) == {(name, 0): 2}
