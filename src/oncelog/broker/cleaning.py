@@ -14,6 +14,7 @@ from oncelog.log.checkpoint import CorruptCheckpointError, read_offset_checkpoin
 from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError, LeftoverError
 from oncelog.log.cleaning.offsets import BYTES_PER_KEY
 from oncelog.log.cleaning.plan import Plan, make_plan
+from oncelog.log.disk import Disk
 from oncelog.log.log import Log
 from oncelog.log.retention import apply_retention
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -58,7 +59,11 @@ class LogCleaner:
 
     def _compacted(self) -> list[Replica]:
         replicas = tuple(self._broker.partitions.opened())
-        return [replica for replica in replicas if replica.log.config.compact and not replica.log.closed]
+        return [replica for replica in replicas if replica.log.config.compact and self._is_usable(replica)]
+
+    @staticmethod
+    def _is_usable(replica: Replica) -> bool:
+        return not (replica.log.closed or replica.offline)
 
     def _plan(self, log: Log) -> Plan | None:
         if log in self._uncleanable:
@@ -143,6 +148,9 @@ class LogCleaner:
                 self._broker.log.warning("%s is not used: %s", path, error)
                 self._offsets[directory] = {}
         return self._offsets[directory]
+
+    def _disk(self, directory: str) -> Disk:
+        return self._broker.directories.disk_of(directory)
 
     def _note(self, log: Log, end: int) -> None:
         self._known(log)[log.topic, log.partition] = end
