@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from oncelog.cluster.metadata import INTERNAL_TOPICS
 from oncelog.cluster.replica import Replica
 from oncelog.net.server import BadFrameError
+from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.produce import (
     PartitionProduceData,
@@ -34,6 +35,8 @@ _WITH_IMPLICIT_ADD = 12  # the produce request itself adds the partition (KIP-89
 _ADMIN_CLIENT_ID = "__admin_client"
 _ATTRIBUTES_LOW = 22  # byte of a record batch with its flags, and the flag of transactional ones
 _TRANSACTIONAL = 0x10
+_CODEC = 0x07
+_WITH_ZSTD = 7
 
 # What clients that do not know the coordinator's own error are told, so that they try again (as Kafka does).
 _AS_NOT_ENOUGH_REPLICAS = frozenset(
@@ -232,6 +235,8 @@ def _append(
     for topic_data, targets in resolved:
         partitions = []
         for target in targets:
+            if ctx.api_version < _WITH_ZSTD:
+                _refuse_zstd(target)
             partition = _append_one(broker, target, now_ms, transaction_version, request.acks == ALL)
             if partition.error_code:
                 failed = target.error
@@ -245,6 +250,15 @@ def _append(
             raise BadFrameError(f"produce with acks=0: {failed}") from failed
         return None
     return ProduceResponse(responses=responses)
+
+
+def _refuse_zstd(target: _Target) -> None:
+    """Before KIP-110 nobody could have asked for it (`ProduceRequest.validateRecords`)."""
+    records = target.data.records
+    zstd = records and len(records) > _ATTRIBUTES_LOW and records[_ATTRIBUTES_LOW] & _CODEC == Codec.ZSTD
+    if zstd and target.error is None:
+        message = f"zstd compression needs Produce version {_WITH_ZSTD} or later"
+        target.error = ProtocolError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
 
 
 def _append_one(

@@ -1,0 +1,105 @@
+"""I8: a batch that is in the log already is answered as if it had just been written, and nothing is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from support.servers import Server
+from support.transactions import ended, written
+from support.wire import Wire, batch, code, until
+
+OUT_OF_ORDER = code("OUT_OF_ORDER_SEQUENCE_NUMBER")
+THEN = 1_600_000_000_000
+
+
+def test_the_answer_has_the_original_offset_and_timestamp(wire: Wire, name: str) -> None:
+    topic = wire.create_topic(name)
+    who = wire.session()
+    wire.produce(name, batch([b"x"] * 3))
+    first = batch([b"a", b"b"], who, 0, timestamp=THEN)
+    answer = wire.produce(name, first)
+    assert (answer.base_offset, answer.log_append_time_ms) == (3, -1)
+    wire.produce(name, batch([b"x"] * 3))
+    for acks in (-1, 1):
+        answer = wire.produce(name, first, acks=acks)
+        assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, 3, THEN)
+    assert wire.offset(name) == 8
+    assert wire.values(topic).count(b"a") == 1
+
+
+def test_where_the_broker_sets_the_time_it_is_that_of_then(wire: Wire, name: str) -> None:
+    wire.create_topic(name, message_timestamp_type="LogAppendTime")
+    who = wire.session()
+    one = batch([b"a"], who, 0, timestamp=THEN)
+    written_at = wire.produce(name, one).log_append_time_ms
+    assert written_at > THEN
+    assert [wire.produce(name, one).log_append_time_ms for _ in range(3)] == [written_at] * 3
+
+
+def test_the_sequences_say_what_is_a_duplicate_and_not_the_contents(wire: Wire, name: str) -> None:
+    topic = wire.create_topic(name)
+    who = wire.session()
+    assert wire.produce(name, batch([b"a", b"b"], who, 0)).base_offset == 0
+    assert wire.produce(name, batch([b"A", b"B"], who, 0)).base_offset == 0
+    assert wire.values(topic) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("first", "count"),
+    [(0, 4), (2, 4), (0, 1), (1, 1), (3, 2), (4, 3), (6, 3), (0, 8), (1, 6), (5, 3)],
+)
+def test_a_partial_overlap_is_no_duplicate(wire: Wire, name: str, first: int, count: int) -> None:
+    wire.create_topic(name)
+    who = wire.session()
+    for sequence, records in ((0, 2), (2, 3), (5, 2)):  # 0-1, 2-4, 5-6
+        wire.produce(name, batch([b"v"] * records, who, sequence))
+    answer = wire.produce(name, batch([b"v"] * count, who, first))
+    assert (answer.error_code, answer.base_offset) == (OUT_OF_ORDER, -1)
+    assert wire.offset(name) == 7
+
+
+def test_what_is_older_than_the_five_is_out_of_order(wire: Wire, name: str) -> None:
+    wire.create_topic(name)
+    who = wire.session()
+    for sequence in range(7):
+        wire.produce(name, batch([b"v"], who, sequence))
+    codes = [wire.produce(name, batch([b"v"], who, sequence)).error_code for sequence in range(7)]
+    assert codes == [OUT_OF_ORDER] * 2 + [0] * 5
+
+
+def test_without_acknowledgement_a_duplicate_is_no_error(wire: Wire, server: Server, name: str) -> None:
+    """An error would close the connection."""
+    wire.create_topic(name)
+    who = wire.session()
+    data = PartitionProduceData(index=0, records=bytes(batch([b"v"], who, 0)))
+    request = ProduceRequest(acks=0, topic_data=[TopicProduceData(name=name, partition_data=[data])])
+    with Wire(server.bootstrap) as connection:
+        for _ in range(3):
+            connection.send(request, 11)
+        assert connection.offset(name) == 1
+
+
+def test_a_duplicate_in_a_transaction(wire: Wire, name: str) -> None:
+    topic = wire.create_topic(name)
+    who = wire.session(name)
+    offsets = [written(wire, name, who, name, [b"a", b"b"], 0).base_offset for _ in range(3)]
+    assert offsets == [0, 0, 0]
+    ended(wire, name, who)
+    until(lambda: wire.values(topic, committed=True), lambda values: values == [b"a", b"b"], "they are committed")
+
+
+def test_the_answer_was_lost_with_the_broker(own_server: Server, name: str) -> None:
+    """The five come back from the log."""
+    with Wire(own_server.bootstrap) as wire:
+        topic = wire.create_topic(name)
+        who = wire.session()
+        for sequence in range(5):
+            wire.produce(name, batch([b"%d" % sequence], who, sequence))
+    own_server.kill()
+    own_server.wait_ready()
+    with Wire(own_server.bootstrap) as wire:
+        answer = wire.produce(name, batch([b"4"], who, 4))
+        assert (answer.error_code, answer.base_offset) == (0, 4)
+        assert wire.values(topic) == [b"0", b"1", b"2", b"3", b"4"]
+        assert wire.produce(name, batch([b"5"], who, 5)).base_offset == 5

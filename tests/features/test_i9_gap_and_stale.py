@@ -1,0 +1,93 @@
+"""I9: a sequence passed already (stale) and one that leaves a hole (gap) are told apart; the code stays Kafka's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from oncelog import Producer, errors
+from oncelog.protocol.records import MAX_SEQUENCE
+from support.servers import OncelogCluster, Server
+from support.wire import Session, Wire, batch, code
+
+OUT_OF_ORDER = code("OUT_OF_ORDER_SEQUENCE_NUMBER")
+
+
+@pytest.mark.parametrize(
+    ("start", "sequence", "what"),
+    [
+        (0, 20, "gap"),
+        (0, 11, "gap"),
+        (0, 9, "stale"),
+        (0, 1, "stale"),
+        (MAX_SEQUENCE - 9, 5, "gap"),
+        (MAX_SEQUENCE - 9, MAX_SEQUENCE, "stale"),
+        (MAX_SEQUENCE - 4, 7, "gap"),
+        (MAX_SEQUENCE - 4, MAX_SEQUENCE - 4, "stale"),
+    ],
+)
+def test_the_message_and_the_log_say_which(
+    wire: Wire, server: Server, name: str, start: int, sequence: int, what: str
+) -> None:
+    """DIFFERS: Kafka's answer has no message at all, and its log has one and the same for both."""
+    wire.create_topic(name)
+    who = wire.session()
+    assert wire.produce(name, batch([b"v"] * 10, who, start)).base_offset == 0
+    answer = wire.produce(name, batch([b"w"] * 2, who, sequence))
+    assert answer.error_code == OUT_OF_ORDER
+    if isinstance(server, OncelogCluster):
+        expected = (start + 10) & MAX_SEQUENCE
+        for word in (what, str(who.producer_id), "epoch 0", f"sequence {sequence}", f"expected {expected}"):
+            assert word in answer.error_message
+        assert {"gap": "stale", "stale": "gap"}[what] not in answer.error_message
+        server.process.wait_for(
+            lambda: any(name in line and what in line for line in server.process.output().splitlines()),
+            "it is in the broker's log",
+        )
+    else:
+        assert answer.error_message is None
+
+
+def test_a_new_epoch_that_does_not_begin_at_zero_lacks_what_came_before(wire: Wire, server: Server, name: str) -> None:
+    wire.create_topic(name)
+    who = wire.session()
+    wire.produce(name, batch([b"v"], who, 0))
+    answer = wire.produce(name, batch([b"v"], Session(who.producer_id, 1), 1))
+    assert answer.error_code == OUT_OF_ORDER
+    if server.name == "oncelog":
+        assert "gap" in answer.error_message
+
+
+@pytest.fixture
+def producer(server: Server, name: str, wire: Wire) -> Iterator[Producer]:
+    """Inside a transaction in which one record of three is known to the partition."""
+    wire.create_topic(name)
+    with Producer(server.bootstrap, transactional_id=name, linger_ms=0) as made:
+        made.begin_transaction()
+        for value in (b"a", b"b", b"c"):
+            made.send(name, value).result(30)
+        yield made
+        made.abort_transaction()
+
+
+@pytest.mark.parametrize(("sequence", "kind"), [(1, errors.StaleSequenceError), (9, errors.SequenceGapError)])
+def test_our_clients_exception_says_which(
+    producer: Producer, server: Server, name: str, sequence: int, kind: type[errors.OutOfOrderError]
+) -> None:
+    """DIFFERS: from Apache Kafka's answer our client cannot tell."""
+    manager = producer._sender.manager
+    assert manager is not None
+    # The client believes to be elsewhere than the broker: as after a restored backup, or a fault of ours.
+    partition = manager.sequences._of((name, 0))
+    partition.next = sequence
+    partition.last_acked = sequence - 1
+    future = producer.send(name, b"lost" * 2)
+    future_two = producer.send(name, b"lost" * 2)
+    with pytest.raises(errors.OutOfOrderError) as caught:
+        future.result(30)
+    assert caught.value.code == OUT_OF_ORDER
+    assert type(caught.value) is (kind if server.name == "oncelog" else errors.OutOfOrderError)
+    assert isinstance(future_two.exception(30), errors.KafkaError)
+    with pytest.raises(errors.OutOfOrderError):
+        producer.commit_transaction()
