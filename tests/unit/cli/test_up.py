@@ -153,7 +153,7 @@ def test_a_folder_that_cannot_be_used_says_why(new_cluster: NewCluster) -> None:
     status, out, err = run("up", "--port", "0", "--data", cluster.data)
     assert (status, out) == (1, "")
     assert err.startswith("oncelog: cannot start the broker: ")
-    assert "says cluster.id=another, this broker has" in err
+    assert "says cluster.id=another, this broker's metadata has" in err
     assert err.count("\n") == 1
     identity.write_text(text)
     (cluster.data / "metadata.sqlite").write_bytes(b"no database" * 1000)
