@@ -13,6 +13,7 @@ from oncelog.broker.apis import SERVED
 from oncelog.broker.context import RequestContext
 from oncelog.net.server import BadFrameError
 from oncelog.protocol.apis import ApiKey, messages
+from oncelog.protocol.codec import codec
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import decode_request_header, encode_response_header
 from oncelog.protocol.schema import DecodeError, Message
@@ -31,13 +32,12 @@ class BadRequestError(BadFrameError):
 class _Route:
     """One API in one version."""
 
-    __slots__ = ("decode", "handle", "version")
+    __slots__ = ("decode", "handle")
 
     def __init__(self, api_key: int, version: int) -> None:
         request, _ = messages(ApiKey(api_key))
         module = importlib.import_module(f"oncelog.broker.handlers.{SERVED[api_key].handler}")
-        self.version = version
-        self.decode: Callable[[memoryview, int, int], tuple[Message, int]] = request.decode_from
+        self.decode: Callable[[memoryview, int], tuple[Message, int]] = codec(request, version).decode
         self.handle: Callable[..., Any] = module.handle
 
 
@@ -67,7 +67,7 @@ class Dispatcher:
             route = self._routes[api_key, version] = _Route(api_key, version)
         try:
             # What follows the request is left alone, as Kafka does: librdkafka pads some of its own.
-            request, _ = route.decode(frame, position, version)
+            request, _ = route.decode(frame, position)
         except DecodeError as error:
             raise BadRequestError(f"{ApiKey(api_key).name} v{version}: {error}") from error
         context = RequestContext(

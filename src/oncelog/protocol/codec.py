@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -245,7 +245,7 @@ class _Encoder(_Source):
         if field.kind == "array" and field.default is not None:
             return f"o.{name} is None or o.{name}" if field.nullable <= 32767 else f"o.{name}"
         if field.kind == "struct" and field.default is not None:
-            return f"o.{name} != {self.name('struct', field.element)}()"
+            return f"o.{name} != {self.name('empty', field.element())}"
         if field.default is None:
             return f"o.{name} is not None"
         return f"o.{name} != {self.name('default', field.default)}"
@@ -353,7 +353,9 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
+@lru_cache(1024)
 def _uuid(raw: bytes) -> UUID:
+    """The same few ids of topics come in every request, and to make one costs more than all else in it."""
     return UUID(bytes=raw) if any(raw) else NO_UUID
 
 

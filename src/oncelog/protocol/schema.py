@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar, Self, dataclass_transform
 from uuid import UUID
 
@@ -128,6 +129,7 @@ class _MessageType(type):
             del namespace[key]
         namespace["__slots__"] = tuple(fields)
         namespace["FIELDS"] = fields
+        namespace["VALUES"] = attrgetter(*fields or ("__class__",))
         namespace["API_KEY"] = api_key
         namespace["MIN_VERSION"], namespace["MAX_VERSION"] = versions
         namespace["FLEXIBLE_SINCE"] = flexible
@@ -179,11 +181,14 @@ class Message(metaclass=_MessageType):
     MAX_VERSION: ClassVar[int]
     FLEXIBLE_SINCE: ClassVar[int]
     FIELDS: ClassVar[dict[str, Field]]
+    VALUES: ClassVar[attrgetter[Any]]
+    """Gives all fields of a message, to compare."""
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.FIELDS)
+        values = self.VALUES
+        return bool(values(self) == values(other))
 
     __hash__ = None  # type: ignore[assignment]
 
