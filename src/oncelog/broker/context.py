@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +16,5 @@ class RequestContext:
     client_id: str
     client_host: str
     connection_id: int
+    on_hang_up: list[Callable[[], None]] = field(default_factory=list, compare=False, repr=False)
+    """Of the connection, see `Peer`."""

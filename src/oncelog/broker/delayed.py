@@ -8,8 +8,16 @@ from collections.abc import Callable, Sequence
 from oncelog.cluster.replica import Replica
 
 
-async def wait_until(ready: Callable[[], bool], replicas: Sequence[Replica], timeout_ms: int) -> bool:
-    """Waits until `ready()` holds, asked after each append to one of the replicas; False when the time is up first."""
+async def wait_until(
+    ready: Callable[[], bool],
+    replicas: Sequence[Replica],
+    timeout_ms: int,
+    on_hang_up: list[Callable[[], None]],
+) -> bool:
+    """Waits until `ready()` holds, asked after each append to one of the replicas and when one is closed.
+
+    False when the time is up first, or when the client has hung up: nobody waits any more then.
+    """
     if ready():
         return True
     loop = asyncio.get_running_loop()
@@ -25,10 +33,12 @@ async def wait_until(ready: Callable[[], bool], replicas: Sequence[Replica], tim
 
     for replica in replicas:
         replica.watch(progress)
+    on_hang_up.append(expire)
     timer = loop.call_later(timeout_ms / 1000, expire)
     try:
         return await done
     finally:
         timer.cancel()
+        on_hang_up.remove(expire)
         for replica in replicas:
             replica.unwatch(progress)

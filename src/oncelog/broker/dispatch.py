@@ -71,7 +71,13 @@ class Dispatcher:
         except DecodeError as error:
             raise BadRequestError(f"{ApiKey(api_key).name} v{version}: {error}") from error
         context = RequestContext(
-            api_key, version, header.correlation_id, header.client_id or "", peer.host, peer.connection_id
+            api_key,
+            version,
+            header.correlation_id,
+            header.client_id or "",
+            peer.host,
+            peer.connection_id,
+            peer.on_hang_up,
         )
         response = route.handle(self._broker, request, context)
         if response is None:

@@ -15,7 +15,7 @@ import logging
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Peer:
     host: str
     port: int
     connection_id: int
+    on_hang_up: list[Callable[[], None]] = field(default_factory=list, compare=False, repr=False)
+    """Called when the client hangs up: a request that may wait long puts something here, and takes it away again."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -121,6 +123,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone; an answer in progress goes nowhere."""
         self._closing = True
+        self._tell_hang_up()
         self._tail, self._long = b"", None
         if not self._pinned:
             self._drop_buffer()
@@ -129,7 +132,12 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The client sends no more: hang up, after the answer that it may still wait for."""
         self._eof = True
+        self._tell_hang_up()
         return self._busy or self._turn_pending or self._write_paused
+
+    def _tell_hang_up(self) -> None:
+        for callback in tuple(self._peer.on_hang_up):
+            callback()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next read goes."""

@@ -57,7 +57,7 @@ def handle(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchR
     reads = _read_all(broker, request, context)
     if request.max_wait_ms <= 0 or not context.positions or _enough(reads, request.min_bytes):
         return _response(context, reads)
-    return _wait_then_read(broker, request, context, reads)
+    return _wait_then_read(broker, request, ctx, context, _Missing(request, reads))
 
 
 def _positions(broker: Broker, request: FetchRequest, version: int) -> Iterator[FetchPosition]:
@@ -152,32 +152,49 @@ def _enough(reads: list[_Read], min_bytes: int) -> bool:
     return any(read.error for read in reads) or sum(len(read.data) for read in reads) >= min_bytes
 
 
-async def _wait_then_read(
-    broker: Broker, request: FetchRequest, context: FetchContext, reads: list[_Read]
-) -> FetchResponse:
-    """Looks again only when enough was appended for the answer to be different."""
-    read_committed = request.isolation_level == _READ_COMMITTED
-    replicas = [read.replica for read in reads if read.replica is not None]
-    missing = request.min_bytes - sum(len(read.data) for read in reads)
-    ends = [replica.readable_end(read_committed) for replica in replicas]
-    appended = sum(replica.bytes_appended for replica in replicas)
+class _Missing:
+    """What a fetch waits for: that enough was appended for its answer to be different, or that a partition is gone.
 
-    def ready() -> bool:
-        if any(replica.offline for replica in replicas):
+    Made in the turn of the event loop that has read, so that no append falls in between.
+    """
+
+    def __init__(self, request: FetchRequest, reads: list[_Read]) -> None:
+        self.replicas = [read.replica for read in reads if read.replica is not None]
+        self._read_committed = request.isolation_level == _READ_COMMITTED
+        self._bytes = request.min_bytes - sum(len(read.data) for read in reads)
+        self._appended = sum(replica.bytes_appended for replica in self.replicas)
+        self._ends = self._readable_ends()
+
+    def _readable_ends(self) -> list[int]:
+        return [replica.readable_end(self._read_committed) for replica in self.replicas]
+
+    def has_come(self) -> bool:
+        """Whether it is worth to read again."""
+        if any(replica.offline or replica.log.closed for replica in self.replicas):
             return True
-        if [replica.readable_end(read_committed) for replica in replicas] == ends:
+        if self._readable_ends() == self._ends:
             return False
-        if read_committed:  # bytes that were appended long ago may become stable now
+        if self._read_committed:  # bytes that were appended long ago may become stable now
             return True
-        return sum(replica.bytes_appended for replica in replicas) - appended >= missing
+        return sum(replica.bytes_appended for replica in self.replicas) - self._appended >= self._bytes
 
+    def look_again(self) -> None:
+        """What was read now was not enough."""
+        self._ends = self._readable_ends()
+
+
+async def _wait_then_read(
+    broker: Broker, request: FetchRequest, ctx: RequestContext, context: FetchContext, missing: _Missing
+) -> FetchResponse:
     now_s = broker.loop.time  # the wall clock may be set back, and the answer would be late by as much
     deadline_s = now_s() + request.max_wait_ms / 1000
-    while await wait_until(ready, replicas, max(0, int((deadline_s - now_s()) * 1000))):
+    while await wait_until(
+        missing.has_come, missing.replicas, max(0, int((deadline_s - now_s()) * 1000)), ctx.on_hang_up
+    ):
         reads = _read_all(broker, request, context)
         if _enough(reads, request.min_bytes):
             return _response(context, reads)
-        ends = [replica.readable_end(read_committed) for replica in replicas]
+        missing.look_again()
     return _response(context, _read_all(broker, request, context))
 
 
