@@ -181,3 +181,29 @@ def test_log_compaction_tester(start_server: Callable[..., Server]) -> None:
         "--percent-deletes", "10", "--sleep", "5",
     )  # fmt: skip
     assert "Data verification is completed" in shown, shown
+
+
+def test_terminate_a_transaction(server: Server, name: str) -> None:
+    """An operator ends what a producer that is gone has left open."""
+    client = filled(server, name)
+    producer = client.transactions(f"{name}-id")
+    producer.begin()
+    producer.send(name, [Outgoing(b"left open")])
+    client.send(name, [Outgoing(b"behind")])
+    listed = tool(server, "TransactionsCommand", "list", "--duration-filter", "0")
+    assert f"{name}-id" in listed
+    tool(server, "TransactionsCommand", "forceTerminateTransaction", "--transactionalId", f"{name}-id")
+    assert [record.value for record in client.read(name, committed=True)][-1] == b"behind"
+    producer.close()
+
+
+def test_find_hanging_transactions(server: Server, name: str) -> None:
+    """What is open and not yet overdue does not hang."""
+    client = filled(server, name)
+    producer = client.transactions(f"{name}-id")
+    producer.begin()
+    producer.send(name, [Outgoing(b"open")])
+    found = tool(server, "TransactionsCommand", "find-hanging", "--topic", name, "--partition", "0")
+    assert f"{name}\t" not in found
+    producer.abort()
+    producer.close()
