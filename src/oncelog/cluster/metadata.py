@@ -7,14 +7,25 @@ The tree is laid out as Kafka's ZooKeeper tree: `/brokers/ids/N`, `/brokers/topi
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import msgspec
 
 from oncelog.cluster import configs
-from oncelog.cluster.tree import Create, Delete, NodeExistsError, NoNodeError, Set, Tree, TreeError, ensure
+from oncelog.cluster.tree import (
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    OutcomeUnknownError,
+    Set,
+    Tree,
+    TreeError,
+    ensure,
+)
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 TOPIC_NAME_MAX = 249
@@ -155,6 +166,25 @@ class Topics:
         config = configs.read(self._tree, configs.topic_path(name))
         return TopicInfo(name, parse_topic_id(node.topic_id), tuple(partitions), config)
 
+    def read(self, name: str) -> TopicInfo | None:
+        """A topic as the tree has it: there is one that the image lacks where the answer to `write` was lost."""
+        try:
+            return self._read(name)
+        except TreeError:
+            return None
+
+    def _change(self, changes: Sequence[Operation], is_done: Callable[[], bool]) -> None:
+        """Makes changes, all or none. Where the answer is lost, the tree tells whether they were made."""
+        try:
+            self._tree.multi(changes)
+        except OutcomeUnknownError as error:
+            try:
+                done = is_done()
+            except NoNodeError:
+                done = False
+            if not done:
+                raise error from None
+
     def write(self, topic: TopicInfo) -> None:
         """Creates the topic in the tree, all of it or nothing; TOPIC_ALREADY_EXISTS, REQUEST_TIMED_OUT."""
         path = f"/brokers/topics/{topic.name}"
@@ -167,7 +197,7 @@ class Topics:
             *_new_partitions(path, 0, topic.partitions),
         ]
         try:
-            self._tree.multi(changes)
+            self._change(changes, lambda: self._tree.get(path).data == msgspec.json.encode(node))
         except NodeExistsError as error:
             message = f"topic {topic.name!r} already exists"
             raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, message) from error
@@ -191,7 +221,8 @@ class Topics:
             first = topic.partition_count
             node.partitions.update({str(first + index): list(info.replicas) for index, info in enumerate(added)})
             change = Set(path, msgspec.json.encode(node), found.version)
-            self._tree.multi([change, *_new_partitions(path, first, added)])
+            changes: list[Operation] = [change, *_new_partitions(path, first, added)]
+            self._change(changes, lambda: self._tree.get(path).data == change.data)
         except NoNodeError as error:
             message = f"topic {topic.name!r} does not exist"
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message) from error
@@ -208,7 +239,7 @@ class Topics:
             changes.append(Delete(f"{path}/partitions/{index}"))
         changes += [Delete(f"{path}/partitions"), Delete(path), Delete(configs.topic_path(topic.name))]
         try:
-            self._tree.multi(changes)
+            self._change(changes, lambda: not self._tree.exists(path))
         except NoNodeError as error:
             message = f"topic {topic.name!r} does not exist"
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message) from error
