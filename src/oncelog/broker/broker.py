@@ -22,6 +22,7 @@ from oncelog.broker.config import BrokerConfig
 from oncelog.broker.data_directory import DataDirectory
 from oncelog.broker.dispatch import Dispatcher
 from oncelog.broker.fetch_sessions import FetchSessions
+from oncelog.broker.flushing import Flusher
 from oncelog.broker.groups import GroupService
 from oncelog.broker.log_directories import LogDirectories
 from oncelog.broker.partitions import Partitions
@@ -68,6 +69,7 @@ class Broker:
         self.administration = Administration(self)
         self.directories = LogDirectories(disk, config.log_dirs, config.node_id, self.log, self._on_disk_failure)
         self.cleaner = LogCleaner(self)
+        self.flusher = Flusher(self)
         self.partitions: Partitions
         self.transactions: TransactionService
         self.groups: GroupService
@@ -114,6 +116,7 @@ class Broker:
             min_insync_replicas=lambda topic: int(effective(self.config, topic.configs, "min.insync.replicas")),
             now_ms=self.now_ms,
             checkpoint=self.checkpoint,
+            flush=self.flusher,
             logger=self.log,
         )
         self.transactions = TransactionService(self)
@@ -142,6 +145,7 @@ class Broker:
         await asyncio.gather(*self._tasks, *self._creating.values(), return_exceptions=True)
         self.transactions.close()
         self.groups.close()
+        self.flusher.close()
         clean = self.partitions.close()
         self.checkpoint()
         for directory in clean:

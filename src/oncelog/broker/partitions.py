@@ -7,12 +7,13 @@ opens the rest in the background.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from oncelog.broker.data_directory import DELETE_SUFFIX, STRAY_SUFFIX, DataDirectory
 from oncelog.broker.log_directories import LogDirectories
 from oncelog.cluster.metadata import TopicInfo, Topics
-from oncelog.cluster.replica import Replica
+from oncelog.cluster.replica import Flush, Replica
 from oncelog.log.config import LogConfig
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.log import AppendResult, Log
@@ -34,6 +35,7 @@ class Partitions:
         min_insync_replicas: Callable[[TopicInfo], int],
         now_ms: Callable[[], int],
         checkpoint: Callable[[], None],
+        flush: Flush,
         logger: logging.Logger,
     ) -> None:
         """`checkpoint` writes down what the offsets are now."""
@@ -44,6 +46,7 @@ class Partitions:
         self._min_insync_replicas = min_insync_replicas
         self._now_ms = now_ms
         self._checkpoint = checkpoint
+        self._flush = flush
         self._logger = logger
         self._replicas: dict[tuple[str, int], Replica] = {}
         self.on_transaction_end: Callable[[int, int, int, bool], None] | None = None
@@ -115,6 +118,7 @@ class Partitions:
             info.partitions[partition].leader_epoch,
             replicas=len(info.partitions[partition].replicas),
             min_insync_replicas=self._min_insync_replicas(info),
+            flush=self._flush,
         )
         self._replicas[topic, partition] = replica
         if renewed:
@@ -155,7 +159,8 @@ class Partitions:
         Raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH,
         TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR.
         """
-        result = self.find(topic, partition).append_control(
+        replica = self.find(topic, partition)
+        result = replica.append_control(
             commit=commit,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
@@ -163,9 +168,37 @@ class Partitions:
             transaction_version=transaction_version,
             now_ms=self._now_ms(),
         )
-        if topic == CONSUMER_OFFSETS and self.on_transaction_end is not None:
-            self.on_transaction_end(partition, producer_id, producer_epoch, commit)
+        ended = self.on_transaction_end
+        if topic == CONSUMER_OFFSETS and ended is not None:
+            replica.when_committed(result.last_offset, lambda: ended(partition, producer_id, producer_epoch, commit))
         return result
+
+    def when_committed(
+        self, partitions: Sequence[tuple[str, int]], callback: Callable[[dict[tuple[str, int], ErrorCode]], None]
+    ) -> None:
+        """Calls `callback` once all that these logs hold now is committed, with an error for each where it never is.
+
+        At once, unless one of them has to be synced first (`flush.messages`).
+        """
+        lost: dict[tuple[str, int], ErrorCode] = {}
+        left = len(partitions) + 1
+
+        def done(key: tuple[str, int] | None, replica: Replica | None, end: int) -> None:
+            nonlocal left
+            left -= 1
+            if key is not None and (replica is None or replica.log.high_watermark < end):
+                lost[key] = ErrorCode.KAFKA_STORAGE_ERROR
+            if left == 0:
+                callback(lost)
+
+        for key in partitions:
+            replica = self._replicas.get(key)
+            end = 0 if replica is None else replica.log.log_end_offset
+            if replica is None:
+                done(key, None, end)
+            else:
+                replica.when_committed(end - 1, partial(done, key, replica, end))
+        done(None, None, 0)
 
     def drop(self, topic: TopicInfo) -> list[tuple[GuardedDisk, str]]:
         """Closes every partition of a deleted topic; its folders, set aside under the paths returned, may go.
@@ -178,7 +211,7 @@ class Partitions:
             replica = self._replicas.pop((topic.name, partition), None)
             if replica is not None:
                 replica.log.discard()
-                replica.wake()
+                replica.release()
             home = self._directories.find(topic.name, partition)
             self._directories.forget(topic.name, partition)
             if home is None:

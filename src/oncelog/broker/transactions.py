@@ -304,6 +304,25 @@ class TransactionService:
             for partition in markers.partitions
             if partition not in deleted
         }
+        written = [partition for partition, code in results.items() if code is ErrorCode.NONE]
+        self._broker.partitions.when_committed(
+            written, lambda lost: self._markers_written(home, markers, results | lost, deleted, backoff_ms)
+        )
+
+    def _markers_written(
+        self,
+        home: int,
+        markers: Markers,
+        results: dict[Partition, ErrorCode],
+        deleted: set[Partition],
+        backoff_ms: int,
+    ) -> None:
+        """Tells the coordinator which markers are there, and comes again for the rest."""
+        try:
+            shard = self.shell.shard(home)
+        except ProtocolError as error:
+            self._broker.log.info("markers of %s are left to its new coordinator: %s", markers.transactional_id, error)
+            return
         self.shell.apply(
             home, shard.markers_written(markers, results, self._broker.now_ms(), deleted=deleted)
         )

@@ -7,16 +7,28 @@ for it (a held-back response, a delayed fetch) is told through callbacks, so tha
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 from uuid import UUID
 
 from oncelog.log.log import AppendResult, Log, Origin
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 
+class Flush(Protocol):
+    """Who syncs logs, elsewhere: `Replica.synced` tells that it is done."""
+
+    def now(self, replica: Replica, /) -> None:
+        """An append waits for it."""
+
+    def later(self, replica: Replica, /) -> None:
+        """Something was appended that nobody waits for."""
+
+
 class Replica:
     """The leader's copy of (topic, partition)."""
 
     __slots__ = (
+        "_flush",
         "_waiting",
         "_watchers",
         "bytes_appended",
@@ -26,6 +38,7 @@ class Replica:
         "min_insync_replicas",
         "offline",
         "partition",
+        "synced_offset",
         "topic",
         "topic_id",
     )
@@ -40,8 +53,11 @@ class Replica:
         *,
         replicas: int = 1,
         min_insync_replicas: int = 1,
+        flush: Flush | None = None,
     ) -> None:
-        """`replicas`: how many there are, which bounds `min_insync_replicas` (`Partition.effectiveMinIsr`)."""
+        """`flush`: who syncs the log where `flush.messages` and `flush.ms` ask for it.
+
+        `replicas`: how many there are, which bounds `min_insync_replicas` (`Partition.effectiveMinIsr`)."""
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
@@ -52,6 +68,9 @@ class Replica:
         self.offline = False
         """Its log directory has failed."""
         self.min_insync_replicas = min(min_insync_replicas, replicas)
+        self.synced_offset = log.recovery_point
+        """What lies before it is on the device."""
+        self._flush = flush
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._watchers: dict[Callable[[], None], None] = {}
         log.advance_high_watermark(log.log_end_offset)
@@ -90,7 +109,7 @@ class Replica:
         )
         if not result.duplicate:
             self.bytes_appended += len(records)
-            self._advance()
+            self._appended()
         return result
 
     def append_control(
@@ -114,7 +133,7 @@ class Replica:
             transaction_version=transaction_version,
         )
         self.bytes_appended += 1
-        self._advance()
+        self._appended()
         return result
 
     def readable_end(self, read_committed: bool) -> int:
@@ -134,8 +153,8 @@ class Replica:
         return self.log.end_offset_for_epoch(epoch)
 
     def when_committed(self, offset: int, callback: Callable[[], None]) -> None:
-        """Calls `callback` as soon as the high watermark is past `offset`, or never will be (see `offline`)."""
-        if self.log.high_watermark > offset or self.offline:
+        """Calls `callback` as soon as the high watermark is past `offset`, or never will be: offline, or closed."""
+        if self.log.high_watermark > offset or self.offline or self.log.closed:
             callback()
         else:
             self._waiting.append((offset, callback))
@@ -153,6 +172,10 @@ class Replica:
         self.offline = True
         for segment in self.log.segments:
             segment.close()
+        self.release()
+
+    def release(self) -> None:
+        """Lets all who wait go on: nothing is committed any more."""
         waiting, self._waiting = self._waiting, []
         for _, callback in waiting:
             callback()
@@ -163,9 +186,30 @@ class Replica:
         for callback in tuple(self._watchers):
             callback()
 
-    def _advance(self) -> None:
+    def synced(self, offset: int) -> None:
+        """Notes that the log is on the device up to `offset`: what waited for that is committed."""
+        self.synced_offset = max(self.synced_offset, offset)
+        self._appended()
+
+    def _appended(self) -> None:
+        """Commits what is in the log, as far as it need not be synced first.
+
+        Once `flush.messages` records are not, nothing behind the last sync is committed before the next one; Kafka
+        syncs in the middle of such an append.
+        """
         log = self.log
-        log.advance_high_watermark(log.log_end_offset)
+        end = log.log_end_offset
+        if self._flush is None or end - self.synced_offset < log.config.flush_messages:
+            self._advance(end)
+            if self._flush is not None and end > self.synced_offset:
+                self._flush.later(self)
+        else:
+            self._advance(self.synced_offset)
+            self._flush.now(self)
+
+    def _advance(self, offset: int) -> None:
+        log = self.log
+        log.advance_high_watermark(offset)
         if self._waiting:
             ready = [callback for offset, callback in self._waiting if offset < log.high_watermark]
             self._waiting = [entry for entry in self._waiting if entry[0] >= log.high_watermark]

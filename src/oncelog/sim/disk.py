@@ -7,6 +7,7 @@ torn; a crashed machine keeps what was synced and, of the rest of each file, as 
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,21 @@ class _Content:
     synced: bytes = b""
     durable: bool = False
     """Whether the name itself would survive the machine."""
+    given_up: bool = False
+    """A sync has failed: further ones say that all is well, and bring nothing to the device."""
+
+    def sync(self) -> None:
+        """What the device has is what was written."""
+        if not self.given_up:
+            self.synced, self.durable = bytes(self.data), True
+
+
+@dataclass(slots=True)
+class _Fault:
+    kinds: tuple[str, ...]
+    prefix: str
+    number: int
+    after: int
 
 
 class SimDisk:
@@ -41,6 +57,7 @@ class SimDisk:
         self._mount: Mount | None = None
         self._until_death: int | None = None
         self._on_death: Callable[[], None] = lambda: None
+        self._fault: _Fault | None = None
         self.changes = 0
 
     # -- faults --------------------------------------------------------------------------------------------------------
@@ -59,6 +76,27 @@ class SimDisk:
     def spare(self) -> None:
         """The death that was planned does not come."""
         self._until_death = None
+
+    def fail_in(self, operations: int, kinds: tuple[str, ...], number: int, prefix: str = "") -> None:
+        """After so many others, every operation of these kinds fails under a path, with an `errno`, until `heal`.
+
+        Kinds are "read", "write" and "sync". Of a write that fails a part may be done.
+        """
+        self._fault = _Fault(kinds, prefix, number, operations)
+
+    def heal(self) -> None:
+        """Nothing fails any more."""
+        self._fault = None
+
+    def check(self, kind: str, path: str) -> None:
+        """OSError when an operation is to fail."""
+        fault = self._fault
+        if fault is None or kind not in fault.kinds or not path.startswith(fault.prefix):
+            return
+        fault.after -= 1
+        if fault.after < 0:
+            self._trace(f"{kind} fails: {path}")
+            raise OSError(fault.number, os.strerror(fault.number), path)
 
     def kill(self) -> None:
         """The process is dead; its writes stay."""
@@ -79,6 +117,7 @@ class SimDisk:
                 kept = content.data[: self._rng.randint(common, len(content.data))]
             self._trace(f"crash leaves {len(kept)} of {len(content.data)} bytes of {path}")
             content.data, content.synced, content.durable = bytearray(kept), bytes(kept), True
+            content.given_up = False
 
     # -- for the mounts ------------------------------------------------------------------------------------------------
 
@@ -134,6 +173,10 @@ class Mount:
             raise FileNotFoundError(2, "no such file", path)
         return content
 
+    def check_read(self, path: str) -> None:
+        """OSError when a read is to fail."""
+        self._live().check("read", path)
+
     def change(self, what: str) -> None:
         """A change that is done or not, nothing in between."""
         if self._live().change(what):
@@ -143,12 +186,19 @@ class Mount:
         """A change of which a part may be done when the process dies."""
         content = self.content(path)
         dies = self._disk.change(f"write {len(data)} bytes at {pos} of {path}")
-        size = self._disk.torn(len(data)) if dies else len(data)
+        failure = None
+        try:
+            self._disk.check("write", path)
+        except OSError as error:
+            failure = error
+        size = self._disk.torn(len(data)) if dies or failure else len(data)
         if size:
             content.data.extend(bytes(max(0, pos - len(content.data))))
             content.data[pos : pos + size] = data[:size]
         if dies:
             self._disk.die()
+        if failure is not None:
+            raise failure
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
         """See `Disk.open`."""
@@ -157,12 +207,14 @@ class Mount:
             if not create:
                 raise FileNotFoundError(2, "no such file", path)
             self._check_folder(path)
+            self._disk.check("write", path)
             self.change(f"create {path}")
             files[path] = _Content()
         return SimFile(self, path)
 
     def read_file(self, path: str) -> bytes:
         """See `Disk.read_file`."""
+        self._live().check("read", path)
         return bytes(self.content(path).data)
 
     def size(self, path: str) -> int | None:
@@ -182,6 +234,7 @@ class Mount:
     def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
         """See `Disk.atomic_write`."""
         self._check_folder(path)
+        self._disk.check("write", path)
         self.change(f"replace {path} by {len(data)} bytes")
         before = self._disk.files.get(path)
         content = self._disk.files[path] = _Content(bytearray(data))
@@ -193,14 +246,20 @@ class Mount:
     def sync(self, path: str) -> None:
         """See `Disk.sync`; of a folder: the names in it."""
         if path in self._live().folders:
+            self._disk.check("sync", path)
             self.change(f"sync {path}/")
             for name, content in self._disk.files.items():
                 if name.rpartition("/")[0] == path:
                     content.durable = True
             return
         content = self.content(path)
+        try:
+            self._disk.check("sync", path)
+        except OSError:
+            content.given_up = True
+            raise
         self.change(f"sync {path}")
-        content.synced, content.durable = bytes(content.data), True
+        content.sync()
 
     def rename(self, source: str, target: str) -> None:
         """See `Disk.rename`."""
@@ -270,7 +329,9 @@ class SimFile:
 
     def pread(self, size: int, pos: int) -> bytes:
         """See `File.pread`."""
-        return bytes(memoryview(self._mount.content(self._path).data)[pos : pos + size])
+        content = self._mount.content(self._path)
+        self._mount.check_read(self._path)
+        return bytes(memoryview(content.data)[pos : pos + size])
 
     def view(self, size: int, pos: int) -> bytes | memoryview:
         """See `File.view`."""

@@ -5,7 +5,9 @@ A request without transactional batches is answered without a task or a wait: on
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from oncelog.cluster.metadata import INTERNAL_TOPICS
@@ -52,7 +54,7 @@ _AS_NOT_ENOUGH_REPLICAS = frozenset(
 class _Target:
     """One partition of the request."""
 
-    __slots__ = ("data", "error", "guard", "replica", "topic", "verified")
+    __slots__ = ("data", "error", "guard", "last_offset", "replica", "topic", "verified")
 
     def __init__(self, topic: str, data: PartitionProduceData) -> None:
         self.topic = topic
@@ -61,6 +63,7 @@ class _Target:
         self.error: ProtocolError | None = None
         self.verified = False
         self.guard: int | None = None
+        self.last_offset = -1
 
 
 Resolved = list[tuple[TopicProduceData, list[_Target]]]
@@ -198,7 +201,7 @@ async def _verify_then_append(
     if not implicit and not broker.config.transaction_partition_verification_enable:
         for target in targets:
             target.verified = True
-        return _append(broker, request, ctx, resolved)
+        return await _appended(broker, request, ctx, resolved)
     names = [(target.topic, target.data.index) for target in targets]
     results = await broker.transactions.confirm(
         request.transactional_id, producer_id, epoch, names, implicit=implicit
@@ -208,7 +211,14 @@ async def _verify_then_append(
         target.verified = code == ErrorCode.NONE
         if not target.verified:
             target.error = _translate(code, ctx.api_version)
-    return _append(broker, request, ctx, resolved)
+    return await _appended(broker, request, ctx, resolved)
+
+
+async def _appended(
+    broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
+) -> ProduceResponse | None:
+    answer = _append(broker, request, ctx, resolved)
+    return await answer if isinstance(answer, Awaitable) else answer
 
 
 def _translate(code: ErrorCode, version: int) -> ProtocolError:
@@ -227,11 +237,12 @@ def _translate(code: ErrorCode, version: int) -> ProtocolError:
 
 def _append(
     broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
-) -> ProduceResponse | None:
+) -> ProduceResponse | Awaitable[ProduceResponse] | None:
     now_ms = broker.now_ms()
     transaction_version = _transaction_version(ctx.api_version)
     responses = []
     failed: ProtocolError | None = None
+    late: list[tuple[_Target, Replica, PartitionProduceResponse]] = []
     for topic_data, targets in resolved:
         partitions = []
         for target in targets:
@@ -240,6 +251,8 @@ def _append(
             partition = _append_one(broker, target, now_ms, transaction_version, request.acks == ALL)
             if partition.error_code:
                 failed = target.error
+            elif target.replica is not None and target.last_offset >= target.replica.log.high_watermark:
+                late.append((target, target.replica, partition))
             partitions.append(partition)
         responses.append(
             TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=partitions)
@@ -249,7 +262,29 @@ def _append(
             # Nobody reads an answer: the closed connection makes the client look for the leader again.
             raise BadFrameError(f"produce with acks=0: {failed}") from failed
         return None
-    return ProduceResponse(responses=responses)
+    response = ProduceResponse(responses=responses)
+    return _when_committed(broker, response, late) if late else response
+
+
+async def _when_committed(
+    broker: Broker, response: ProduceResponse, late: list[tuple[_Target, Replica, PartitionProduceResponse]]
+) -> ProduceResponse:
+    """Answers once the logs have been synced that have to be (`flush.messages`), or cannot be any more."""
+    for target, replica, partition in late:
+        done = broker.loop.create_future()
+        replica.when_committed(target.last_offset, partial(_resolve_once, done))
+        await done
+        if replica.log.high_watermark <= target.last_offset:
+            code = ErrorCode.KAFKA_STORAGE_ERROR if replica.offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            partition.error_code, partition.base_offset = code, -1
+            partition.error_message = f"{target.topic}-{partition.index}: {code.text}"
+            broker.log.info("produce not acknowledged: %s", partition.error_message)
+    return response
+
+
+def _resolve_once(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
 
 
 def _refuse_zstd(target: _Target) -> None:
@@ -285,6 +320,7 @@ def _append_one(
         return PartitionProduceResponse(
             index=data.index, error_code=error.code, base_offset=-1, error_message=str(error)
         )
+    target.last_offset = result.last_offset
     return PartitionProduceResponse(
         index=data.index,
         base_offset=result.first_offset,
@@ -295,7 +331,7 @@ def _append_one(
 
 def _refuse(
     broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved, error: ProtocolError
-) -> ProduceResponse | None:
+) -> ProduceResponse | Awaitable[ProduceResponse] | None:
     """The same error for every partition, found or not."""
     for _, targets in resolved:
         for target in targets:

@@ -1,0 +1,202 @@
+"""Group commit: who waits for a sync, how many share one, and what is told when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.config import load
+from oncelog.broker.context import RequestContext
+from oncelog.broker.handlers.produce import handle as produce
+from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.log.disk import OsDisk
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from oncelog.protocol.records import Record, build_batch
+
+NOW = 1_000_000
+CONTEXT = RequestContext(0, 12, 1, "test", "127.0.0.1", 1)
+
+
+class GatedDisk(OsDisk):
+    """The real disk, whose syncs of segments wait for `gate`, are counted, and fail when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.synced: list[str] = []
+        self.fails = False
+
+    def sync(self, path: str) -> None:
+        if path.endswith(".log"):
+            self.synced.append(Path(path).parent.name)
+            if self.fails:
+                raise OSError(errno.EIO, "input/output error", path)
+        super().sync(path)
+
+
+def live(tmp_path: Path, life: Callable[[Broker, GatedDisk], Awaitable[None]], **settings: str) -> None:
+    """A broker whose blocking code runs inline, once `disk.gate` is open."""
+
+    async def run() -> None:
+        disk = GatedDisk()
+        disk.gate.set()
+
+        async def offload(work: Callable[..., object], *args: object) -> object:
+            await disk.gate.wait()
+            return work(*args)
+
+        given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "data")}
+        given |= {key.replace("_", "."): value for key, value in settings.items()}
+        tree = MemoryTree(lambda: NOW)
+        broker = Broker(load(given), disk=disk, tree=tree, now_ms=lambda: NOW, offload=offload)
+        await broker.start()
+        try:
+            await asyncio.wait_for(life(broker, disk), 30)
+        finally:
+            disk.gate.set()
+            await broker.stop()
+
+    asyncio.run(run())
+
+
+Answer = ProduceResponse | Awaitable[ProduceResponse | None] | None
+
+
+def send(broker: Broker, topic: str, partition: int = 0, records: int = 1, acks: int = 1) -> Answer:
+    batch = build_batch([Record(index, NOW, b"k", b"v") for index in range(records)])
+    data = [PartitionProduceData(index=partition, records=batch)]
+    request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
+    return produce(broker, request, CONTEXT)
+
+
+def waiting(answer: Answer) -> asyncio.Task[ProduceResponse]:
+    assert isinstance(answer, Awaitable), "it was answered before the sync"
+    return asyncio.ensure_future(answer)  # type: ignore[arg-type]
+
+
+def outcome(response: ProduceResponse | None) -> PartitionProduceResponse:
+    assert isinstance(response, ProduceResponse)
+    return response.responses[0].partition_responses[0]
+
+
+def test_nobody_waits_by_default(tmp_path: Path) -> None:
+    async def life(broker: Broker, disk: GatedDisk) -> None:
+        await broker.create_topic("t", partitions=1)
+        assert outcome(send(broker, "t")).base_offset == 0  # type: ignore[arg-type]
+        assert disk.synced == []
+
+    live(tmp_path, life)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_an_append_waits_for_its_sync_and_many_share_one(tmp_path: Path, acks: int) -> None:
+    async def life(broker: Broker, disk: GatedDisk) -> None:
+        await broker.create_topic("t", partitions=2, configs={"flush.messages": "1"})
+        disk.gate.clear()
+        first = waiting(send(broker, "t", acks=acks))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        rest = [waiting(send(broker, "t", partition, acks=acks)) for partition in (0, 1, 0, 1, 0)]
+        replica = broker.partitions.find("t", 0)
+        await asyncio.sleep(0)
+        assert replica.log.log_end_offset == 4
+        assert replica.log.high_watermark == 0, "what is not synced is not readable"
+        assert not any(task.done() for task in (first, *rest))
+        disk.gate.set()
+        assert [outcome(response).base_offset for response in await asyncio.gather(first, *rest)] == [0, 1, 0, 2, 1, 3]
+        assert replica.log.high_watermark == 4
+        assert disk.synced == ["t-0", "t-0", "t-1"], "one for the first, one round for all others"
+
+    live(tmp_path, life)
+
+
+def test_a_sync_is_due_after_so_many_records(tmp_path: Path) -> None:
+    async def life(broker: Broker, disk: GatedDisk) -> None:
+        await broker.create_topic("t", partitions=1, configs={"flush.messages": "5"})
+        for _ in range(4):
+            assert isinstance(send(broker, "t"), ProduceResponse)
+        assert disk.synced == []
+        assert outcome(await waiting(send(broker, "t"))).base_offset == 4
+        assert disk.synced == ["t-0"]
+        assert isinstance(send(broker, "t", records=4), ProduceResponse)
+        assert send(broker, "t", acks=0) is None
+        while len(disk.synced) < 2:
+            await asyncio.sleep(0.001)
+
+    live(tmp_path, life, log_flush_interval_messages="7")
+
+
+def test_records_are_synced_when_they_are_old_enough(tmp_path: Path) -> None:
+    async def life(broker: Broker, disk: GatedDisk) -> None:
+        await broker.create_topic("t", partitions=1)
+        for _ in range(3):
+            assert isinstance(send(broker, "t"), ProduceResponse), "nobody waits for that"
+        replica = broker.partitions.find("t", 0)
+        while replica.synced_offset < 3:
+            await asyncio.sleep(0.001)
+        assert disk.synced == ["t-0"]
+
+    live(tmp_path, life, log_flush_interval_ms="20")
+
+
+def test_a_failed_sync_is_told_to_all_who_wait(tmp_path: Path) -> None:
+    async def life(broker: Broker, disk: GatedDisk) -> None:
+        await broker.create_topic("t", partitions=2)
+        disk.gate.clear()
+        tasks = [waiting(send(broker, "t", partition)) for partition in (0, 1, 1)]
+        disk.fails = True
+        disk.gate.set()
+        for response in await asyncio.gather(*tasks):
+            assert outcome(response).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert outcome(response).base_offset == -1
+        disk.fails = False
+        assert outcome(send(broker, "t")).error_code == ErrorCode.KAFKA_STORAGE_ERROR  # type: ignore[arg-type]
+        assert disk.synced == ["t-0"], "it is not tried again"
+        assert "all log directories have failed" in await broker.failed
+
+    live(tmp_path, life, log_flush_interval_messages="1")
+
+
+def test_a_topic_that_is_deleted_meanwhile_keeps_nobody_waiting(tmp_path: Path) -> None:
+    async def life(broker: Broker, disk: GatedDisk) -> None:
+        topic = await broker.create_topic("t", partitions=1)
+        disk.gate.clear()
+        task = waiting(send(broker, "t"))
+        await asyncio.sleep(0)
+        assert broker.partitions.drop(topic)
+        assert outcome(await task).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    live(tmp_path, life, log_flush_interval_messages="1")
+
+
+def test_a_marker_counts_as_written_once_it_is_synced(tmp_path: Path) -> None:
+    async def life(broker: Broker, disk: GatedDisk) -> None:
+        await broker.create_topic("t", partitions=1)
+        disk.gate.clear()
+        broker.partitions.append_marker(
+            "t", 0, commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, transaction_version=1
+        )
+        told: list[object] = []
+        broker.partitions.when_committed([("t", 0)], told.append)
+        await asyncio.sleep(0)
+        assert told == []
+        disk.gate.set()
+        while not told:
+            await asyncio.sleep(0.001)
+        assert told == [{}]
+        broker.partitions.when_committed([("t", 0), ("gone", 0)], told.append)
+        assert told[1] == {("gone", 0): ErrorCode.KAFKA_STORAGE_ERROR}
+
+    live(tmp_path, life, log_flush_interval_messages="1")
