@@ -1,10 +1,11 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
 from oncelog.cluster.metadata import PartitionInfo, TopicInfo, Topics, assign, check_topic_name
-from oncelog.cluster.tree import Operation, UnavailableError
+from oncelog.cluster.tree import Operation, OutcomeUnknownError, UnavailableError
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
@@ -104,3 +105,63 @@ def test_a_tree_that_cannot_be_written_is_told_as_a_time_out() -> None:
     tree.away = False
     topics.write(topic)
     topics.erase(topic)
+
+
+class LosesAnswers(MemoryTree):
+    """A tree whose next change is made, or not, without an answer."""
+
+    lose: bool | None = None
+
+    def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
+        made, self.lose = self.lose, None
+        if made is not False:
+            super().multi(operations, session=session)
+        if made is not None:
+            raise OutcomeUnknownError("the connection is lost")
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_lost_answer_is_looked_up_in_the_tree(made: bool) -> None:
+    tree = LosesAnswers(lambda: 0)
+    topics = loaded(tree)
+
+    def change(what: str) -> None:
+        tree.lose = made
+        work: dict[str, Callable[[], object]] = {
+            "write": lambda: topics.write(TOPIC),
+            "grow": lambda: topics.add_partitions(TOPIC, [PartitionInfo(1, 0, (1,), (1,))]),
+            "erase": lambda: topics.erase(TOPIC),
+        }
+        if made:
+            work[what]()
+            return
+        with pytest.raises(ProtocolError) as caught:
+            work[what]()
+        assert caught.value.code == ErrorCode.REQUEST_TIMED_OUT
+        if what != "grow":
+            work[what]()
+
+    change("write")
+    found = topics.read("flights")
+    assert found == TOPIC
+    change("grow")
+    found = topics.read("flights")
+    assert found is not None
+    assert found.partition_count == 2 + made
+    if made:
+        topics.erase(found)
+    else:
+        change("erase")
+    assert topics.read("flights") is None
+
+
+def test_another_topic_of_the_name_is_not_taken_for_ours() -> None:
+    tree = LosesAnswers(lambda: 0)
+    topics = loaded(tree)
+    topics.write(TOPIC)
+    tree.lose = False
+    other = replace(TOPIC, topic_id=UUID("22345678-1234-4234-8234-123456789abc"))
+    with pytest.raises(ProtocolError) as caught:
+        topics.write(other)
+    assert caught.value.code == ErrorCode.REQUEST_TIMED_OUT
+    assert topics.read("flights") == TOPIC
