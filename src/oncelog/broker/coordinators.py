@@ -16,6 +16,7 @@ from oncelog.coordinator.partitioning import partition_for
 from oncelog.log.log import Origin
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import (
+    HEADER_SIZE,
     Record,
     build_batch,
     decode_control,
@@ -30,6 +31,13 @@ if TYPE_CHECKING:
 
 LOAD_BYTES = 5 << 20
 """How much of an internal topic is read at once while loading (Kafka's `offsets.load.buffer.size`)."""
+
+RECORD_OVERHEAD = 21
+"""Bytes of a record besides key and value, at most: length, attributes, deltas, lengths, number of headers."""
+
+RETRY_MS = 1000
+RETRY_MAX_MS = 60_000
+"""A partition that could not be loaded is tried again after this time, doubled each time up to the maximum."""
 
 
 class Shard(Protocol):
@@ -82,6 +90,8 @@ class CoordinatorShell(Generic[S]):
         self._shards: dict[int, S] = {}
         self._timers: dict[int, tuple[int, asyncio.TimerHandle]] = {}
         self._waiting: dict[int, set[asyncio.Future[Any]]] = {}
+        self._retries: dict[int, asyncio.TimerHandle] = {}
+        self._written: dict[int, int] = {}
 
     # -- which shard ------------------------------------------------------------------------------------------------
 
@@ -93,10 +103,15 @@ class CoordinatorShell(Generic[S]):
         return partition_for(key, info.partition_count)
 
     def shard(self, partition: int) -> S:
-        """The loaded coordinator of a partition; NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS without one."""
+        """The loaded coordinator of a partition.
+
+        COORDINATOR_LOAD_IN_PROGRESS while it is being loaded, NOT_COORDINATOR where it cannot be (as Kafka has it).
+        """
         shard = self._shards.get(partition)
         if shard is not None:
             return shard
+        if partition in self._retries:
+            raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} could not be loaded")
         if self.broker.partitions.leads(self.topic, partition):
             raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is being loaded")
         raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is not led by this broker")
@@ -152,10 +167,19 @@ class CoordinatorShell(Generic[S]):
             shard = self._shards[partition]
             for record in effects.records:
                 _replay(shard, record, producer)
+            self._written[partition] = last_offset
             replica.when_committed(last_offset, lambda: self._committed(replica, effects))
         else:
-            self._deliver(effects)
+            self._deliver_in_turn(partition, effects)
         self._arm(partition)
+
+    def _deliver_in_turn(self, partition: int, effects: Effects) -> None:
+        """A reply without records may tell of earlier ones: it waits until those are committed."""
+        replica = self.broker.partitions.get(self.topic, partition) if partition in self._written else None
+        if replica is None:
+            self._deliver(effects)
+        else:
+            replica.when_committed(self._written[partition], lambda: self._committed(replica, effects))
 
     def _append(
         self,
@@ -165,22 +189,22 @@ class CoordinatorShell(Generic[S]):
         guard: int | None,
     ) -> int:
         now_ms = self.broker.now_ms()
+        rows = [
+            Record(
+                0,
+                now_ms,
+                encode_versioned(record.key, record.key_version),
+                None if record.value is None else encode_versioned(record.value, record.value_version),
+            )
+            for record in records
+        ]
         producer_id, producer_epoch = producer or (-1, -1)
-        batch = build_batch(
-            [
-                Record(
-                    index,
-                    now_ms,
-                    encode_versioned(record.key, record.key_version),
-                    None if record.value is None else encode_versioned(record.value, record.value_version),
-                )
-                for index, record in enumerate(records)
-            ],
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            transactional=producer is not None,
-        )
-        result = replica.append(memoryview(batch), now_ms=now_ms, origin=Origin.COORDINATOR, guard=guard)
+        batches = bytearray()
+        for part in split(rows, replica.log.config.max_message_bytes):
+            batches += build_batch(
+                part, producer_id=producer_id, producer_epoch=producer_epoch, transactional=producer is not None
+            )
+        result = replica.append(memoryview(batches), now_ms=now_ms, origin=Origin.COORDINATOR, guard=guard)
         return result.last_offset
 
     def _committed(self, replica: Replica, effects: Effects) -> None:
@@ -229,16 +253,28 @@ class CoordinatorShell(Generic[S]):
     async def load(self) -> None:
         """Loads every partition of the topic that this broker leads and that is not loaded yet.
 
-        One that cannot be loaded answers COORDINATOR_LOAD_IN_PROGRESS until the broker starts anew; the others serve.
+        One that cannot be loaded answers NOT_COORDINATOR and is tried again from time to time; the others serve.
         """
         info = self.broker.metadata.topic(self.topic)
         for partition in range(info.partition_count if info else 0):
-            if partition not in self._shards and self.broker.partitions.leads(self.topic, partition):
-                try:
-                    self.load_partition(partition)
-                except (ProtocolError, ValueError) as error:  # the disk, or records that no coordinator wrote
-                    self.broker.log.error("cannot load the coordinator of %s-%d: %s", self.topic, partition, error)
+            if partition not in self._retries:
+                self._try_to_load(partition, RETRY_MS)
                 await asyncio.sleep(0)
+
+    def _try_to_load(self, partition: int, retry_ms: int) -> None:
+        self._retries.pop(partition, None)
+        if partition in self._shards or not self.broker.partitions.leads(self.topic, partition):
+            return
+        try:
+            self.load_partition(partition)
+        except (ProtocolError, OSError, ValueError, LookupError) as error:  # the disk, or what no coordinator wrote
+            self.broker.log.error(
+                "cannot load the coordinator of %s-%d, next try in %d s: %r",
+                self.topic, partition, retry_ms // 1000, error,
+            )  # fmt: skip
+            later = min(2 * retry_ms, RETRY_MAX_MS)
+            retry = self.broker.loop.call_later(retry_ms / 1000, self._try_to_load, partition, later)
+            self._retries[partition] = retry
 
     def load_partition(self, partition: int) -> None:
         """Rebuilds a shard from its partition, then lets it finish what its predecessor had begun."""
@@ -250,12 +286,14 @@ class CoordinatorShell(Generic[S]):
         offset = log.log_start_offset
         while offset < log.log_end_offset:
             data = log.read(offset, LOAD_BYTES, upto=log.log_end_offset, at_least_one=True)
+            if not data:  # compaction has left nothing up to the end
+                break
             for header, view in iter_batches(data):
                 producer = (header.producer_id, header.producer_epoch) if header.is_transactional else None
-                if header.is_control:
+                if header.is_control and header.count:  # of an emptied marker the transaction is gone as well
                     commit, _ = decode_control(view)
                     _replay_end_transaction(shard, header.producer_id, header.producer_epoch, commit)
-                else:
+                elif not header.is_control:
                     self._replay_batch(shard, view, producer)
                 offset = header.next_offset
         self._shards[partition] = shard
@@ -272,6 +310,7 @@ class CoordinatorShell(Generic[S]):
     def resign(self, partition: int) -> None:
         """Gives up a partition whose log is gone: whoever waits for its coordinator is told NOT_COORDINATOR."""
         self._shards.pop(partition, None)
+        self._written.pop(partition, None)
         self._arm(partition)
         error = ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is offline")
         for token in self._waiting.pop(partition, set()).copy():
@@ -282,8 +321,28 @@ class CoordinatorShell(Generic[S]):
         """Stops the timers; nothing is appended any more."""
         for _, timer in self._timers.values():
             timer.cancel()
+        for retry in self._retries.values():
+            retry.cancel()
+        self._retries.clear()
         self._timers.clear()
         self._shards.clear()
+
+
+def split(records: list[Record], max_bytes: int) -> Iterator[list[Record]]:
+    """Yields the records in parts that each fit into a batch of ``max_bytes``; a larger one is a part of its own.
+
+    All parts go into the log with one write. A crash may leave the first ones only, of what nobody was told of.
+    """
+    part: list[Record] = []
+    size = HEADER_SIZE
+    for record in records:
+        length = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+        if part and size + length > max_bytes:
+            yield part
+            part, size = [], HEADER_SIZE
+        part.append(record)
+        size += length
+    yield part
 
 
 def _replay(shard: Any, record: CoordinatorRecord, producer: tuple[int, int] | None) -> None:

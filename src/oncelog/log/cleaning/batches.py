@@ -96,7 +96,7 @@ class BatchFilter:
         kept = records if header.is_control else [record for record in records if self._stays(record, horizon)]
         if not kept:
             stays = header.next_offset == keep_end or self._is_last_of_producer(header)
-            return _empty(header) if stays else None
+            return emptied(header) if stays else None
         mortal = spent_marker or any(record.value is None for record in kept)
         if mortal and horizon is None:
             return _rebuild(header, kept, self._now_ms + self._delete_retention_ms)
@@ -149,7 +149,7 @@ def _rebuild(header: BatchHeader, records: list[Record], horizon: int | None) ->
     )
 
 
-def _empty(header: BatchHeader) -> bytearray:
+def emptied(header: BatchHeader) -> bytearray:
     """Return the header alone: offsets, producer and sequences of a batch without records."""
     return pack_batch(
         b"",

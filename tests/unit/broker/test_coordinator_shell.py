@@ -1,0 +1,249 @@
+"""The shell around coordinators, with a coordinator that remembers what it is told and a log that may refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from oncelog.broker import coordinators
+from oncelog.broker.coordinators import CoordinatorShell, split
+from oncelog.cluster.replica import Replica
+from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
+from oncelog.log.cleaning.batches import emptied
+from oncelog.log.config import LogConfig
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
+from oncelog.protocol.records import Record, build_batch, iter_batches
+from oncelog.protocol.schema import encode_versioned, read_version
+from support.crashdisk import CrashDisk
+from support.logs import NOW, append, end_txn, of_producer, open_log
+
+TOPIC = "__consumer_offsets"
+
+
+class Remembering:
+    """A coordinator whose state is the list of what was replayed."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+        self.ended: list[tuple[int, bool]] = []
+
+    def replay(self, record: CoordinatorRecord, **_: int) -> None:
+        assert isinstance(record.key, OffsetCommitKey)
+        assert isinstance(record.value, OffsetCommitValue)
+        self.seen.append((record.key.topic, record.value.offset))
+
+    def replay_end_transaction(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
+        self.ended.append((producer_id, commit))
+
+    def loaded(self, now_ms: int) -> Effects:
+        return Effects()
+
+    def deadline(self) -> int | None:
+        return None
+
+    def tick(self, now_ms: int) -> Effects:
+        return Effects()
+
+
+def record(topic: str, offset: int) -> CoordinatorRecord:
+    key = OffsetCommitKey(group="g", topic=topic, partition=0)
+    return CoordinatorRecord(key, 1, OffsetCommitValue(offset=offset, metadata="", commit_timestamp=NOW), 3)
+
+
+def decode(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
+    assert value is not None
+    version = read_version(value)
+    return CoordinatorRecord(
+        OffsetCommitKey.decode(key[2:], read_version(key)), 1, OffsetCommitValue.decode(value[2:], version), version
+    )
+
+
+class House:
+    """The little that the shell asks of a broker."""
+
+    def __init__(self, config: LogConfig | None = None) -> None:
+        self.disk = CrashDisk()
+        self.log = open_log(self.disk, config)
+        self.replica = Replica(TOPIC, 0, UUID(int=1), self.log, 0)
+        self.leading = True
+        self.fails: list[Exception] = []
+
+    def get(self, topic: str, partition: int) -> Replica:
+        if self.fails:
+            raise self.fails.pop(0)
+        return self.replica
+
+    def run(self, life: Callable[[CoordinatorShell[Remembering]], Awaitable[None]]) -> None:
+        async def main() -> None:
+            broker: Any = SimpleNamespace(
+                loop=asyncio.get_running_loop(),
+                log=logging.getLogger("test"),
+                now_ms=lambda: NOW,
+                metadata=SimpleNamespace(topic=lambda name: SimpleNamespace(partition_count=1)),
+                partitions=SimpleNamespace(get=self.get, leads=lambda topic, partition: self.leading),
+            )
+            shell = CoordinatorShell(broker, TOPIC, lambda partition: Remembering(), decode)
+            try:
+                await life(shell)
+            finally:
+                shell.close()
+
+        asyncio.run(main())
+
+
+def say(answer: str, *records: CoordinatorRecord) -> Callable[[Remembering, Any], Effects]:
+    return lambda shard, token: Effects(records=list(records), replies=[Reply(token, answer)])
+
+
+def test_a_partition_that_cannot_be_loaded_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinators, "RETRY_MS", 1)
+    house = House()
+    storage = ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")
+    house.fails = [storage, ValueError("what is that?"), IndexError(), storage]
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        with pytest.raises(ProtocolError) as caught:
+            shell.shard(0)
+        assert caught.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await shell.load()
+        with pytest.raises(ProtocolError) as caught:
+            shell.shard(0)
+        assert caught.value.code == ErrorCode.NOT_COORDINATOR
+        while not list(shell.shards()):
+            await asyncio.sleep(0.001)
+        assert not house.fails
+        assert await shell.request(0, say("here")) == "here"
+
+    house.run(life)
+
+
+def test_a_retry_ends_where_the_partition_is_led_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinators, "RETRY_MS", 1)
+    house = House()
+    house.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")]
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        house.leading = False
+        while shell._retries:
+            await asyncio.sleep(0.001)
+        assert not list(shell.shards())
+
+    house.run(life)
+
+
+def test_many_records_go_into_batches_that_the_topic_takes() -> None:
+    house = House(LogConfig(max_message_bytes=1000))
+    records = [record("topic-" + "x" * (number % 50), number) for number in range(60)]
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        assert await shell.request(0, say("done", *records)) == "done"
+        ((_, shard),) = shell.shards()
+        assert [offset for _, offset in shard.seen] == list(range(60))
+
+    house.run(life)
+    data = house.log.read(0, 1 << 20, upto=60, at_least_one=True)
+    headers = [header for header, _ in iter_batches(data)]
+    assert len(headers) > 5
+    assert max(header.size for header in headers) <= 1000
+    assert min(header.size for header in headers[:-1]) > 600  # no more of them than need be
+    assert headers[-1].next_offset == 60
+
+    async def later(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        ((_, shard),) = shell.shards()
+        assert [offset for _, offset in shard.seen] == list(range(60))
+
+    house.run(later)
+
+
+def test_a_record_that_no_batch_takes_is_refused_as_before() -> None:
+    house = House(LogConfig(max_message_bytes=300))
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        with pytest.raises(ProtocolError) as caught:
+            await shell.request(0, say("done", record("t", 1), record("x" * 240, 2)))
+        assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+        assert house.log.log_end_offset == 0
+        ((_, shard),) = shell.shards()
+        assert not shard.seen
+
+    house.run(life)
+
+
+@pytest.mark.parametrize("size", range(1, 200, 7))
+def test_no_part_is_larger_than_it_may_be(size: int) -> None:
+    rows = [Record(0, NOW, bytes(size), bytes(size * (number % 3))) for number in range(200)]
+    parts = list(split(rows, 700))
+    assert [row for part in parts for row in part] == rows
+    assert all(len(build_batch(part)) <= 700 for part in parts if len(part) > 1)
+
+
+def test_an_answer_without_records_waits_for_the_records_before_it() -> None:
+    """With several replicas they are appended, but not committed yet: nobody may be told of them."""
+    house = House()
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        held: list[Callable[[], None]] = []
+
+        class Lagging(Replica):
+            __slots__ = ()
+
+            def when_committed(self, offset: int, callback: Callable[[], None]) -> None:
+                assert offset == 0
+                held.append(callback)
+
+        house.replica = Lagging(TOPIC, 0, UUID(int=1), house.log, 0)
+        write = asyncio.ensure_future(shell.request(0, say("written", record("t", 7))))
+        read = asyncio.ensure_future(shell.request(0, say("read")))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (write.done(), read.done(), len(held)) == (False, False, 2)
+        for callback in held:
+            callback()
+        assert (await write, await read) == ("written", "read")
+
+    house.run(life)
+
+
+def test_a_partition_with_emptied_markers_and_batches_is_loaded() -> None:
+    house = House()
+    committed = record("t", 5)
+    assert committed.value is not None
+    row = Record(0, NOW, encode_versioned(committed.key, 1), encode_versioned(committed.value, 3))
+    data = build_batch([row], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    append(house.log, of_producer(2, 0, txn=True, timestamp=NOW))
+    end_txn(house.log, 2, commit=False)
+    append(house.log, data)
+    end_txn(house.log, 1, commit=True)
+    empty(house, 0)
+    empty(house, 1)
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        ((_, shard),) = shell.shards()
+        assert (shard.seen, shard.ended) == ([("t", 5)], [(1, True)])
+
+    house.run(life)
+
+
+def empty(house: House, index: int) -> None:
+    """What compaction leaves of a batch, in its place."""
+    (path,) = [path for path in house.disk.files if path.endswith(".log")]
+    content = house.disk.files[path].data
+    batches = [
+        bytes(emptied(h) if number == index else v) for number, (h, v) in enumerate(iter_batches(bytes(content)))
+    ]
+    content[:] = b"".join(batches)
+    house.log = open_log(house.disk)
+    house.replica = Replica(TOPIC, 0, UUID(int=1), house.log, 0)
