@@ -114,6 +114,7 @@ def test_replayed_batches_are_not_checked(own_server: Server, name: str) -> None
     own_server.kill()
     own_server.wait_ready()
     with Wire(own_server.bootstrap) as wire:
+        wire.leaders_serve(name)
         assert wire.offset(name) == 2
         assert producers(wire, name)[who.producer_id].producer_epoch == 7
         assert wire.produce(name, batch([b"v"], who, 101)).error_code == INVALID_EPOCH

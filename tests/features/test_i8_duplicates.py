@@ -99,6 +99,7 @@ def test_the_answer_was_lost_with_the_broker(own_server: Server, name: str) -> N
     own_server.kill()
     own_server.wait_ready()
     with Wire(own_server.bootstrap) as wire:
+        wire.leaders_serve(name)
         answer = wire.produce(name, batch([b"4"], who, 4))
         assert (answer.error_code, answer.base_offset) == (0, 4)
         assert wire.values(topic) == [b"0", b"1", b"2", b"3", b"4"]

@@ -144,15 +144,18 @@ class Wire:
 
         request = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
         topic_id: UUID = until(lambda: self.call(request, 12), ready, f"{name} has leaders").topics[0].topic_id
-        # The metadata may know of a leader before that one itself does.
+        self.leaders_serve(name, partitions)
+        return topic_id
+
+    def leaders_serve(self, name: str, partitions: int = 1) -> None:
+        """Wait until they do: metadata may know of a leader before that one itself does, after a start as well."""
         ends = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
-        ask = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=ends)])
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=ends)])
         until(
-            lambda: self.call(ask, 7).topics[0].partitions,
+            lambda: self.call(request, 7).topics[0].partitions,
             lambda found: not any(each.error_code for each in found),
             f"the leaders of {name} serve",
         )
-        return topic_id
 
     # --- records ---
 

@@ -191,6 +191,8 @@ class Sender:
             self.changed()
         for node, batches in drained.by_node.items():
             self._send(node, batches)
+        if drained.by_node and self.accumulator.waiting:
+            self.wake()  # at most one batch a partition went: more may be under way at once
         for topic in drained.unknown:
             self.routes.find_leaders(topic)
         if self._conversation is not None:

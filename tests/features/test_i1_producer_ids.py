@@ -1,0 +1,99 @@
+"""I1: producer ids: in blocks of 1,000, never one twice."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from support.servers import Server
+from support.wire import NOBODY, Session, Wire, batch, code
+
+BLOCK = 1000
+
+
+def ids(wire: Wire, count: int) -> list[int]:
+    return [wire.session().producer_id for _ in range(count)]
+
+
+def test_each_producer_gets_an_id_of_its_own_and_epoch_zero(wire: Wire) -> None:
+    sessions = [wire.session() for _ in range(5)]
+    assert {session.epoch for session in sessions} == {0}
+    found = [session.producer_id for session in sessions]
+    assert len(set(found)) == 5
+    assert all(0 <= each < 2**63 for each in found)
+
+
+def test_connections_and_transactional_ids_take_from_the_same_blocks(wire: Wire, server: Server, name: str) -> None:
+    found: list[int] = []
+
+    def take(index: int) -> None:
+        with Wire(server.bootstrap) as connection:
+            for turn in range(20):
+                found.append(connection.session().producer_id)
+                if turn % 5 == 0:
+                    found.append(connection.session(f"{name}-{index}-{turn}").producer_id)
+
+    takers = [threading.Thread(target=take, args=(index,)) for index in range(4)]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        taker.join()
+    assert len(found) == 4 * 24
+    assert len(set(found)) == len(found)
+
+
+def test_the_next_block_is_fetched_without_a_gap_that_a_client_sees(own_server: Server) -> None:
+    with Wire(own_server.bootstrap) as wire:
+        found = ids(wire, 2 * BLOCK + 100)
+    assert found == list(range(len(found)))
+
+
+def test_an_id_is_never_given_again_over_kill_9(own_server: Server, name: str) -> None:
+    seen: list[int] = []
+    for turn in range(2):
+        with Wire(own_server.bootstrap) as wire:
+            seen += [*ids(wire, 3), wire.session(f"{name}-{turn}").producer_id]
+        own_server.kill()
+        own_server.wait_ready()
+    with Wire(own_server.bootstrap) as wire:
+        last = ids(wire, 3)
+        again = wire.session(f"{name}-0").producer_id
+    assert sorted(set(seen)) == seen
+    assert min(last) > max(seen)
+    assert {each // BLOCK for each in seen} == {0, 1}, "what a crash leaves of a block is lost"
+    assert again == seen[3], "a transactional id keeps its own"
+
+
+@pytest.mark.parametrize("session", [Session(5, -1), Session(-1, 5)])
+@pytest.mark.parametrize("transactional", [False, True])
+def test_an_id_without_its_epoch_is_no_request(wire: Wire, name: str, session: Session, transactional: bool) -> None:
+    answer = wire.init_producer(name if transactional else None, session=session)
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (code("INVALID_REQUEST"), -1, -1)
+
+
+def test_without_a_transactional_id_any_session_gets_a_new_id(wire: Wire) -> None:
+    """A producer that has used up its epochs asks so (KIP-360 keeps the epoch of transactional ones only)."""
+    old = wire.session()
+    new = wire.init_producer(session=old)
+    assert not new.error_code
+    assert (new.producer_id > old.producer_id, new.producer_epoch) == (True, 0)
+
+
+def test_an_empty_transactional_id_is_refused(wire: Wire) -> None:
+    assert wire.init_producer("", session=NOBODY).error_code == code("INVALID_REQUEST")
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_every_version_of_the_request(wire: Wire, version: int) -> None:
+    answer = wire.init_producer(version=version)
+    assert (answer.error_code, answer.producer_epoch) == (0, 0)
+
+
+def test_an_id_that_the_broker_never_gave_is_one_like_the_others(wire: Wire, name: str) -> None:
+    """Kafka's partitions know no list of ids either."""
+    wire.create_topic(name)
+    stranger = Session(2**63 - 1, 0)
+    assert wire.produce(name, batch([b"v"], stranger, 0)).base_offset == 0
+    assert wire.produce(name, batch([b"v"], stranger, 0)).base_offset == 0
+    assert wire.produce(name, batch([b"v"], stranger, 1)).base_offset == 1

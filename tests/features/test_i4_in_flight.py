@@ -1,0 +1,115 @@
+"""I4: up to five requests under way, and the order kept whatever happens to them."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from oncelog import Producer
+from oncelog.errors import ConfigError
+from oncelog.protocol.errors import ErrorCode
+from support.processes import wait_until
+from support.proxy import LOSE_ANSWER, LOSE_REQUEST, PASS, Produced, Proxy, redirect
+from support.servers import Server
+from support.wire import Wire
+
+RETRY_SOON = {"retry_backoff_ms": 2, "retry_backoff_max_ms": 10, "linger_ms": 0}
+
+
+@pytest.fixture
+def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Between every client of the test and the server."""
+    made = Proxy(server.bootstrap)
+    redirect(monkeypatch, made)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_no_more_requests_are_under_way_than_allowed(
+    wire: Wire, server: Server, proxy: Proxy, name: str, limit: int
+) -> None:
+    wire.create_topic(name)
+    gate = threading.Event()
+    waiting: list[int] = []
+
+    def rule(request: Produced) -> str:
+        if request.number > 0:
+            waiting.append(request.number)
+            gate.wait(30)
+        return PASS
+
+    proxy.rule = rule
+    options = {"linger_ms": 0, "batch_size": 1, "max_in_flight_requests_per_connection": limit}
+    with Producer(server.bootstrap, None, **options) as producer:
+        try:
+            producer.send(name, b"first").result(30)
+            futures = [producer.send(name, b"%d" % number) for number in range(12)]
+            wait_until(lambda: producer._sender._in_flight.get(1, 0) == limit, "as many as allowed are sent")
+            assert len(waiting) == 1, "the proxy holds the first, the others wait behind it"
+        finally:
+            gate.set()
+        assert [future.result(30).offset for future in futures] == list(range(1, 13))
+
+
+@pytest.mark.parametrize("fate", [LOSE_REQUEST, LOSE_ANSWER, ErrorCode.NOT_ENOUGH_REPLICAS])
+@pytest.mark.parametrize("position", [1, 2, 5])
+def test_one_of_five_fails_and_the_order_is_kept(
+    wire: Wire, server: Server, proxy: Proxy, name: str, fate: str | ErrorCode, position: int
+) -> None:
+    """Those behind it get OUT_OF_ORDER_SEQUENCE_NUMBER, or lose their connection, and all go again, in order."""
+    topic = wire.create_topic(name)
+    proxy.rule = lambda request: fate if request.number == position else PASS
+    with Producer(server.bootstrap, None, batch_size=1, **RETRY_SOON) as producer:
+        producer.send(name, b"0").result(30)
+        futures = [producer.send(name, b"%d" % number) for number in range(1, 9)]
+        assert [future.result(30).offset for future in futures] == list(range(1, 9))
+        assert producer.producer_epoch == 0
+    assert wire.values(topic) == [b"%d" % number for number in range(9)]
+    repeated = [request.sequence for request in proxy.seen[position + 1 :]]
+    assert position in repeated
+
+
+def test_a_partition_falls_to_one_in_flight_while_it_retries(
+    wire: Wire, server: Server, proxy: Proxy, name: str
+) -> None:
+    wire.create_topic(name)
+    proxy.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS if 1 <= request.number < 8 else PASS
+    with Producer(server.bootstrap, None, batch_size=1, **RETRY_SOON) as producer:
+        producer.send(name, b"0").result(30)
+        futures = [producer.send(name, b"%d" % number) for number in range(1, 9)]
+        assert [future.result(30).offset for future in futures] == list(range(1, 9))
+    sequences = [request.sequence for request in proxy.seen]
+    first_retry = next(index for index in range(2, len(sequences)) if sequences[index] == 1)
+    last_of_it = max(index for index, sequence in enumerate(sequences) if sequence == 1)
+    assert set(sequences[first_retry : last_of_it + 1]) == {1}, "nothing goes between its retries"
+
+
+def test_more_than_five_is_refused_with_idempotence(server: Server) -> None:
+    options = {"max_in_flight_requests_per_connection": 6, "enable_idempotence": True}
+    with pytest.raises(ConfigError, match="max_in_flight_requests_per_connection"):
+        Producer(server.bootstrap, None, **options)
+
+
+def test_any_mix_of_faults_keeps_order_and_number(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    topic = wire.create_topic(name, 2)
+    fates = [LOSE_REQUEST, LOSE_ANSWER, ErrorCode.NOT_ENOUGH_REPLICAS]
+
+    def rule(request: Produced) -> str | ErrorCode:
+        return chance.choice(fates) if chance.random() < 0.3 else PASS
+
+    proxy.rule = rule
+    with Producer(server.bootstrap, None, batch_size=150, **RETRY_SOON) as producer:
+        futures = [producer.send(name, b"%d" % number, partition=number % 2) for number in range(400)]
+        producer.flush()
+        proxy.rule = lambda request: PASS
+        found = [future.result(30) for future in futures]
+    for partition in range(2):
+        assert wire.values(topic, partition) == [b"%d" % number for number in range(partition, 400, 2)]
+        assert [each.offset for each in found[partition::2]] == list(range(200))

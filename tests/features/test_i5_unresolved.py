@@ -1,0 +1,153 @@
+"""I5: a batch without an answer: nobody knows whether it is in the log, and no copy of it may double it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from oncelog import Producer, errors
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.records import iter_batches
+from support.proxy import HOLD, LOSE_ANSWER, LOSE_REQUEST, PASS, Produced, Proxy, redirect
+from support.servers import Server
+from support.wire import Wire, until
+
+SHORT = {
+    "linger_ms": 0,
+    "batch_size": 1,
+    "retry_backoff_ms": 2,
+    "retry_backoff_max_ms": 10,
+    "request_timeout_ms": 300,
+    "delivery_timeout_ms": 400,
+}
+
+
+@pytest.fixture
+def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Between every client of the test and the server."""
+    made = Proxy(server.bootstrap)
+    redirect(monkeypatch, made)
+    yield made
+    made.close()
+
+
+def epochs(wire: Wire, topic: object) -> list[int]:
+    """Producer epoch of each batch in the log."""
+    found = wire.fetch(topic)  # type: ignore[arg-type]
+    return [header.producer_epoch for header, _ in iter_batches(found.records or b"")]
+
+
+@pytest.mark.parametrize("fate", [LOSE_REQUEST, LOSE_ANSWER])
+def test_an_expired_batch_says_that_it_may_be_in_the_log(
+    wire: Wire, server: Server, proxy: Proxy, name: str, fate: str
+) -> None:
+    topic = wire.create_topic(name)
+    with Producer(server.bootstrap, None, **SHORT) as producer:
+        assert producer.send(name, b"before").result(30).offset == 0
+        proxy.rule = lambda request: fate
+        with pytest.raises(errors.DeliveryTimeoutError, match="may or may not be in the log"):
+            producer.send(name, b"doubtful").result(30)
+        proxy.rule = lambda request: PASS
+        until(lambda: producer.send(name, b"after").exception(30), lambda error: error is None, "it goes on")
+    values = wire.values(topic)
+    assert values[0] == b"before"
+    assert values.count(b"doubtful") == (fate == LOSE_ANSWER)
+    assert values[-1] == b"after"
+
+
+def test_an_idempotent_producer_goes_on_in_a_new_epoch(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+    topic = wire.create_topic(name)
+    with Producer(server.bootstrap, None, **SHORT) as producer:
+        producer.send(name, b"before").result(30)
+        proxy.rule = lambda request: LOSE_REQUEST
+        futures = [producer.send(name, b"lost") for _ in range(3)]
+        assert {type(future.exception(30)) for future in futures} <= {errors.DeliveryTimeoutError, errors.TimedOutError}
+        proxy.rule = lambda request: PASS
+        for value in (b"a", b"b", b"c"):
+            producer.send(name, value).result(30)
+        assert producer.producer_epoch >= 1
+    assert wire.values(topic) == [b"before", b"a", b"b", b"c"]
+    assert epochs(wire, topic)[0] == 0
+    assert min(epochs(wire, topic)[1:]) >= 1
+
+
+def test_a_late_copy_after_the_new_epoch_is_refused(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+    topic = wire.create_topic(name)
+    with Producer(server.bootstrap, None, **SHORT) as producer:
+        producer.send(name, b"before").result(30)
+        proxy.rule = lambda request: HOLD
+        with pytest.raises(errors.DeliveryTimeoutError):
+            producer.send(name, b"late").result(30)
+        proxy.rule = lambda request: PASS
+        producer.send(name, b"after").result(30)
+        assert proxy.release() >= 1
+        producer.send(name, b"more").result(30)
+    assert wire.values(topic) == [b"before", b"after", b"more"]
+
+
+@pytest.mark.parametrize("arrives", ["before", "after"])
+def test_what_is_in_doubt_is_given_up_and_not_numbered_anew(
+    wire: Wire, server: Server, proxy: Proxy, name: str, arrives: str
+) -> None:
+    """The first batch is lost for good; the second one has a copy on a dead connection when a new epoch is needed.
+
+    Java's producer numbers it anew and sends it again; if the copy then arrives first, the record is there twice.
+    """
+    topic = wire.create_topic(name)
+    with Producer(server.bootstrap, None, **{**SHORT, "delivery_timeout_ms": 30_000}) as producer:
+        producer.send(name, b"before").result(30)
+        first: list[bytes] = []
+
+        def rule(request: Produced) -> str | ErrorCode:
+            if request.number == 1:
+                first.append(request.records[0])
+                return HOLD
+            # What the broker would say if it had lost its state or the batch before.
+            return ErrorCode.INVALID_PRODUCER_EPOCH if request.records[0] == first[0] else PASS
+
+        proxy.rule = rule
+        with pytest.raises(errors.DeliveryTimeoutError, match="may or may not be in the log"):
+            producer.send(name, b"doubtful").result(30)
+        if arrives == "before":
+            assert proxy.release() == 1
+        producer.send(name, b"after").result(30)
+        if arrives == "after":
+            assert proxy.release() == 1
+        producer.send(name, b"more").result(30)
+        assert producer.producer_epoch == 1
+    expected = [b"before", b"doubtful", b"after", b"more"] if arrives == "before" else [b"before", b"after", b"more"]
+    assert wire.values(topic) == expected
+
+
+def test_a_transaction_with_an_expired_batch_can_only_be_aborted(
+    wire: Wire, server: Server, proxy: Proxy, name: str
+) -> None:
+    topic = wire.create_topic(name)
+    with Producer(server.bootstrap, None, transactional_id=name, **SHORT) as producer:
+        with producer.transaction():
+            producer.send(name, b"kept").result(30)
+        producer.begin_transaction()
+        proxy.rule = lambda request: HOLD
+        future = producer.send(name, b"late")
+        assert isinstance(future.exception(30), errors.DeliveryTimeoutError)
+        with pytest.raises(errors.KafkaError):
+            producer.commit_transaction()
+        proxy.rule = lambda request: PASS
+        producer.abort_transaction()
+        proxy.release()
+        with producer.transaction():
+            producer.send(name, b"next").result(30)
+    until(lambda: wire.values(topic, committed=True), lambda found: found == [b"kept", b"next"], "both are visible")
+
+
+def test_what_was_answered_late_but_in_time_is_no_doubt(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+    """The retry finds the first copy in the log: a duplicate is a success, with the first one's offset."""
+    topic = wire.create_topic(name)
+    proxy.rule = lambda request: LOSE_ANSWER if request.number in (1, 2, 3) else PASS
+    with Producer(server.bootstrap, None, **{**SHORT, "delivery_timeout_ms": 30_000}) as producer:
+        producer.send(name, b"a").result(30)
+        assert producer.send(name, b"b").result(30).offset == 1
+        assert producer.send(name, b"c").result(30).offset == 2
+        assert producer.producer_epoch == 0
+    assert wire.values(topic) == [b"a", b"b", b"c"]

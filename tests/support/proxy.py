@@ -1,0 +1,217 @@
+"""A proxy between our client and a broker that loses, delays and answers Produce requests as a test says.
+
+The client is brought through it by `redirect`; everything but Produce passes untouched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from oncelog.client.cluster import ClusterClient
+from oncelog.net.connection import Connection, connect
+from oncelog.protocol.apis import ApiKey
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.headers import decode_request_header, encode_response_header
+from oncelog.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from oncelog.protocol.records import BatchHeader, parse_header
+from support.wire import WAIT_S
+
+PASS, LOSE_REQUEST, LOSE_ANSWER, HOLD = "pass", "lose the request", "lose the answer", "hold"
+"""What may happen to a Produce request. The middle ones hang up. HOLD hangs up, too, but the request arrives at the
+broker when `Proxy.release` is called. An ErrorCode is answered by the proxy itself.
+"""
+
+
+class Produced:
+    """A Produce request on its way: its batches in the order of the request, and the bytes of each."""
+
+    def __init__(self, number: int, request: ProduceRequest) -> None:
+        self.number = number
+        self.request = request
+        self.records = [bytes(part.records) for topic in request.topic_data for part in topic.partition_data]
+        self.batches: list[BatchHeader] = [parse_header(records) for records in self.records]
+
+    @property
+    def sequence(self) -> int:
+        """Of its first batch."""
+        return self.batches[0].base_sequence
+
+    @property
+    def epoch(self) -> int:
+        """Of its first batch."""
+        return self.batches[0].producer_epoch
+
+
+class Proxy:
+    """Listens at `port`. `rule` is asked for the fate of each Produce request, in the order of their arrival."""
+
+    def __init__(self, bootstrap: str) -> None:
+        host, port = bootstrap.rsplit(":", 1)
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.rule: Callable[[Produced], str | ErrorCode] = lambda request: PASS
+        self.seen: list[Produced] = []
+        self._held: list[tuple[socket.socket, bytes]] = []
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for each in self._sockets:
+            _shut(each)
+
+    def release(self) -> int:
+        """Let the held requests arrive, in their order, and wait for the broker's answers; how many."""
+        with self._lock:
+            held, self._held = self._held, []
+        for upstream, frame in held:
+            upstream.sendall(struct.pack(">i", len(frame)) + frame)
+            upstream.settimeout(WAIT_S)
+            assert _frame(upstream) is not None, "the broker hung up on a late request"
+        return len(held)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._sockets.append(client)
+                try:
+                    upstream = socket.create_connection(self._target, timeout=WAIT_S)
+                except OSError:
+                    _shut(client)
+                    continue
+                upstream.settimeout(None)
+                self._sockets.append(upstream)
+                _Link(self, client, upstream)
+
+    def _fate(self, frame: bytes) -> tuple[str | ErrorCode, ProduceRequest | None, int]:
+        header, position = decode_request_header(memoryview(frame))
+        if header.api_key != ApiKey.PRODUCE:
+            return PASS, None, 0
+        request, _ = ProduceRequest.decode_from(memoryview(frame), position, header.api_version)
+        with self._lock:
+            produced = Produced(len(self.seen), request)
+            self.seen.append(produced)
+            return self.rule(produced), request, header.api_version
+
+
+class _Link:
+    """One client's connection and its other half."""
+
+    def __init__(self, proxy: Proxy, client: socket.socket, upstream: socket.socket) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._upstream = upstream
+        self._cut_after: set[int] = set()
+        self._quiet = False
+        threading.Thread(target=self._requests, daemon=True).start()
+        threading.Thread(target=self._answers, daemon=True).start()
+
+    def _requests(self) -> None:
+        with contextlib.suppress(OSError):
+            while (frame := _frame(self._client)) is not None:
+                if not self._one(frame):
+                    return
+        if not self._quiet:
+            _shut(self._upstream)
+
+    def _one(self, frame: bytes) -> bool:
+        fate, request, version = self._proxy._fate(frame)
+        (correlation_id,) = struct.unpack_from(">i", frame, 4)
+        if isinstance(fate, ErrorCode):
+            assert request is not None
+            answer = encode_response_header(ApiKey.PRODUCE, version, correlation_id)
+            answer += refusal(request, fate).encode(version)
+            self._client.sendall(struct.pack(">i", len(answer)) + answer)
+            return True
+        if fate == LOSE_REQUEST:
+            _shut(self._client)
+            _shut(self._upstream)
+            return False
+        if fate == HOLD:
+            self._quiet = True
+            upstream = socket.create_connection(self._proxy._target, timeout=WAIT_S)
+            self._proxy._sockets.append(upstream)
+            self._proxy._held.append((upstream, frame))
+            _shut(self._client)
+            _shut(self._upstream)
+            return False
+        if fate == LOSE_ANSWER:
+            self._cut_after.add(correlation_id)
+        self._upstream.sendall(struct.pack(">i", len(frame)) + frame)
+        return True
+
+    def _answers(self) -> None:
+        with contextlib.suppress(OSError):
+            while (frame := _frame(self._upstream)) is not None:
+                if struct.unpack_from(">i", frame)[0] in self._cut_after:
+                    break
+                self._client.sendall(struct.pack(">i", len(frame)) + frame)
+        _shut(self._client)
+
+
+def refusal(request: ProduceRequest, error: ErrorCode) -> ProduceResponse:
+    """A response with the same error for each partition."""
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    PartitionProduceResponse(index=part.index, error_code=error, base_offset=-1)
+                    for part in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+def redirect(monkeypatch: pytest.MonkeyPatch, proxy: Proxy) -> None:
+    """Every client made from now on talks to brokers through the proxy, whatever address it is told."""
+
+    async def through(self: ClusterClient, host: str, port: int, *arguments: Any, **options: Any) -> Connection:
+        return await connect(
+            "127.0.0.1",
+            proxy.port,
+            client_id=self.client_id,
+            request_timeout_ms=self.request_timeout_ms,
+            connect_timeout_ms=self.connect_timeout_ms,
+        )
+
+    monkeypatch.setattr(ClusterClient, "_connect", through)
+
+
+def _frame(sock: socket.socket) -> bytes | None:
+    head = _exactly(sock, 4)
+    return None if head is None else _exactly(sock, struct.unpack(">i", head)[0])
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < size:
+        got = sock.recv(size - len(data))
+        if not got:
+            return None
+        data += got
+    return bytes(data)
+
+
+def _shut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
