@@ -15,10 +15,13 @@ if TYPE_CHECKING:
 
 group = LazyGroup(
     "group",
-    help="List and describe consumer groups.",
+    help="Consumer groups: list, describe, move, delete, and read their log.",
     table={
         "list": ("oncelog.cli.group:list_groups", "List groups and their state."),
         "describe": ("oncelog.cli.group:describe", "Show a group's members, committed offsets and lag."),
+        "seek": ("oncelog.cli.group_change:seek", "Set where a group without members goes on."),
+        "delete": ("oncelog.cli.group_change:delete", "Delete groups without members, or some of a group's offsets."),
+        "log": ("oncelog.cli.group_log:log", "Print the records of __consumer_offsets."),
     },
 )
 
@@ -28,15 +31,24 @@ FETCH_VERSION = 7
 
 
 @click.command("list")
+@click.option(
+    "--state", "states", multiple=True, metavar="STATE", help="Only groups in this state (Stable, Empty, ...)."
+)
+@click.option(
+    "--type", "types", multiple=True, metavar="TYPE", help="Only groups of this type (Classic, Consumer, ...)."
+)
 @connected
 @formatted
-def list_groups(bootstrap: str, form: str) -> None:
+def list_groups(states: tuple[str, ...], types: tuple[str, ...], bootstrap: str, form: str) -> None:
     """List the groups of all coordinators."""
     from oncelog.protocol.messages.list_groups import ListGroupsRequest
 
+    def request() -> ListGroupsRequest:
+        return ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+
     rows = []
     with open_cluster(bootstrap) as cluster:
-        for coordinator, response in cluster.call_brokers(ListGroupsRequest).items():
+        for coordinator, response in cluster.call_brokers(request).items():
             check(response.error_code, f"groups of broker {coordinator}")
             rows += [
                 {
@@ -63,14 +75,18 @@ def describe(name: str, bootstrap: str, form: str) -> None:
         request = DescribeGroupsRequest(groups=[name])
         found = cluster.call_coordinator("group", name, request).groups[0]
         check(found.error_code, found.error_message or f"group {name!r}")
+        coordinator = cluster.coordinator("group", name)
         owners, members = _members(found)
         offsets = _offsets(cluster, name, owners)
     if form == "json":
-        show({"group": name, "state": found.group_state, "members": members, "offsets": offsets}, form)
+        head = {"group": name, "state": found.group_state, "coordinator": coordinator}
+        protocol = {"protocol_type": found.protocol_type, "assignor": found.protocol_data}
+        show({**head, **protocol, "members": members, "offsets": offsets}, form)
         return
-    click.echo(f"group {name}  state {found.group_state}  members {len(members)}")
+    assignor = f"  assignor {found.protocol_data}" if found.protocol_data else ""
+    click.echo(f"group {name}  state {found.group_state}  coordinator {coordinator}{assignor}  members {len(members)}")
     if members:
-        show(members, form, ("member_id", "client_id", "client_host"))
+        show(members, form, ("member_id", "group_instance_id", "client_id", "client_host", "partitions"))
     if offsets:
         click.echo("")
         show(offsets, form)
@@ -78,27 +94,36 @@ def describe(name: str, bootstrap: str, form: str) -> None:
 
 def _members(found: DescribedGroup) -> tuple[dict[tuple[str, int], str], list[dict[str, Any]]]:
     """Who has which partition, and the members."""
-    from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-    from oncelog.protocol.schema import read_version
-
     owners: dict[tuple[str, int], str] = {}
     members = []
     for member in found.members:
-        mine = []
-        if found.protocol_type == "consumer" and len(member.member_assignment) > 2:
-            version = min(read_version(member.member_assignment), 3)
-            assignment, _ = ConsumerProtocolAssignment.decode_from(member.member_assignment, 2, version)
-            mine = [(item.topic, number) for item in assignment.assigned_partitions for number in item.partitions]
-        owners |= dict.fromkeys(mine, member.member_id)
+        mine = _assigned(found.protocol_type, member.member_assignment)
+        owners |= dict.fromkeys(mine or (), member.member_id)
         members.append(
             {
                 "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
                 "client_id": member.client_id,
                 "client_host": member.client_host,
-                "partitions": [f"{topic}-{number}" for topic, number in mine],
+                "partitions": None if mine is None else [f"{topic}-{number}" for topic, number in mine],
             }
         )
     return owners, members
+
+
+def _assigned(protocol_type: str, assignment: bytes) -> list[tuple[str, int]] | None:
+    """The partitions in a consumer's assignment; None where it cannot be read: assignors may write what they like."""
+    from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+    from oncelog.protocol.schema import DecodeError, read_version
+
+    if protocol_type != "consumer" or not assignment:
+        return []
+    try:
+        version = min(read_version(assignment), 3)
+        decoded, _ = ConsumerProtocolAssignment.decode_from(assignment, 2, version)
+    except DecodeError:
+        return None
+    return [(item.topic, number) for item in decoded.assigned_partitions for number in item.partitions]
 
 
 def _offsets(cluster: BlockingCluster, name: str, owners: dict[tuple[str, int], str]) -> list[dict[str, Any]]:

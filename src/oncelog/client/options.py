@@ -124,6 +124,7 @@ CONSUMER: dict[str, Option] = COMMON | {
     "check_crcs": Option(True, _boolean),
     # Kafka's default is True, which commits what may not be processed yet: here nothing is lost unasked.
     "enable_auto_commit": Option(False, _boolean),
+    "exclude_internal_topics": Option(True, _boolean),
     "fetch_max_bytes": Option(52_428_800, _integer(0, MAX_INT)),
     "fetch_max_wait_ms": Option(500, _integer(0, MAX_INT)),
     "fetch_min_bytes": Option(1, _integer(0, MAX_INT)),

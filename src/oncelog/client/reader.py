@@ -138,7 +138,7 @@ class Reader:
         if self.loop.time() < self._next_look or (self._pattern is None and not member.counted):
             return
         if self._pattern is not None:
-            found = await self.cluster.topics()
+            found = await self.cluster.topics(internal=not self.options["exclude_internal_topics"])
             member.membership.subscribe([name for name in found if self._pattern.search(name)])
         else:
             with contextlib.suppress(errors.ConnectionFailedError):  # looks again the next time

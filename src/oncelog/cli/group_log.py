@@ -1,0 +1,65 @@
+"""`oncelog group log`: what lies in `__consumer_offsets`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import click
+
+from oncelog.cli.common import ANSWER_WAIT_MS, TOPIC_WAIT_MS, connected
+from oncelog.cli.group_records import FORMS, shown
+from oncelog.cli.offsets import READ_COMMITTED, READ_UNCOMMITTED
+
+TOPIC = "__consumer_offsets"
+
+
+@click.command("log")
+@click.argument("name", required=False)
+@click.option("--groups", is_flag=True, help="Generations and their members, instead of offsets.")
+@click.option("--read-committed", is_flag=True, help="Leave out offsets of aborted and open transactions.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is to come.")
+@click.option("--format", "form", type=click.Choice(FORMS), default="json", help="As Kafka 4, 0.9, or 2.1 wrote it.")
+@connected
+def log(name: str | None, groups: bool, read_committed: bool, follow: bool, form: str, bootstrap: str) -> None:
+    """Print the records of __consumer_offsets: those of one group, or of all.
+
+    One line a record, oldest first in each partition; compaction leaves at least the last of each key.
+    """
+    if groups and form != "json":
+        raise click.UsageError("--groups is for --format json")
+    isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
+
+    async def run() -> None:
+        async for key, value in _records(bootstrap, name, isolation, follow):
+            line = shown(key, value, form, group=name, groups=groups)
+            if line is not None:
+                click.echo(line)
+
+    try:
+        asyncio.run(run())
+    except (KeyboardInterrupt, BrokenPipeError):  # ordinary ends, as of `topic consume`
+        return
+
+
+async def _records(
+    bootstrap: str, name: str | None, isolation: int, follow: bool
+) -> AsyncIterator[tuple[bytes, bytes | None]]:
+    """Keys and values of the partition that the group lives in, or of all partitions."""
+    from oncelog.cli.reader import BEGINNING, Marker, Reader
+    from oncelog.client.cluster import ClusterClient
+    from oncelog.coordinator.partitioning import partition_for
+
+    cluster = ClusterClient(bootstrap, client_id="oncelog-cli", api_timeout_ms=ANSWER_WAIT_MS)
+    try:
+        known = await cluster.topic(TOPIC, timeout_ms=TOPIC_WAIT_MS)
+        count = len(known.partitions)
+        numbers = range(count) if name is None else [partition_for(name, count)]
+        reader = Reader(cluster, TOPIC, numbers, isolation=isolation, markers=False)
+        await reader.seek(BEGINNING)
+        async for _, item in reader.read(None if follow else await reader.ends()):
+            assert not isinstance(item, Marker)
+            if item.key is not None:
+                yield item.key, item.value
+    finally:
+        await cluster.close()

@@ -1,0 +1,148 @@
+"""What an administrator changes about groups: their deletion, and where they are to go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from oncelog import errors
+from oncelog.client import offsets as offset_calls
+from oncelog.client.batch import TopicPartition
+from oncelog.client.cluster import ClusterClient
+from oncelog.client.group import GroupMetadata
+from oncelog.client.outcomes import raise_for_error
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
+from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
+from oncelog.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+
+INACTIVE = frozenset({"Empty", "Dead"})
+"""States in which a group's offsets may be set: no member would notice, and its next commit undo it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a group is to go on. Exactly one is set.
+
+    `timestamp` is ms since the epoch (the first record at or after it, else the end), `offsets.EARLIEST` or
+    `offsets.LATEST`; `offset` a number; `shift` is added to what is committed, and may be negative.
+    """
+
+    timestamp: int | None = None
+    offset: int | None = None
+    shift: int | None = None
+
+
+EARLIEST = Target(timestamp=offset_calls.EARLIEST)
+LATEST = Target(timestamp=offset_calls.LATEST)
+CURRENT = Target(shift=0)
+
+
+class Step(NamedTuple):
+    """One partition's part of a plan; `committed` is None where the group has no offset."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    target: int
+
+
+async def delete_groups(cluster: ClusterClient, group_ids: Iterable[str]) -> None:
+    """Delete groups without members, with their offsets; the first error is raised after all have been tried."""
+    failure: errors.KafkaError | None = None
+    for group_id in dict.fromkeys(group_ids):
+        response = await cluster.call_coordinator("group", group_id, DeleteGroupsRequest(groups_names=[group_id]))
+        try:
+            raise_for_error(response, f"group {group_id!r}")
+        except errors.KafkaError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+async def delete_offsets(cluster: ClusterClient, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+    """Forget a group's offsets of partitions that no member reads (GROUP_SUBSCRIBED_TO_TOPIC)."""
+    topics = [
+        OffsetDeleteRequestTopic(
+            name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=tp[1]) for tp in tps]
+        )
+        for topic, tps in groupby(sorted(set(partitions)), key=lambda tp: tp[0])
+    ]
+    response = await cluster.call_coordinator("group", group_id, OffsetDeleteRequest(group_id=group_id, topics=topics))
+    if response.error_code:
+        raise errors.error_for(response.error_code, f"group {group_id!r}: {ErrorCode.of(response.error_code).text}")
+    for answer in response.topics:
+        for item in answer.partitions:
+            if item.error_code:
+                about = f"offset of {answer.name}-{item.partition_index} in {group_id!r}"
+                raise errors.error_for(item.error_code, f"{about}: {ErrorCode.of(item.error_code).text}")
+
+
+async def state(cluster: ClusterClient, group_id: str) -> str:
+    """A group's state; Dead when there is none."""
+    response = await cluster.call_coordinator("group", group_id, DescribeGroupsRequest(groups=[group_id]))
+    group = response.groups[0]
+    if group.error_code and group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+        raise errors.error_for(group.error_code, f"group {group_id!r}: {group.error_message or ''}")
+    return str(group.group_state)
+
+
+async def plan_seek(
+    cluster: ClusterClient, group_id: str, target: Target, partitions: Iterable[TopicPartition] | None = None
+) -> list[Step]:
+    """Where `seek` would set the group: of some partitions, or of all that it has offsets of.
+
+    A target outside a partition's offsets becomes its start or its end, as in Kafka's tool. UsageError while the group
+    has members, and for a shift without an offset to shift.
+    """
+    found = await state(cluster, group_id)
+    if found not in INACTIVE:
+        raise errors.UsageError(f"group {group_id!r} is {found}: stop its members first")
+    committed = await offset_calls.fetch_committed(cluster, group_id)
+    wanted = sorted(committed if partitions is None else set(partitions))
+    starts, ends = await asyncio.gather(
+        offset_calls.list_offsets(cluster, dict.fromkeys(wanted, offset_calls.EARLIEST)),
+        offset_calls.list_offsets(cluster, dict.fromkeys(wanted, offset_calls.LATEST)),
+    )
+    aims = await _aims(cluster, target, wanted, committed)
+    steps = []
+    for tp in wanted:
+        first, end = starts[tp].offset, ends[tp].offset
+        aim = end if aims[tp] is None else aims[tp]
+        assert aim is not None
+        steps.append(Step(*tp, committed.get(tp), min(max(aim, first), end)))
+    return steps
+
+
+async def _aims(
+    cluster: ClusterClient, target: Target, wanted: list[TopicPartition], committed: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | None]:
+    """The offset aimed at in each partition; None is its end."""
+    if target.offset is not None:
+        return dict.fromkeys(wanted, target.offset)
+    if target.shift is not None:
+        missing = [tp for tp in wanted if tp not in committed]
+        if missing and target.shift:
+            topic, partition = missing[0]
+            raise errors.UsageError(f"there is no offset of {topic}-{partition} to shift")
+        return {tp: committed[tp] + target.shift if tp in committed else None for tp in wanted}
+    assert target.timestamp is not None
+    listed = await offset_calls.list_offsets(cluster, dict.fromkeys(wanted, target.timestamp))
+    return {tp: None if listed[tp].offset < 0 else listed[tp].offset for tp in wanted}
+
+
+async def seek(
+    cluster: ClusterClient, group_id: str, target: Target, partitions: Iterable[TopicPartition] | None = None
+) -> list[Step]:
+    """Carries out what `plan_seek` says, and returns it."""
+    steps = await plan_seek(cluster, group_id, target, partitions)
+    offsets = {(step.topic, step.partition): step.target for step in steps}
+    await offset_calls.commit(cluster, GroupMetadata(group_id), offsets)
+    return steps

@@ -1,0 +1,46 @@
+"""The command line, run as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ONCELOG = Path(sys.executable).with_name("oncelog")
+
+
+class Tool:
+    """The command line, pointed at one cluster."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.env = {**os.environ, "ONCELOG_BROKERS": bootstrap}
+
+    def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(ONCELOG), *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=self.env,
+            check=False,
+        )
+
+    def __call__(self, *arguments: str, stdin: str = "") -> str:
+        """Its stdout; it must succeed."""
+        done = self.run(*arguments, stdin=stdin)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+    def json(self, *arguments: str, stdin: str = "") -> Any:
+        return json.loads(self(*arguments, "--format", "json", stdin=stdin))
+
+    def fails(self, status: int, *arguments: str, stdin: str = "") -> str:
+        """Its stderr, of which the last line is the sentence."""
+        done = self.run(*arguments, stdin=stdin)
+        assert done.returncode == status, done
+        assert "Traceback" not in done.stderr
+        return done.stderr
