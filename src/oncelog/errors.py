@@ -249,6 +249,11 @@ CLASSES: dict[ErrorCode, type[KafkaError]] = {
 """The class of each code that has one of its own; the others are RetriableError or RequestError."""
 
 ADVICE: dict[ErrorCode, str] = {
+    _C.INVALID_CONFIG: "Give each setting a name and a value that it can have.",
+    _C.INVALID_PARTITIONS: "Ask for at least one partition, and for more than the topic has.",
+    _C.INVALID_REPLICA_ASSIGNMENT: "Name brokers that are there, each once, and as many for every partition.",
+    _C.INVALID_TOPIC_EXCEPTION: "Take a name of ASCII letters, digits, '.', '_' and '-' that is not much like another.",
+    _C.TOPIC_DELETION_DISABLED: "Set delete.topic.enable=true where the broker is started.",
     _C.TOPIC_ALREADY_EXISTS: "Take another name, or use the topic that is there.",
     _C.INVALID_TRANSACTION_TIMEOUT: (
         "Lower transaction_timeout_ms, or raise transaction.max.timeout.ms on the broker."

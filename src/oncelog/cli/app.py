@@ -16,10 +16,10 @@ from oncelog.cli.lazy import LazyGroup
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("oncelog.cli.up:up", "Run a cluster in the foreground."),
     "broker": ("oncelog.cli.broker:broker", "Run one broker from a server.properties file."),
-    "topic": ("oncelog.cli.topic:topic", "Create, list, describe and delete topics; produce and consume."),
+    "topic": ("oncelog.cli.topic:topic", "Create, list, describe, alter and delete topics; produce and consume."),
     "group": ("oncelog.cli.group:group", "List and describe consumer groups."),
     "txn": ("oncelog.cli.txn:txn", "List and describe transactions."),
-    "cluster": ("oncelog.cli.cluster:cluster", "Describe the cluster."),
+    "cluster": ("oncelog.cli.cluster:cluster", "Describe the cluster, change settings of its brokers."),
     "sink": ("oncelog.cli.sink:sink", "List, settle and abort what a Spark sink has left."),
 }
 """Verb group -> (module:command, help)."""
@@ -54,9 +54,11 @@ def describe(error: Exception) -> str:
     """One sentence for an error that no command has put into words."""
     from oncelog.broker.config import ConfigError
     from oncelog.broker.process import TRACE_VARIABLE
-    from oncelog.errors import OncelogError
+    from oncelog.errors import OncelogError, RequestError
     from oncelog.protocol.errors import ProtocolError
 
+    if isinstance(error, RequestError) and error.advice == RequestError.default_advice:
+        return f"{error.message} ({error.code.name})"  # the message says what is wrong, and so what to do
     if isinstance(error, (OncelogError, ProtocolError, ConfigError)):
         return str(error)
     if isinstance(error, OSError):

@@ -13,8 +13,11 @@ BROKER_RESOURCE = 4
 
 cluster = LazyGroup(
     "cluster",
-    help="Describe the cluster.",
-    table={"describe": ("oncelog.cli.cluster:describe", "Show brokers, controller and features.")},
+    help="Describe the cluster, change settings of its brokers.",
+    table={
+        "describe": ("oncelog.cli.cluster:describe", "Show brokers, controller and features."),
+        "alter": ("oncelog.cli.alter:cluster", "Change settings of brokers while they run."),
+    },
 )
 
 

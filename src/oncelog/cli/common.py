@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -61,6 +62,16 @@ def check(code: int, about: str) -> None:
     """Raises the exception of an error code unless it is NONE."""
     if code:
         raise errors.error_for(code, about)
+
+
+@contextmanager
+def existing(topic: str) -> Iterator[None]:
+    """Around what is done to a topic that is there: that it is not is said without the advice to make it."""
+    try:
+        yield
+    except errors.UnknownTopicError as error:
+        message = f"there is no topic {topic!r}; `oncelog topic list` shows those there are"
+        raise click.ClickException(message) from error
 
 
 def show(data: Any, form: str, columns: Sequence[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""`oncelog topic`: create, list, describe, delete; `produce` and `consume` have modules of their own."""
+"""`oncelog topic`: create, list, describe, alter, delete; `produce` and `consume` have modules of their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncelog import errors
-from oncelog.cli.common import TOPIC_WAIT_MS, check, connected, formatted, open_cluster, show
+from oncelog.cli.common import TOPIC_WAIT_MS, check, connected, existing, formatted, open_cluster, show
 from oncelog.cli.lazy import LazyGroup
 
 if TYPE_CHECKING:
@@ -19,11 +19,12 @@ OF_THE_TOPIC = 1
 
 topic = LazyGroup(
     "topic",
-    help="Create, list, describe and delete topics; produce and consume.",
+    help="Create, list, describe, alter and delete topics; produce and consume.",
     table={
         "create": ("oncelog.cli.topic:create", "Create a topic."),
         "list": ("oncelog.cli.topic:list_topics", "List topics."),
         "describe": ("oncelog.cli.topic:describe", "Show leaders, replicas and offsets of a topic's partitions."),
+        "alter": ("oncelog.cli.alter:topic", "Add partitions, change settings."),
         "delete": ("oncelog.cli.topic:delete", "Delete topics and their data."),
         "produce": ("oncelog.cli.produce:produce", "Send lines from stdin."),
         "consume": ("oncelog.cli.consume:consume", "Print records."),
@@ -100,8 +101,7 @@ def list_topics(internal: bool, bootstrap: str, form: str) -> None:
 def describe(names: tuple[str, ...], bootstrap: str, form: str) -> None:
     """Show each partition's leader, replicas, ISR and offsets.
 
-    START is the first offset, LSO the end for read_committed readers, HW for others, LEO the log's end where the
-    broker tells it (Apache Kafka does not).
+    START is the first offset, LSO the end for read_committed readers, HW for others, LEO the log's end.
     """
     with open_cluster(bootstrap) as cluster:
         wanted = names or sorted(cluster.topics())
@@ -116,16 +116,18 @@ def describe(names: tuple[str, ...], bootstrap: str, form: str) -> None:
 
 
 def _describe(cluster: BlockingCluster, name: str) -> dict[str, Any]:
-    from oncelog.cli.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
+    from oncelog.cli.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TOOL, list_offsets
     from oncelog.cluster.metadata import topic_id_text
 
-    known = cluster.topic(name, timeout_ms=TOPIC_WAIT_MS)
+    with existing(name):
+        known = cluster.topic(name, timeout_ms=TOPIC_WAIT_MS)
     numbers = list(known.partitions)
-    start, high, stable = cluster.run_many(
+    start, high, stable, end = cluster.run_many(
         [
             list_offsets(cluster.cluster, name, numbers, EARLIEST),
             list_offsets(cluster.cluster, name, numbers, LATEST),
             list_offsets(cluster.cluster, name, numbers, LATEST, READ_COMMITTED),
+            list_offsets(cluster.cluster, name, numbers, LATEST, READ_UNCOMMITTED, TOOL),
         ]
     )
     partitions = [
@@ -138,7 +140,7 @@ def _describe(cluster: BlockingCluster, name: str) -> dict[str, Any]:
             "start": start[number],
             "lso": stable[number],
             "hw": high[number],
-            "leo": high[number] if item.replicas == (item.leader,) else None,
+            "leo": end[number],
         }
         for number, item in known.partitions.items()
     ]
@@ -178,4 +180,6 @@ def delete(names: tuple[str, ...], bootstrap: str, form: str) -> None:
         show(rows, form)
     for item in failed:
         message = item.error_message or ""
-        raise errors.error_for(item.error_code, message if item.name in message else f"topic {item.name!r}: {message}")
+        with existing(item.name or ""):
+            about = message if item.name in message else f"topic {item.name!r}: {message}"
+            raise errors.error_for(item.error_code, about)

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from oncelog.client import admin_calls as calls
-from oncelog.client import group_calls
+from oncelog.client import config_calls
 from oncelog.client.batch import TopicPartition
 from oncelog.client.blocking import LoopThread
 from oncelog.client.cluster import ClusterClient
@@ -87,6 +87,14 @@ class Admin:
         """
         return self._run(calls.offsets_for(self.cluster, wanted, committed_only=committed_only))
 
+    def create_partitions(self, topic: str, count: int) -> None:
+        """Let a topic grow to so many partitions; keys may go to other ones than before."""
+        self._run(config_calls.create_partitions(self.cluster, topic, count))
+
+    def alter_topic_configs(self, topic: str, to_set: Mapping[str, str], to_unset: Iterable[str] = ()) -> None:
+        """Change settings of a topic; those to be unset go back to the broker's."""
+        self._run(config_calls.alter_topic_configs(self.cluster, topic, to_set, to_unset))
+
     # -- cluster --------------------------------------------------------------------------------------------------
 
     def describe_cluster(self) -> calls.ClusterInfo:
@@ -96,6 +104,12 @@ class Admin:
     def describe_configs(self, kind: str, name: str | int, *, all_: bool = True) -> dict[str, str | None]:
         """Settings of a "topic" or "broker"; with `all_` False only those that somebody has set."""
         return self._run(calls.describe_configs(self.cluster, kind, str(name), all_=all_))
+
+    def alter_broker_configs(
+        self, broker: int | None, to_set: Mapping[str, str], to_unset: Iterable[str] = ()
+    ) -> None:
+        """Change settings of a broker, or (None) of all brokers, while they run."""
+        self._run(config_calls.alter_broker_configs(self.cluster, broker, to_set, to_unset))
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
@@ -114,27 +128,6 @@ class Admin:
     def set_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set a group's committed offsets, while it has no members."""
         self._run(calls.set_offsets(self.cluster, group_id, offsets))
-
-    def delete_groups(self, groups: str | Iterable[str]) -> None:
-        """Delete one or more groups that have no members, with their offsets."""
-        names = [groups] if isinstance(groups, str) else list(groups)
-        self._run(group_calls.delete_groups(self.cluster, names))
-
-    def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget a group's offsets of partitions that no member reads."""
-        self._run(group_calls.delete_offsets(self.cluster, group_id, partitions))
-
-    def seek_group(
-        self,
-        group_id: str,
-        target: group_calls.Target,
-        partitions: Iterable[TopicPartition] | None = None,
-        *,
-        dry_run: bool = False,
-    ) -> list[group_calls.Step]:
-        """Set where a group without members goes on, in some partitions or all that it has offsets of."""
-        call = group_calls.plan_seek if dry_run else group_calls.seek
-        return self._run(call(self.cluster, group_id, target, partitions))
 
     # -- transactions ---------------------------------------------------------------------------------------------
 

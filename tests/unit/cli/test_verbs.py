@@ -4,22 +4,61 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oncelog.cli.reader import Aborted
 from oncelog.net.connection import connect
 from oncelog.protocol.messages.fetch import AbortedTransaction, PartitionData
-from support.command_line import ONCELOG, Tool
 from support.processes import wait_until
 from support.servers import OncelogCluster, Server
+from support.wire import until
+
+ONCELOG = Path(sys.executable).with_name("oncelog")
+
+
+class Tool:
+    """The command line, pointed at one cluster."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.env = {**os.environ, "ONCELOG_BROKERS": bootstrap}
+
+    def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(ONCELOG), *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=self.env,
+            check=False,
+        )
+
+    def __call__(self, *arguments: str, stdin: str = "") -> str:
+        """Its stdout; it must succeed."""
+        done = self.run(*arguments, stdin=stdin)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+    def json(self, *arguments: str, stdin: str = "") -> Any:
+        return json.loads(self(*arguments, "--format", "json", stdin=stdin))
+
+    def fails(self, status: int, *arguments: str, stdin: str = "") -> str:
+        """Its stderr, of which the last line is the sentence."""
+        done = self.run(*arguments, stdin=stdin)
+        assert done.returncode == status, done
+        assert "Traceback" not in done.stderr
+        return done.stderr
 
 
 @pytest.fixture
@@ -73,10 +112,36 @@ def test_topic_errors_are_sentences(tool: Tool, topic: str) -> None:
     assert tool.json("topic", "create", topic, "--if-not-exists") == {"name": topic, "created": False}
     assert "(INVALID_CONFIG)" in tool.fails(1, "topic", "create", f"{topic}-2", "-c", "retention.mss=1")
     assert "--config takes KEY=VALUE" in tool.fails(2, "topic", "create", "x", "-c", "retention.ms")
-    for verb in ("describe", "delete", "consume"):
-        message = tool.fails(1, "topic", verb, "no-such-topic")
+    for verb in (["describe"], ["delete"], ["alter", "--set", "retention.ms=1"], ["alter", "-p", "3"], ["consume"]):
+        message = tool.fails(1, "topic", *verb, "no-such-topic")
         assert "no-such-topic" in message
         assert message.count("\n") == 1
+        assert ("reate the topic" in message) == (verb == ["consume"]), message
+    message = tool.fails(1, "topic", "create", "a/b")
+    assert "trying again changes nothing" not in message
+
+
+def test_alter_a_topic(tool: Tool, topic: str) -> None:
+    done = tool.json("topic", "alter", topic, "-p", "3", "--set", "retention.ms=60000", "--set", "flush.ms=9")
+    settings = {"retention.ms": "60000", "flush.ms": "9"}
+    assert done == {"name": topic, "partitions": 3, "set": settings, "unset": [], "altered": True}
+    until(lambda: described(tool, topic), lambda found: found == (settings, 3), "altered")
+    assert tool.json("topic", "alter", topic, "--unset", "flush.ms", "--dry-run")["altered"] is False
+    assert "ALTERED" in tool("topic", "alter", topic, "--unset", "flush.ms")
+    until(lambda: described(tool, topic), lambda found: found == ({"retention.ms": "60000"}, 3), "unset")
+    message = tool.fails(1, "topic", "alter", topic, "--set", "retention.ms=-7", "-p", "9")
+    assert "retention.ms" in message
+    assert "(INVALID_CONFIG)" in message
+    assert "(INVALID_PARTITIONS)" in tool.fails(1, "topic", "alter", topic, "--partitions", "2")
+    assert described(tool, topic) == ({"retention.ms": "60000"}, 3)
+    assert "nothing to change" in tool.fails(2, "topic", "alter", topic)
+    assert "--set takes KEY=VALUE" in tool.fails(2, "topic", "alter", topic, "--set", "x")
+
+
+def described(tool: Tool, topic: str) -> tuple[dict[str, str], int]:
+    """Settings of a topic and its number of partitions."""
+    (found,) = tool.json("topic", "describe", topic)
+    return found["configs"], len(found["partitions"])
 
 
 def test_deleting_may_be_forbidden(new_cluster: Callable[..., OncelogCluster]) -> None:
@@ -239,6 +304,26 @@ def test_cluster(tool: Tool, server: Server) -> None:
     assert "  num.partitions=1\n" in text
 
 
+def test_alter_brokers(tool: Tool) -> None:
+    key = "log.flush.interval.messages"
+
+    def shown() -> str:
+        value: str = tool.json("cluster", "describe", "--configs")["brokers"][0]["configs"][key]
+        return value
+
+    before = shown()
+    done = tool.json("cluster", "alter", "--set", f"{key}=77777")
+    assert done == {"broker": None, "set": {key: "77777"}, "unset": [], "altered": True}
+    until(shown, lambda found: found == "77777", "set for all")
+    tool("cluster", "alter", "--broker", "1", "--set", f"{key}=88888")
+    until(shown, lambda found: found == "88888", "set for one")
+    tool("cluster", "alter", "--broker", "1", "--unset", key)
+    tool("cluster", "alter", "--unset", key)
+    until(shown, lambda found: found == before, "as before")
+    assert "num.partitions" in tool.fails(1, "cluster", "alter", "--set", "num.partitions=2")
+    assert "nothing to change" in tool.fails(2, "cluster", "alter")
+
+
 def test_groups(tool: Tool, topic: str, server: Server) -> None:
     from oncelog.protocol.messages.offset_commit import (
         OffsetCommitRequest,
@@ -304,6 +389,7 @@ def test_usage_errors(tool: Tool) -> None:
 
 def test_every_command_has_help(tool: Tool) -> None:
     verbs = ["create", "list", "describe", "delete", "produce", "consume"]
+    verbs.append("alter")
     commands = [["topic", verb] for verb in verbs]
     commands += [
         ["group", "list"],
@@ -311,6 +397,7 @@ def test_every_command_has_help(tool: Tool) -> None:
         ["txn", "list"],
         ["txn", "describe"],
         ["cluster", "describe"],
+        ["cluster", "alter"],
         ["sink", "list"],
         ["sink", "settle"],
         ["sink", "abort"],

@@ -30,6 +30,8 @@ EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _LEADER_EPOCH_SINCE = 4
 _READ_COMMITTED = 1
+_CONSUMER = -1
+"""The replica id of consumers; others (followers, -2 for tools) see the log to its end."""
 
 Found = tuple[int, int, int]
 """(timestamp, offset, leader epoch)"""
@@ -39,7 +41,7 @@ _NOTHING: Found = (-1, -1, -1)
 def handle(broker: Broker, request: ListOffsetsRequest, ctx: RequestContext) -> ListOffsetsResponse:
     """INVALID_REQUEST for a partition that is named twice, UNSUPPORTED_VERSION for a too new special timestamp."""
     named = Counter((topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
-    read_committed = request.isolation_level == _READ_COMMITTED
+    isolation = request.isolation_level if request.replica_id == _CONSUMER else None
     topics = []
     for topic in request.topics:
         partitions = []
@@ -49,7 +51,7 @@ def handle(broker: Broker, request: ListOffsetsRequest, ctx: RequestContext) -> 
             try:
                 if named[topic.name, asked.partition_index] > 1:
                     raise ProtocolError(ErrorCode.INVALID_REQUEST, "the partition is named twice")
-                found = _find(broker, topic.name, asked, ctx.api_version, read_committed)
+                found = _find(broker, topic.name, asked, ctx.api_version, isolation)
             except ProtocolError as error:
                 code = error.code
             timestamp, offset, epoch = found
@@ -66,14 +68,15 @@ def handle(broker: Broker, request: ListOffsetsRequest, ctx: RequestContext) -> 
     return ListOffsetsResponse(topics=topics)
 
 
-def _find(broker: Broker, topic: str, asked: ListOffsetsPartition, version: int, read_committed: bool) -> Found:
+def _find(broker: Broker, topic: str, asked: ListOffsetsPartition, version: int, isolation: int | None) -> Found:
+    """`isolation`: how far a consumer sees; None for who sees all."""
     timestamp = asked.timestamp
     if timestamp < LATEST and version < _SINCE.get(timestamp, 0 if timestamp >= EARLIEST else version + 1):
         raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} is not known in version {version}")
     replica = broker.partitions.find(topic, asked.partition_index)
     check_leader_epoch(replica, asked.current_leader_epoch)
     log = replica.log
-    end = replica.readable_end(read_committed)
+    end = log.log_end_offset if isolation is None else replica.readable_end(isolation == _READ_COMMITTED)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.log_start_offset, log.epoch_at(log.log_start_offset)
     if timestamp == LATEST:
