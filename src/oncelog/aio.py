@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from oncelog import errors
-from oncelog.client import admin_calls, config_calls
+from oncelog.client import admin_calls, config_calls, group_calls
 from oncelog.client import offsets as offset_calls
 from oncelog.client.batch import TopicPartition
 from oncelog.client.cluster import ClusterClient
@@ -388,6 +388,31 @@ class Admin:
     async def committed(self, group_id: str) -> dict[TopicPartition, int]:
         """Every committed offset of a group."""
         return await admin_calls.committed(self.cluster, group_id)
+
+    async def set_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set a group's committed offsets, while it has no members."""
+        await admin_calls.set_offsets(self.cluster, group_id, offsets)
+
+    async def delete_groups(self, groups: str | Iterable[str]) -> None:
+        """Delete one or more groups that have no members, with their offsets."""
+        names = [groups] if isinstance(groups, str) else list(groups)
+        await group_calls.delete_groups(self.cluster, names)
+
+    async def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget a group's offsets of partitions that no member reads."""
+        await group_calls.delete_offsets(self.cluster, group_id, partitions)
+
+    async def seek_group(
+        self,
+        group_id: str,
+        target: group_calls.Target,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> list[group_calls.Step]:
+        """Set where a group without members goes on, in some partitions or all that it has offsets of."""
+        call = group_calls.plan_seek if dry_run else group_calls.seek
+        return await call(self.cluster, group_id, target, partitions)
 
     async def list_transactions(self, states: Sequence[str] = ()) -> list[admin_calls.TransactionListing]:
         """Transactional ids, in certain states or all."""

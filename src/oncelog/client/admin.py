@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from oncelog.client import admin_calls as calls
-from oncelog.client import config_calls
+from oncelog.client import config_calls, group_calls
 from oncelog.client.batch import TopicPartition
 from oncelog.client.blocking import LoopThread
 from oncelog.client.cluster import ClusterClient
@@ -128,6 +128,27 @@ class Admin:
     def set_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set a group's committed offsets, while it has no members."""
         self._run(calls.set_offsets(self.cluster, group_id, offsets))
+
+    def delete_groups(self, groups: str | Iterable[str]) -> None:
+        """Delete one or more groups that have no members, with their offsets."""
+        names = [groups] if isinstance(groups, str) else list(groups)
+        self._run(group_calls.delete_groups(self.cluster, names))
+
+    def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget a group's offsets of partitions that no member reads."""
+        self._run(group_calls.delete_offsets(self.cluster, group_id, partitions))
+
+    def seek_group(
+        self,
+        group_id: str,
+        target: group_calls.Target,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> list[group_calls.Step]:
+        """Set where a group without members goes on, in some partitions or all that it has offsets of."""
+        call = group_calls.plan_seek if dry_run else group_calls.seek
+        return self._run(call(self.cluster, group_id, target, partitions))
 
     # -- transactions ---------------------------------------------------------------------------------------------
 

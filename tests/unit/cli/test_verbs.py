@@ -4,61 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from oncelog.cli.reader import Aborted
 from oncelog.net.connection import connect
 from oncelog.protocol.messages.fetch import AbortedTransaction, PartitionData
+from support.command_line import ONCELOG, Tool
 from support.processes import wait_until
 from support.servers import OncelogCluster, Server
 from support.wire import until
-
-ONCELOG = Path(sys.executable).with_name("oncelog")
-
-
-class Tool:
-    """The command line, pointed at one cluster."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self.env = {**os.environ, "ONCELOG_BROKERS": bootstrap}
-
-    def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(ONCELOG), *arguments],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=self.env,
-            check=False,
-        )
-
-    def __call__(self, *arguments: str, stdin: str = "") -> str:
-        """Its stdout; it must succeed."""
-        done = self.run(*arguments, stdin=stdin)
-        assert (done.returncode, done.stderr) == (0, ""), done
-        return done.stdout
-
-    def json(self, *arguments: str, stdin: str = "") -> Any:
-        return json.loads(self(*arguments, "--format", "json", stdin=stdin))
-
-    def fails(self, status: int, *arguments: str, stdin: str = "") -> str:
-        """Its stderr, of which the last line is the sentence."""
-        done = self.run(*arguments, stdin=stdin)
-        assert done.returncode == status, done
-        assert "Traceback" not in done.stderr
-        return done.stderr
 
 
 @pytest.fixture
