@@ -110,7 +110,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @rule(producer_id=PIDS, pairs=PAIRS, codec=CODECS, txn=st.booleans())
     def write_next(self, producer_id: int, pairs: list[tuple[bytes, bool]], codec: Codec, txn: bool) -> None:
-        known = {info.producer_id: info for info in self.log.producers(self.now)}
+        known = {info.producer_id: info for info in self.log.producers()}
         epoch, sequence = 0, 0
         if producer_id in known:  # it is not where the log's start was moved and all that told of it was lost
             epoch, sequence = known[producer_id].producer_epoch, known[producer_id].last_sequence + 1
@@ -316,7 +316,7 @@ class CompactionMachine(RuleBasedStateMachine):
         """Whatever was compacted and however the log was opened, as long as its start was not moved."""
         if self.log.log_start_offset:
             return
-        for info in self.log.producers(self.now):
+        for info in self.log.producers():
             last = self.last_of(info.producer_id)
             assert last is not None
             mine = [b for b in self.written if b.producer_id == info.producer_id and b.epoch == last.epoch]
@@ -327,7 +327,7 @@ class CompactionMachine(RuleBasedStateMachine):
                 b.first for b in self.written if b.producer_id == info.producer_id and b.txn and b.outcome is None
             ]
             assert info.current_txn_start_offset == (started[0] if started else -1)
-        assert len(self.log.producers(self.now)) == len({b.producer_id for b in self.written} - {-1})
+        assert len(self.log.producers()) == len({b.producer_id for b in self.written} - {-1})
 
     @invariant()
     def no_key_twice_in_the_clean_part(self) -> None:

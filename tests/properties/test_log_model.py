@@ -317,7 +317,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def producers_agree(self) -> None:
-        for info in self.log.producers(NOW):
+        for info in self.log.producers():
             producer = self.producer(info.producer_id)
             assert (info.producer_epoch, info.current_txn_start_offset) == (
                 producer.epoch,

@@ -351,9 +351,8 @@ class Log:
         """What is remembered of each producer, to be read only."""
         return self._state.entries
 
-    def producers(self, now_ms: int) -> list[ProducerInfo]:
-        """Return the producers that have not expired."""
-        self._state.expire(now_ms)
+    def producers(self) -> list[ProducerInfo]:
+        """Return what is remembered of each producer; one that has expired is until `expire_producers` comes round."""
         return self._state.infos()
 
     def expire_producers(self, now_ms: int) -> int:

@@ -162,7 +162,7 @@ class Verification:
         if epoch > self.epoch:
             self.epoch = epoch
             self.lowest_sequence = sequence
-        elif epoch == self.epoch and sequence < self.lowest_sequence:
+        elif epoch == self.epoch and is_before(sequence, self.lowest_sequence):
             self.lowest_sequence = sequence
 
 
@@ -301,7 +301,8 @@ class ProducerAppend:
                 expected=0,
                 sequence=sequence,
             )
-        if sequence > verification.lowest_sequence:
+        # Round the circle: by number alone (as Kafka compares) what comes before a wrapped 0 would never be let in.
+        if is_before(verification.lowest_sequence, sequence):
             raise OutOfOrderSequenceError(
                 f"producer {self.current.producer_id}: sequence {sequence}, but {verification.lowest_sequence} is "
                 "still waiting for its transaction to be verified",

@@ -1,10 +1,13 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from oncelog.broker.broker import Broker
 from oncelog.broker.config import load
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
+from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.records import Record, build_batch
 
 QUICK = {
@@ -37,12 +40,34 @@ def test_old_segments_go_producers_are_forgotten_and_checkpoints_are_written(tmp
         checkpoint = tmp_path / "recovery-point-offset-checkpoint"
         while log.recovery_point == 0 or not (checkpoint.exists() and "t 0 4" in checkpoint.read_text()):
             await asyncio.sleep(0.005)
-        assert [producer.producer_id for producer in log.producers(now)] == [5]
+        assert [producer.producer_id for producer in log.producers()] == [5]
         assert log.log_start_offset == 0
         now += 60_001
-        while log.log_start_offset < 5 or log.producers(now):
+        while log.log_start_offset < 5 or log.producers():
             await asyncio.sleep(0.005)
         await broker.stop()
         assert (tmp_path / "log-start-offset-checkpoint").read_text().splitlines()[2:] == ["t 0 5"]
+
+    asyncio.run(run())
+
+
+def test_an_expired_producer_is_known_until_the_round_that_forgets_it(tmp_path: Path) -> None:
+    """As in Kafka: `producer.id.expiration.check.interval.ms` says when, and to be described forgets nobody."""
+
+    async def run() -> None:
+        now = 1_000_000
+        config = load(QUICK | {"log.dirs": str(tmp_path), "producer.id.expiration.check.interval.ms": "600000"})
+        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: now), now_ms=lambda: now)
+        await broker.start()
+        await broker.create_topic("t", partitions=1, configs={})
+        replica = broker.partitions.find("t", 0)
+        replica.append(batch(now, 0), now_ms=now)
+        now += 5_000
+        assert [producer.producer_id for producer in replica.log.producers()] == [5]
+        with pytest.raises(ProtocolError, match="gap"):
+            replica.append(batch(now, 7), now_ms=now)
+        assert replica.log.expire_producers(now) == 1
+        assert replica.append(batch(now, 7), now_ms=now).first_offset == 1
+        await broker.stop()
 
     asyncio.run(run())

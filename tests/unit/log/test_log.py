@@ -334,7 +334,7 @@ def test_a_failing_write_leaves_all_as_it_was() -> None:
     for torn in (0, 1, 60, 75, 1000):
         disk.fail_at, disk.torn_bytes = disk.operations + 1, torn
         assert code_of(lambda: append(log, of_producer(1, 1, 20, txn=True))) == ErrorCode.KAFKA_STORAGE_ERROR
-        assert (log.log_end_offset, log.last_stable_offset, len(log.producers(NOW))) == (1, 1, 1)
+        assert (log.log_end_offset, log.last_stable_offset, len(log.producers())) == (1, 1, 1)
         assert disk.size(f"{FOLDER}/{0:020d}.log") == log.size_bytes
     append(log, of_producer(1, 1))
     assert values(log) == [b"v"] * 2

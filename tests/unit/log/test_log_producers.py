@@ -46,7 +46,7 @@ def test_gaps_and_stale_sequences_are_counted_apart() -> None:
 def test_producers_are_described() -> None:
     _, log = new_log()
     append(log, of_producer(1, 0, 3, epoch=2, txn=True))
-    (info,) = log.producers(NOW)
+    (info,) = log.producers()
     assert tuple(info) == (1, 2, 2, NOW, -1, 0)
     assert log.has_open_transaction(1, 2)
     assert not log.has_open_transaction(1, 3)

@@ -421,6 +421,18 @@ def test_no_later_sequence_passes_one_that_failed_to_be_verified() -> None:
     book.write(4, txn=True)
 
 
+def test_waiting_for_verification_goes_round_the_circle() -> None:
+    """A batch after the wrap came first; the one before it is verified next, and is not taken for a later one."""
+    book = Book()
+    book.write(MAX_SEQUENCE - 2)
+    verify(book, 0)
+    assert code_of(lambda: book.write(0, txn=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    verify(book, MAX_SEQUENCE - 1)
+    assert code_of(lambda: book.write(0, txn=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    book.write(MAX_SEQUENCE - 1, 2, txn=True)
+    book.write(0, txn=True)
+
+
 def test_with_transaction_version_2_an_unknown_producer_starts_with_zero() -> None:
     book = Book()
     verify(book, 3, strict=True)

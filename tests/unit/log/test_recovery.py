@@ -41,7 +41,7 @@ def fingerprint(log: Log) -> tuple[object, ...]:
         log.log_start_offset,
         log.log_end_offset,
         log.last_stable_offset,
-        log.producers(NOW),
+        log.producers(),
         log.aborted_transactions(0, log.log_end_offset),
         [log.epoch_at(offset) for offset in range(log.log_end_offset)],
         [log.offset_for_timestamp(NOW + step) for step in range(0, 50, 7)],
@@ -249,7 +249,7 @@ def test_expired_producers_are_not_loaded() -> None:
     disk, log = filled()
     log.close()
     log = reopen(disk, clean=True, now_ms=NOW + 24 * 3600 * 1000)
-    assert log.producers(NOW + 24 * 3600 * 1000) == []
+    assert log.producers() == []
 
 
 def test_producers_outlive_their_records_over_a_clean_restart() -> None:
@@ -279,7 +279,7 @@ def test_a_log_that_ends_before_its_start_is_emptied() -> None:
     disk, log = filled()
     log.close()
     log = reopen(disk, clean=True, log_start_offset=100)
-    assert (log.log_start_offset, log.log_end_offset, log.producers(NOW)) == (100, 100, [])
+    assert (log.log_start_offset, log.log_end_offset, log.producers()) == (100, 100, [])
     assert append(log, batch()).first_offset == 100
     assert reopen(disk).log_end_offset == 101
 

@@ -47,6 +47,6 @@ def _partition(broker: Broker, topic: str, index: int) -> PartitionResponse:
                 coordinator_epoch=producer.coordinator_epoch,
                 current_txn_start_offset=producer.current_txn_start_offset,
             )
-            for producer in log.producers(broker.now_ms())
+            for producer in log.producers()
         ],
     )
