@@ -8,7 +8,7 @@ what must be there, may be there, and must be gone.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
@@ -146,34 +146,46 @@ class CompactionMachine(RuleBasedStateMachine):
         if not plan.is_due:
             return
         cleaning = Cleaning(plan, self.disk, self.now, max_keys=max_keys)
-        for number, step in enumerate(cleaning.run()):
-            if number == meanwhile:
-                self.write([(b"a", False), (b"b", True)], Codec.NONE)
-                self.log.roll(self.now)
-            step.run()
+        with closing(cleaning.run()) as steps:
+            for number, step in enumerate(steps):
+                if number == meanwhile:
+                    self.write([(b"a", False), (b"b", True)], Codec.NONE)
+                    self.log.roll(self.now)
+                step.run()
         end = cleaning.result.end
         assert plan.first_dirty < end <= plan.end
         self.checkpoint = end
-        self.note_cleaned(end)
+        self.note_cleaned(plan.end, end)
 
-    def note_cleaned(self, end: int) -> None:
+    def note_cleaned(self, segments_end: int, end: int) -> None:
+        """Nothing beyond ``end`` is missing; tombstones up to ``segments_end`` may have got their horizon."""
         self.cleaned_to = max(self.cleaned_to, end)
         for each in self.written:
-            if each.end <= end:
+            if each.first < segments_end:
                 self.first_cleaned_ms.setdefault(each.first, self.now)
 
-    @rule(max_keys=st.integers(1, 6), meanwhile=st.integers(-1, 30))
-    def compact(self, max_keys: int, meanwhile: int) -> None:
+    @rule(
+        max_keys=st.integers(1, 6),
+        meanwhile=st.integers(-1, 30),
+        wait_ms=st.sampled_from([0, 1, RETENTION_MS]),
+        more=st.booleans(),
+    )
+    def compact(self, max_keys: int, meanwhile: int, wait_ms: int, more: bool) -> None:
+        self.now += wait_ms
+        if more:
+            self.write([(b"c", False)], Codec.NONE)
+            self.log.roll(self.now)
         self.clean(max_keys, meanwhile)
 
     @rule(fail_in=st.integers(1, 60), torn=st.integers(0, 100), max_keys=st.integers(1, 6))
     def compact_while_the_disk_fails(self, fail_in: int, torn: int, max_keys: int) -> None:
         """The log goes on as it was, or is offline until the next start."""
         self.disk.fail_at, self.disk.torn_bytes = self.disk.operations + fail_in, torn
+        segments_end = make_plan(self.log, self.checkpoint, self.now).end
         with suppress(OSError, ProtocolError):
             self.clean(max_keys)
         self.disk.fail_at = None
-        self.may_be_cleaned()
+        self.note_cleaned(segments_end, segments_end)
         if self.is_offline():
             self.kill_and_start()
 
@@ -191,18 +203,15 @@ class CompactionMachine(RuleBasedStateMachine):
             return
         self.disk.fail_at, self.disk.torn_bytes = self.disk.operations + fail_in, torn
         cleaning = Cleaning(plan, self.disk, self.now, max_keys=max_keys)
-        try:
-            for step in cleaning.run():
-                step.run()
-        except (OSError, ProtocolError):
-            self.disk.broken = True  # nothing can be cleared away any more
-        self.may_be_cleaned()
+        with suppress(OSError, ProtocolError), closing(cleaning.run()) as steps:
+            for step in steps:
+                try:
+                    step.run()
+                except OSError:
+                    self.disk.broken = True  # nothing can be cleared away any more
+                    raise
+        self.note_cleaned(plan.end, plan.end)
         self.kill_and_start()
-
-    def may_be_cleaned(self) -> None:
-        """Some of the log may have been cleaned: markers and tombstones may have got their horizon."""
-        for each in self.written:
-            self.first_cleaned_ms.setdefault(each.first, self.now)
 
     # --- the rest of a log's life ---
 
@@ -282,10 +291,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_was_not_compacted_is_all_there(self) -> None:
-        untouched = min([each.first for each in self.written if each.first not in self.first_cleaned_ms], default=None)
-        if untouched is None:
-            return
-        start = max(untouched, self.log.log_start_offset, self.cleaned_to)
+        start = max(self.cleaned_to, self.log.log_start_offset)
         expected = [record.offset for each in self.written for record in each.records if record.offset >= start]
         there = [record.offset for header, records in self.found() if not header.is_control for record in records]
         assert [offset for offset in there if offset >= start] == expected

@@ -19,6 +19,7 @@ from oncelog.log.cleaning.transactions import CleanedTransactions
 from oncelog.log.disk import Disk
 from oncelog.log.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX
 from oncelog.log.segment import SEGMENT_SUFFIXES, Segment
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import LOG_OVERHEAD, decode_records, iter_batches
 
 CHUNK = 32 * 1024
@@ -122,6 +123,8 @@ class Cleaning:
     def _index_keys(self) -> Steps:
         plan = self._plan
         dirty = [segment for segment in self._log.segments.holding(plan.first_dirty) if segment.base_offset < plan.end]
+        if not dirty:
+            raise CleaningAbortedError(f"{self._log!r} has nothing to compact")
         ends = [segment.base_offset for segment in dirty[1:]] + [plan.end]
         self._map.latest = plan.first_dirty - 1
         for segment, end in zip(dirty, ends, strict=True):
@@ -153,6 +156,7 @@ class Cleaning:
     # --- everything up to there: what stays ---
 
     def _clean_group(self, group: list[Segment], rules: BatchFilter, transactions: CleanedTransactions) -> Steps:
+        self._check(group)
         cleaned = self._unfinished = self._segment_for(group)
         self._discard(cleaned.base_offset)
         cleaned.create()
@@ -205,7 +209,7 @@ class Cleaning:
 def chunks(segment: Segment, position: int) -> Iterator[tuple[memoryview, bool]]:
     """Yield the batches of a segment some at a time, and whether it takes long to look at them.
 
-    Raises OSError where the segment ends in half a batch.
+    Raises CORRUPT_MESSAGE where the segment ends in half a batch.
     """
     while position < segment.size:
         left = segment.size - position
@@ -214,7 +218,8 @@ def chunks(segment: Segment, position: int) -> Iterator[tuple[memoryview, bool]]
         if not end:
             size = int.from_bytes(data[8:LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
             if not len(data) < size <= left:
-                raise OSError(f"{segment.path} has a batch of {size} bytes at position {position}, {left} are left")
+                message = f"{segment.path} has a batch of {size} bytes at position {position}, {left} are left"
+                raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, message)
             data = memoryview(segment.pread(size, position))
             end, compressed = _whole(data)
         yield data[:end], compressed or end > CHUNK

@@ -1,0 +1,196 @@
+"""The log cleaner of a broker: which log, how fast, and what it writes down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.cleaning import CLEANER_OFFSETS
+from oncelog.broker.config import load
+from oncelog.cluster.replica import Replica
+from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.log.disk import OsDisk
+from oncelog.protocol.records import Record, build_batch, decode_records, iter_batches
+
+NOW = 1_000_000
+COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "300", "min.cleanable.dirty.ratio": "0.1"}
+
+
+class House:
+    """A data directory and a tree; the cleaner is called by hand."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "data"
+        self._tree = MemoryTree(lambda: NOW)
+
+    def live(self, life: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
+        async def run() -> None:
+            given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.directory)}
+            given |= {"log.cleaner.enable": "false"} | {key.replace("_", "."): value for key, value in settings.items()}
+            broker = Broker(load(given), disk=OsDisk(), tree=self._tree, now_ms=lambda: NOW)
+            await broker.start()
+            try:
+                await life(broker)
+            finally:
+                await broker.stop()
+
+        asyncio.run(run())
+
+    @property
+    def offsets(self) -> list[str]:
+        return (self.directory / CLEANER_OFFSETS).read_text().splitlines()[2:]
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def fill(replica: Replica, count: int = 20, size: int = 1) -> None:
+    for turn in range(count):
+        batch = build_batch([Record(0, NOW, b"k%d" % (turn % 2), b"%d" % turn * size)])
+        replica.append(memoryview(batch), now_ms=NOW)
+
+
+def keys(replica: Replica) -> list[bytes | None]:
+    log, offset, found = replica.log, 0, []
+    while offset < log.log_end_offset:
+        for header, view in iter_batches(log.read(offset, 1 << 20, upto=log.log_end_offset, at_least_one=True)):
+            found += [record.key for record in decode_records(view)]
+            offset = header.next_offset
+    return found
+
+
+async def made(broker: Broker, name: str, **configs: str) -> Replica:
+    await broker.create_topic(
+        name, partitions=1, configs=COMPACTED | {k.replace("_", "."): v for k, v in configs.items()}
+    )
+    return broker.partitions.find(name, 0)
+
+
+def test_what_was_cleaned_is_written_down_and_not_done_again(house: House) -> None:
+    async def first(broker: Broker) -> None:
+        replica = await made(broker, "t")
+        fill(replica)
+        end = replica.log.segments.active.base_offset
+        assert await broker.cleaner.clean_due()
+        assert house.offsets == [f"t 0 {end}"]
+        assert len(keys(replica)) < 10
+        assert not await broker.cleaner.clean_due()
+
+    async def second(broker: Broker) -> None:
+        replica = broker.partitions.find("t", 0)
+        assert not await broker.cleaner.clean_due()
+        fill(replica)
+        assert await broker.cleaner.clean_due()
+        assert house.offsets == [f"t 0 {replica.log.segments.active.base_offset}"]
+
+    house.live(first)
+    house.live(second)
+
+
+def test_a_deleted_topic_is_forgotten(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        fill(await made(broker, "t"))
+        fill(await made(broker, "other"))
+        assert await broker.cleaner.clean_due()
+        assert {line.split()[0] for line in house.offsets} == {"t", "other"}
+        topic = broker.metadata.topic("t")
+        assert topic is not None
+        await broker.delete_topic(topic)
+        assert {line.split()[0] for line in house.offsets} == {"other"}
+        replica = await made(broker, "t")
+        fill(replica, 40)
+        assert await broker.cleaner.clean_due()
+        assert len(keys(replica)) < 10
+
+    house.live(life)
+
+
+def test_only_what_is_dirty_enough(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await made(broker, "t", min_cleanable_dirty_ratio="0.9")
+        plain = await made(broker, "plain", cleanup_policy="delete")
+        fill(replica)
+        fill(plain)
+        assert await broker.cleaner.clean_due()
+        fill(replica, 4)
+        assert not await broker.cleaner.clean_due()
+        fill(replica, 40)
+        assert await broker.cleaner.clean_due()
+        assert len(keys(plain)) == 20
+
+    house.live(life)
+
+
+def test_the_log_is_written_and_read_meanwhile(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await made(broker, "t")
+        fill(replica, 200)
+        cleaning = asyncio.ensure_future(broker.cleaner.clean_due())
+        seen = 0
+        while not cleaning.done():
+            fill(replica, 1)
+            assert keys(replica)[-1] == b"k0"
+            seen += 1
+            await asyncio.sleep(0)
+        assert await cleaning
+        assert seen > 5
+        assert replica.log.log_end_offset == 200 + seen
+
+    house.live(life)
+
+
+def test_a_damaged_log_is_left_alone_until_the_next_start(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await made(broker, "t")
+        good = await made(broker, "good")
+        fill(replica)
+        fill(good)
+        path = Path(next(iter(replica.log.segments)).path)
+        data = bytearray(path.read_bytes())
+        data[66] ^= 1
+        path.write_bytes(data)
+        assert await broker.cleaner.clean_due()
+        assert len(keys(good)) < 10
+        fill(replica)
+        assert not await broker.cleaner.clean_due()
+        assert len([name for name in path.parent.iterdir() if name.suffix in (".cleaned", ".swap")]) == 0
+
+    house.live(life)
+
+
+def test_it_is_held_back_to_its_share_of_the_disk(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def life(broker: Broker) -> None:
+        replica = await made(broker, "t", internal_segment_bytes="100000")
+        fill(replica, 40, size=10_000)
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        dirty = sum(segment.size for segment in list(replica.log.segments)[:-1])
+        monkeypatch.setattr("oncelog.broker.cleaning.asyncio", SimpleNamespace(sleep=sleep))
+        assert await broker.cleaner.clean_due()
+        clean = sum(segment.size for segment in list(replica.log.segments)[:-1])
+        # All that was dirty is read twice, what is left of it written.
+        assert 0 <= (2 * dirty + clean) / 100_000 - sum(slept) < 0.05
+
+    house.live(life, log_cleaner_io_max_bytes_per_second="100000")
+    assert all(each == 0 or each >= 0.05 for each in slept)
+
+
+def test_it_runs_by_itself(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await made(broker, "t")
+        fill(replica)
+        while len(keys(replica)) >= 10:
+            await asyncio.sleep(0.001)
+
+    house.live(life, log_cleaner_enable="true", log_cleaner_backoff_ms="1")

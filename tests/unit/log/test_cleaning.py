@@ -1,0 +1,350 @@
+"""One round of compaction at a time; `tests/properties/test_compaction.py` has the long lives."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from oncelog.log.cleaning.clean import CHUNK, Cleaning, CleaningAbortedError, Result, Steps
+from oncelog.log.cleaning.offsets import OffsetMap
+from oncelog.log.cleaning.plan import group_segments, make_plan
+from oncelog.log.config import LogConfig
+from oncelog.log.log import Log
+from oncelog.log.retention import apply_retention
+from oncelog.protocol.compression import Codec
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.records import LOG_APPEND_TIME, BatchHeader, Record, build_batch, decode_records, iter_batches
+from support.crashdisk import CrashDisk
+from support.logs import FOLDER, NOW, append, end_txn, new_log, open_log
+
+COMPACT = LogConfig(segment_bytes=300, index_interval_bytes=100, compact=True, delete=False, delete_retention_ms=1000)
+LEFTOVERS = (".cleaned", ".swap", ".deleted")
+
+
+def put(
+    log: Log, *pairs: tuple[bytes, bytes | None], now_ms: int = NOW, timestamp: int = NOW, **options: object
+) -> None:
+    rows = [Record(0, timestamp, key, value) for key, value in pairs]
+    append(log, build_batch(rows, **options), now_ms=now_ms)  # type: ignore[arg-type]
+
+
+def clean(
+    log: Log, disk: CrashDisk, *, checkpoint: int | None = None, now_ms: int = NOW, max_keys: int = 100
+) -> Result:
+    cleaning = Cleaning(make_plan(log, checkpoint, now_ms), disk, now_ms, max_keys=max_keys)
+    carry_out(cleaning.run())
+    return cleaning.result
+
+
+def carry_out(steps: Steps, count: int | None = None) -> None:
+    """The next steps, or all."""
+    try:
+        for step in itertools.islice(steps, count):
+            step.run()
+    except BaseException:
+        steps.close()
+        raise
+
+
+def batches(log: Log) -> list[tuple[BatchHeader, list[Record]]]:
+    offset, found = log.log_start_offset, []
+    while offset < log.log_end_offset:
+        data = log.read(offset, 1 << 20, upto=log.log_end_offset, at_least_one=True)
+        assert data
+        for header, view in iter_batches(data):
+            found.append((header, decode_records(view)))
+            offset = header.next_offset
+    return found
+
+
+def rows(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
+    return [(r.offset, r.key, r.value) for h, records in batches(log) if not h.is_control for r in records]
+
+
+# --- what stays ---
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_batch_that_stays_in_part_keeps_its_codec_times_and_offsets(codec: Codec) -> None:
+    disk, log = new_log(COMPACT)
+    records = [Record(0, NOW + 10 - each, b"k%d" % each, bytes(30) + b"%d" % each) for each in range(4)]
+    append(log, build_batch(records, codec=codec, producer_id=7, producer_epoch=2, base_sequence=5))
+    put(log, (b"k1", b"new"), (b"k3", b"new"))
+    log.roll(NOW)
+    clean(log, disk)
+    header, left = batches(log)[0]
+    assert (header.base_offset, header.last_offset, header.codec) == (0, 3, codec)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 5)
+    assert [(r.offset, r.timestamp, r.key) for r in left] == [(0, NOW + 10, b"k0"), (2, NOW + 8, b"k2")]
+    assert header.max_timestamp == NOW + 10
+    assert header.delete_horizon_ms is None
+
+
+def test_a_batch_that_stays_as_a_whole_is_copied_as_it_is() -> None:
+    disk, log = new_log(COMPACT)
+    put(log, (b"a", b"1"), codec=Codec.GZIP, level=9)
+    before = log.read(0, 1000, upto=1, at_least_one=True)
+    put(log, (b"b", b"1"))
+    log.roll(NOW)
+    clean(log, disk)
+    assert log.read(0, 1000, upto=1, at_least_one=True) == before
+
+
+def test_the_time_of_appending_stays() -> None:
+    disk, log = new_log(LogConfig(segment_bytes=300, compact=True, delete=False, timestamp_type=LOG_APPEND_TIME))
+    put(log, (b"a", b"1"), (b"b", None), now_ms=NOW + 5, timestamp=NOW)
+    put(log, (b"a", b"2"), now_ms=NOW + 6)
+    log.roll(NOW)
+    clean(log, disk)
+    header, left = batches(log)[0]
+    assert (header.timestamp_type, header.max_timestamp) == (LOG_APPEND_TIME, NOW + 5)
+    assert [(r.key, r.timestamp) for r in left] == [(b"b", NOW + 5)]
+    assert header.delete_horizon_ms is not None
+
+
+def test_a_tombstone_lives_from_the_first_round_that_sees_it() -> None:
+    disk, log = new_log(COMPACT)
+    put(log, (b"a", b"1"))
+    put(log, (b"a", None), (b"b", b"1"))
+    log.roll(NOW)
+    clean(log, disk, now_ms=NOW + 5000)
+    header, left = batches(log)[0]
+    assert [(r.key, r.value) for r in left] == [(b"a", None), (b"b", b"1")]
+    assert header.delete_horizon_ms == NOW + 6000
+    assert [r.timestamp for r in left] == [NOW, NOW]
+    for now_ms, count in ((NOW + 5999, 2), (NOW + 6000, 1)):
+        put(log, (b"c", b"1"))
+        log.roll(NOW)
+        clean(log, disk, checkpoint=2, now_ms=now_ms)
+        assert len([row for row in rows(log) if row[1] != b"c"]) == count
+
+
+def test_the_last_batch_stays_empty_so_that_readers_get_to_the_end() -> None:
+    disk, log = new_log(COMPACT)
+    put(log, (b"a", b"1"))
+    put(log, (b"b", b"1"), producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    end_txn(log, 1, commit=False, epoch=1, version=2)
+    log.roll(NOW)
+    for now_ms in (NOW, NOW + 1000, NOW + 2000):
+        log.expire_producers(now_ms + 10**9)
+        clean(log, disk, now_ms=now_ms)
+    assert [(header.base_offset, len(records)) for header, records in batches(log)] == [(0, 1), (2, 0)]
+    assert log.read(1, 100, upto=3, at_least_one=True)
+    again = open_log(disk, COMPACT)
+    assert (again.log_end_offset, rows(again)) == (3, rows(log))
+
+
+def test_a_record_without_a_key_goes() -> None:
+    """It can only come from before the topic was compacted."""
+    disk, log = new_log(LogConfig(segment_bytes=300))
+    append(log, build_batch([Record(0, NOW, None, b"1"), Record(0, NOW, b"a", b"1")]))
+    log.roll(NOW)
+    log.config = COMPACT
+    clean(log, disk)
+    assert rows(log) == [(1, b"a", b"1")]
+
+
+def test_little_memory_takes_several_rounds() -> None:
+    disk, log = new_log(COMPACT)
+    for turn in range(40):
+        put(log, (b"k%d" % (turn % 10), b"%d" % turn), (b"a key that is longer %d" % (turn % 3), b"%d" % turn))
+    log.roll(NOW)
+    ends = [0]
+    while ends[-1] < 80:
+        ends.append(clean(log, disk, checkpoint=ends[-1] or None, max_keys=4).end)
+    assert len(ends) > 3
+    assert ends == sorted(set(ends))
+    found = rows(log)
+    assert len(found) == len({key for _, key, _ in found}) == 13
+
+
+def test_a_large_batch_is_one_step_for_a_worker() -> None:
+    disk, log = new_log(LogConfig(segment_bytes=1 << 20, compact=True, delete=False))
+    put(log, (b"a", b"1"))
+    put(log, (b"b", bytes(5 * CHUNK)))
+    put(log, (b"a", b"2"))
+    log.roll(NOW)
+    steps = []
+    for step in Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=10).run():
+        steps.append((step.io_bytes > CHUNK, step.slow))
+        step.run()
+    assert (True, True) in steps
+    assert (False, False) in steps
+    assert [key for _, key, _ in rows(log)] == [b"b", b"a"]
+
+
+def test_keys_of_any_length_are_told_apart() -> None:
+    offsets = OffsetMap(100)
+    keys = [b"x" * size for size in range(40)] + [b"y" * size for size in range(1, 40)]
+    for offset, key in enumerate(keys):
+        assert offsets.put(key, offset)
+    assert [offsets.get(key) for key in keys] == list(range(len(keys)))
+    assert offsets.get(b"z") == -1
+    full = OffsetMap(1)
+    assert full.put(b"a", 0)
+    assert not full.put(b"b", 1)
+    assert (len(full), full.latest) == (1, 0)
+
+
+# --- what may be cleaned ---
+
+
+class DyingDisk(CrashDisk):
+    """From the failure on nothing is done any more: the process is dead."""
+
+    def step(self, path: str) -> None:
+        self.broken = self.broken or self.operations + 1 == self.fail_at
+        super().step(path)
+
+
+def filled(config: LogConfig = COMPACT, count: int = 12) -> tuple[CrashDisk, Log]:
+    disk = DyingDisk()
+    log = open_log(disk, config)
+    for turn in range(count):
+        put(log, (b"k%d" % (turn % 3), b"%d" % turn), timestamp=NOW + turn)
+    return disk, log
+
+
+def test_the_dirty_part() -> None:
+    _, log = filled()
+    plan = make_plan(log, None, NOW)
+    active = log.segments.active.base_offset
+    assert (plan.first_dirty, plan.end, plan.clean_bytes) == (0, active, 0)
+    assert plan.dirty_ratio == 1.0
+    half = list(log.segments)[1].base_offset
+    plan = make_plan(log, half, NOW)
+    assert (plan.first_dirty, plan.end) == (half, active)
+    assert plan.clean_bytes == next(iter(log.segments)).size
+    assert plan.clean_bytes + plan.dirty_bytes == sum(each.size for each in list(log.segments)[:-1])
+    assert make_plan(log, active, NOW).dirty_bytes == 0
+
+
+def test_a_checkpoint_outside_of_the_log_does_not_count() -> None:
+    _, log = filled()
+    assert make_plan(log, 99, NOW).first_dirty == 0
+    log.advance_log_start(5)
+    assert make_plan(log, 3, NOW).first_dirty == 5
+
+
+def test_lags() -> None:
+    _, log = filled()
+    second = list(log.segments)[1].base_offset
+    log.config = replace(COMPACT, min_compaction_lag_ms=100)
+    assert make_plan(log, None, NOW + 100 + second).end == second
+    assert make_plan(log, None, NOW + 1000).end == log.segments.active.base_offset
+    log.config = replace(COMPACT, max_compaction_lag_ms=100, min_cleanable_ratio=1.0)
+    assert not make_plan(log, None, NOW + 100).is_due
+    assert make_plan(log, None, NOW + 101).is_due
+    assert not make_plan(log, log.segments.active.base_offset, NOW + 101).is_due
+
+
+def test_segments_are_grouped_up_to_the_size_of_one() -> None:
+    disk, log = filled(count=30)
+    sizes = [segment.size for segment in log.segments][:-1]
+    groups = group_segments(plan := make_plan(log, None, NOW), plan.end)
+    assert [segment for group in groups for segment in group] == list(log.segments)[:-1]
+    assert all(sum(segment.size for segment in group) <= COMPACT.segment_bytes for group in groups)
+    assert len(groups) == len(sizes)
+    clean(log, disk)
+    log.config = replace(COMPACT, segment_bytes=1000)
+    groups = group_segments(plan := make_plan(log, None, NOW), plan.end)
+    assert len(groups) < len(sizes)
+    assert all(sum(segment.size for segment in group) <= 1000 for group in groups)
+    snapshots = [name for name in disk.listdir(FOLDER) if name.endswith(".snapshot")]
+    clean(log, disk)
+    left = [name for name in disk.listdir(FOLDER) if name.endswith(".snapshot")]
+    assert set(left) < set(snapshots)
+
+
+# --- what comes in between ---
+
+
+STEPS = 29
+"""Of a round over twenty batches, but the last three: nothing of the log is needed any more by then."""
+
+
+@pytest.mark.parametrize("number", range(STEPS))
+def test_a_log_that_changes_ends_the_round(number: int) -> None:
+    disk, log = filled(count=20)
+    cleaning = Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100)
+    work = cleaning.run()
+    carry_out(work, number)
+    log.advance_log_start(log.segments.active.base_offset)
+    log.delete_old_segments()
+    with pytest.raises(CleaningAbortedError):
+        carry_out(work)
+    assert not [name for name in disk.listdir(FOLDER) if name.endswith(LEFTOVERS)]
+    assert rows(log) == [row for row in rows(open_log(disk, COMPACT)) if row[0] >= log.log_start_offset]
+
+
+def test_a_closed_log_ends_the_round() -> None:
+    disk, log = filled()
+    work = Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100).run()
+    next(work).run()
+    log.close()
+    with pytest.raises(CleaningAbortedError):
+        carry_out(work)
+
+
+def test_giving_up_leaves_nothing_behind() -> None:
+    disk, log = filled()
+    work = Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100).run()
+    while not any(name.endswith(".cleaned") for name in disk.listdir(FOLDER)):
+        next(work).run()
+    work.close()
+    assert not [name for name in disk.listdir(FOLDER) if name.endswith(LEFTOVERS)]
+
+
+@pytest.mark.parametrize("position", [66, 80])
+def test_a_damaged_batch_gets_no_new_checksum(position: int) -> None:
+    """The value of the first one, or the size of the second."""
+    disk, log = filled()
+    content = disk.files[next(iter(log.segments)).path]
+    content.data[position] ^= 1
+    with pytest.raises(ProtocolError) as caught:
+        clean(log, disk)
+    assert caught.value.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
+    assert not [name for name in disk.listdir(FOLDER) if name.endswith(LEFTOVERS)]
+
+
+def changes_of_a_round() -> int:
+    disk, log = filled()
+    log.flush()
+    before = disk.operations
+    clean(log, disk)
+    return disk.operations - before
+
+
+@pytest.mark.parametrize("cut", ["kill", "crash, all is there", "crash, the least is there"])
+def test_the_process_may_die_at_any_change_of_the_disk(cut: str) -> None:
+    for number in range(1, changes_of_a_round() + 1):
+        disk, log = filled()
+        log.flush()
+        expected = rows(log)
+        disk.fail_at = disk.operations + number
+        with pytest.raises((OSError, ProtocolError)):
+            clean(log, disk)
+        if cut == "kill":
+            disk.kill()
+        else:
+            disk.crash(lambda low, high: high if cut == "crash, all is there" else low)
+        again = open_log(disk, COMPACT, recovery_point=log.recovery_point)
+        again.advance_high_watermark(again.log_end_offset)
+        assert again.log_end_offset == 12, number
+        found = rows(again)
+        assert set(found) <= set(expected)
+        assert {key: value for _, key, value in found} == {key: value for _, key, value in expected}
+        assert not [name for name in disk.listdir(FOLDER) if name.endswith(LEFTOVERS)]
+        clean(again, disk)
+        assert len(rows(again)) < 12
+
+
+def test_retention_passes_over_segments_that_compaction_emptied() -> None:
+    config = LogConfig(segment_bytes=300, compact=True, delete=True, retention_ms=1000)
+    disk, log = filled(config, count=20)
+    clean(log, disk)
+    assert apply_retention(log, NOW + 500) == 0
+    assert apply_retention(log, NOW + 5000) > 0
+    assert log.log_start_offset == log.log_end_offset
