@@ -11,7 +11,9 @@ from uuid import UUID
 import pytest
 
 from oncelog.protocol.compression import Codec
+from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from oncelog.protocol.records import BatchHeader, Record, build_batch, decode_records, iter_batches
+from support.groups import offsets_of, simple_commit
 from support.servers import Server
 from support.wire import Session, Wire, code, settled, until
 
@@ -294,3 +296,38 @@ def test_compact_and_delete_does_both(wire: Wire, name: str) -> None:
     until(lambda: wire.offset(name, -2), lambda start: start == 2, "the old are gone")
     found = until(lambda: rows(wire, topic_id, 2), lambda got: len(got) == 1, "the key is there once")
     assert found == [(3, b"a", b"2")]
+
+
+def test_a_long_history_of_the_coordinators_becomes_short(
+    start_server: Callable[[dict[str, str]], Server], name: str
+) -> None:
+    """`__consumer_offsets` and `__transaction_state` are compacted: a restart reads what counts, not what was."""
+    settings = {
+        **SETTINGS,
+        "log.cleaner.min.cleanable.ratio": "0.01",
+        "offsets.topic.num.partitions": "1",
+        "offsets.topic.segment.bytes": str(1 << 20),
+        "transaction.state.log.num.partitions": "1",
+        "transaction.state.log.segment.bytes": str(1 << 20),
+    }
+    txn_id = name + "x" * 30_000
+    server = start_server(settings)
+    with Wire(server.bootstrap) as wire:
+        wire.create_topic(name)
+        wire.find_coordinator(name, 0)
+        for offset in range(600):
+            simple_commit(wire, name, name, {0: offset}, metadata="m" * 4000)
+        for epoch in range(80):
+            assert wire.session(txn_id).epoch == epoch
+        for topic, most in (("__consumer_offsets", 300), ("__transaction_state", 50)):
+            info = wire.call(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), 12).topics[0]
+            until(
+                lambda info=info: len(batches(wire, info.topic_id)), lambda left, m=most: left < m, f"{topic} is short"
+            )
+            assert wire.offset(topic) >= 80
+    server.kill()
+    server.wait_ready()
+    with Wire(server.bootstrap) as wire:
+        wire.find_coordinator(name, 0)
+        assert until(lambda: offsets_of(wire, name), bool, "the offsets are loaded") == {(name, 0): 599}
+        assert wire.session(txn_id).epoch == 80
