@@ -1,0 +1,199 @@
+"""Metadata changed while a broker runs: at once by several, by one that loses the tree, and found again afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.config import load
+from oncelog.broker.context import RequestContext
+from oncelog.broker.handlers.fetch import handle as fetch
+from oncelog.cluster import configs
+from oncelog.cluster.metadata import Topics
+from oncelog.cluster.tree import Operation, UnavailableError
+from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.log.disk import OsDisk
+from oncelog.protocol.apis import ApiKey
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+NOW = 1_000_000
+Life = Callable[[Broker], Awaitable[None]]
+
+
+class FailingTree(MemoryTree):
+    """Refuses writes while `down`."""
+
+    down = False
+
+    def set(self, path: str, data: bytes, version: int = -1) -> int:
+        self._check()
+        return super().set(path, data, version)
+
+    def multi(self, operations: Sequence[Operation]) -> None:
+        self._check()
+        super().multi(operations)
+
+    def _check(self) -> None:
+        if self.down:
+            raise UnavailableError("/")
+
+
+@pytest.fixture
+def tree() -> FailingTree:
+    return FailingTree(lambda: NOW)
+
+
+def live(tmp_path: Path, tree: FailingTree, life: Life) -> None:
+    """One broker's life on this tree."""
+
+    async def run() -> None:
+        settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
+        broker = Broker(load(settings), disk=OsDisk(), tree=tree, now_ms=lambda: NOW)
+        await broker.start()
+        try:
+            await life(broker)
+        finally:
+            await broker.stop()
+
+    asyncio.run(run())
+
+
+def setting(name: str, value: str) -> Callable[[Mapping[str, str]], dict[str, str]]:
+    """A change that sets one setting."""
+    return lambda before: {**before, name: value}
+
+
+def test_changes_at_the_same_time_are_all_kept(tmp_path: Path, tree: FailingTree) -> None:
+    names = ["retention.ms", "segment.ms", "flush.ms", "max.message.bytes"]
+
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1)
+        log = broker.partitions.find("t", 0).log
+        alter = broker.administration.alter_topic
+        await asyncio.gather(*(alter("t", setting(name, "77"), validate_only=False) for name in names))
+        topic = broker.metadata.topic("t")
+        assert topic is not None
+        assert topic.configs == dict.fromkeys(names, "77")
+        assert (log.config.retention_ms, log.config.segment_ms, log.config.max_message_bytes) == (77, 77, 77)
+
+    live(tmp_path, tree, life)
+    assert configs.read(tree, "/config/topics/t") == dict.fromkeys(names, "77")
+
+
+def test_growing_and_deleting_at_the_same_time(tmp_path: Path, tree: FailingTree) -> None:
+    """Whichever is first: nothing of the topic is left, and nothing of it comes back."""
+
+    async def life(broker: Broker) -> None:
+        for turn in range(4):
+            topic = await broker.create_topic("t", partitions=1)
+            grow = broker.administration.add_partitions(topic, [(1,), (1,)])
+            work = [grow, broker.delete_topic(topic)]
+            results = await asyncio.gather(*(work if turn % 2 else reversed(work)), return_exceptions=True)
+            failures = [each for each in results if isinstance(each, BaseException)]
+            assert all(isinstance(each, ProtocolError) for each in failures), failures
+            assert [each.code for each in failures if isinstance(each, ProtocolError)] in (
+                [],
+                [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
+            )
+            assert broker.metadata.topic("t") is None
+            assert tree.children("/brokers/topics") == []
+
+    live(tmp_path, tree, life)
+
+
+def test_what_the_tree_does_not_take_is_not_done(tmp_path: Path, tree: FailingTree) -> None:
+    async def life(broker: Broker) -> None:
+        topic = await broker.create_topic("t", partitions=2)
+        before = broker.config
+        administration = broker.administration
+        tree.down = True
+        for work in (
+            administration.alter_topic("t", setting("retention.ms", "5"), validate_only=False),
+            administration.alter_broker(1, setting("message.max.bytes", "5"), validate_only=False),
+            administration.add_partitions(topic, [(1,)]),
+        ):
+            with pytest.raises(ProtocolError) as caught:
+                await work
+            assert caught.value.code == ErrorCode.REQUEST_TIMED_OUT
+        tree.down = False
+        assert broker.metadata.topic("t") == topic
+        assert broker.config == before
+
+    live(tmp_path, tree, life)
+    topics = Topics(tree)
+    topics.load()
+    found = topics.topic("t")
+    assert found is not None
+    assert (found.partition_count, found.configs) == (2, {})
+
+
+def test_growing_from_what_is_no_longer_so(tmp_path: Path, tree: FailingTree) -> None:
+    async def life(broker: Broker) -> None:
+        topic = await broker.create_topic("t", partitions=1)
+        grow = broker.administration.add_partitions
+        results = await asyncio.gather(grow(topic, [(1,)]), grow(topic, [(1,)]), return_exceptions=True)
+        (failure,) = [each for each in results if each is not None]
+        assert isinstance(failure, ProtocolError)
+        assert failure.code == ErrorCode.INVALID_PARTITIONS
+        grown = broker.metadata.topic("t")
+        assert grown is not None
+        assert grown.partition_count == 2
+        with pytest.raises(ProtocolError, match="has 2 partitions by now"):  # as another broker would find it
+            broker.metadata.add_partitions(topic, grown.partitions[1:])
+
+    live(tmp_path, tree, life)
+
+
+def test_settings_of_another_version_are_passed_over(
+    tmp_path: Path, tree: FailingTree, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def first(broker: Broker) -> None:
+        await broker.administration.alter_broker(None, setting("message.max.bytes", "500"), validate_only=False)
+
+    async def second(broker: Broker) -> None:
+        assert broker.config.message_max_bytes == 500
+        assert broker.administration.layers.of_all == {"message.max.bytes": "500"}
+
+    live(tmp_path, tree, first)
+    path = "/config/brokers/<default>"
+    strange = {"message.max.bytes": "500", "log.segment.bytes": "tiny", "from.the.future": "1"}
+    tree.set(path, configs.encode(strange))
+    with caplog.at_level(logging.ERROR):
+        live(tmp_path, tree, second)
+    assert [record.getMessage().rsplit(" ", 1)[1] for record in caplog.records] == [
+        "from.the.future",
+        "log.segment.bytes",
+    ]
+
+
+def test_who_hangs_up_leaves_no_watcher_behind(tmp_path: Path, tree: FailingTree) -> None:
+    async def life(broker: Broker) -> None:
+        topic = await broker.create_topic("t", partitions=1)
+        partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+        request = FetchRequest(
+            max_wait_ms=2**31 - 1,
+            min_bytes=1,
+            max_bytes=1000,
+            topics=[FetchTopic(topic_id=topic.topic_id, partitions=[partition])],
+        )
+        context = RequestContext(ApiKey.FETCH, 16, 1, "", "", 1)
+        pending = fetch(broker, request, context)
+        assert isinstance(pending, Awaitable)
+        waiting = asyncio.ensure_future(pending)
+        await asyncio.sleep(0)
+        watchers = broker.partitions.find("t", 0)._watchers
+        assert watchers
+        (hang_up,) = context.on_hang_up
+        hang_up()
+        answer = await waiting
+        assert answer.responses[0].partitions[0].records == b""
+        assert not watchers
+        assert not context.on_hang_up
+
+    live(tmp_path, tree, life)
