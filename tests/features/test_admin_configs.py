@@ -2,96 +2,41 @@
 
 from __future__ import annotations
 
-import socket
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from oncelog.protocol.compression import Codec
-from oncelog.protocol.messages import alter_configs as legacy
-from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from oncelog.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from oncelog.protocol.records import iter_batches
+from support.configs import (
+    APPEND,
+    BROKER,
+    DEFAULT,
+    DELETE,
+    DYNAMIC_BROKER,
+    DYNAMIC_DEFAULT,
+    LOGGER,
+    ME,
+    MIB,
+    OF_TOPIC,
+    SET,
+    SUBTRACT,
+    TOPIC,
+    Op,
+    alter,
+    alter_all,
+    becomes,
+    put,
+    refuses,
+    replace,
+    resource,
+    set_topic,
+    takes,
+    value,
+)
 from support.servers import Server
-from support.wire import Wire, batch, code, settled, until
-
-TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-OF_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT, OF_LOGGER = 1, 2, 3, 4, 5, 6
-ME = "1"
-"""The node id of both servers."""
-MIB = 1 << 20
-
-Op = tuple[str, int, str | None]
-
-
-def resource(kind: int, name: str, *ops: Op) -> AlterConfigsResource:
-    """One resource of a request."""
-    configs = [AlterableConfig(name=key, config_operation=op, value=value) for key, op, value in ops]
-    return AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
-
-
-def alter_all(wire: Wire, *resources: AlterConfigsResource, validate_only: bool = False, version: int = 1) -> list[Any]:
-    """The answers to one IncrementalAlterConfigs."""
-    request = IncrementalAlterConfigsRequest(resources=list(resources), validate_only=validate_only)
-    return list(wire.call(request, version).responses)
-
-
-def alter(wire: Wire, kind: int, name: str, *ops: Op, validate_only: bool = False, version: int = 1) -> Any:
-    """The answer for the only resource."""
-    [answer] = alter_all(wire, resource(kind, name, *ops), validate_only=validate_only, version=version)
-    assert (answer.resource_type, answer.resource_name) == (kind, name)
-    return answer
-
-
-def set_topic(wire: Wire, topic: str, key: str, value: str) -> None:
-    """Set one setting of a topic and wait until it is told."""
-    answer = alter(wire, TOPIC, topic, (key, SET, value))
-    assert not answer.error_code, answer
-    until(lambda: shown(wire, TOPIC, topic)[key].value, lambda found: found == value, f"{key} is {value}")
-
-
-def shown(wire: Wire, kind: int, name: str, keys: list[str] | None = None) -> dict[str, Any]:
-    """The settings of a resource as DescribeConfigs tells them."""
-    asked = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
-    [answer] = wire.call(DescribeConfigsRequest(resources=[asked], include_synonyms=True)).results
-    assert not answer.error_code, answer
-    return {entry.name: entry for entry in answer.configs}
-
-
-def value(wire: Wire, kind: int, name: str, key: str) -> tuple[str, int]:
-    """Value and source of one setting."""
-    entry = shown(wire, kind, name, [key])[key]
-    return entry.value, entry.config_source
-
-
-def becomes(wire: Wire, kind: int, name: str, key: str, wanted: tuple[str, int]) -> None:
-    """Wait until a setting has that value from that source."""
-    until(lambda: value(wire, kind, name, key), lambda found: found == wanted, f"{key} is {wanted}")
-
-
-def put(wire: Wire, topic: str, records: bytes | bytearray) -> Any:
-    """Produce, as soon as the partition is led."""
-    answer = settled(lambda: wire.produce(topic, records))
-    assert not answer.error_code, answer
-    return answer
-
-
-def refuses(wire: Wire, topic: str, records: bytes | bytearray, error: str) -> None:
-    """Wait until the records are refused: Kafka's logs hear of a change a little later than its metadata."""
-    until(lambda: wire.produce(topic, records).error_code, lambda found: found == code(error), f"refused with {error}")
-
-
-def takes(wire: Wire, topic: str, records: bytes | bytearray) -> Any:
-    """Wait until the records are taken."""
-    return until(lambda: wire.produce(topic, records), lambda answer: not answer.error_code, "taken")
-
+from support.wire import Wire, batch, code, until
 
 # -- IncrementalAlterConfigs of topics ---------------------------------------------------------------------------------
 
@@ -261,15 +206,6 @@ def test_values_are_told_in_their_plain_form(wire: Wire, name: str) -> None:
 # -- AlterConfigs ------------------------------------------------------------------------------------------------------
 
 
-def replace(wire: Wire, kind: int, name: str, configs: dict[str, str | None], **options: Any) -> Any:
-    """The answer to AlterConfigs with one resource."""
-    entries = [legacy.AlterableConfig(name=key, value=text) for key, text in configs.items()]
-    asked = legacy.AlterConfigsResource(resource_type=kind, resource_name=name, configs=entries)
-    version = options.pop("version", 2)
-    [answer] = wire.call(legacy.AlterConfigsRequest(resources=[asked], **options), version).responses
-    return answer
-
-
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_alter_configs_replaces_all(wire: Wire, name: str, version: int) -> None:
     wire.create_topic(name, retention_ms="1000", segment_ms="2000")
@@ -428,190 +364,3 @@ def test_retention_acts_at_once_and_settings_outlive_the_broker(start_server: Ca
         becomes(wire, TOPIC, name, "max.message.bytes", ("4000", DYNAMIC_BROKER))
         becomes(wire, TOPIC, name, "segment.bytes", (str(2 * MIB), DYNAMIC_DEFAULT))
         refuses(wire, name, batch([b"x" * 5000]), "MESSAGE_TOO_LARGE")
-
-
-# -- brokers -----------------------------------------------------------------------------------------------------------
-
-
-KEPT = {"min.insync.replicas"}
-"""What Kafka itself has set for all brokers: with eligible leader replicas (KIP-966) it cannot be unset."""
-
-
-@pytest.fixture
-def clean(wire: Wire) -> Iterator[Wire]:
-    """A connection; what a test sets of brokers is unset after it."""
-    yield wire
-    for broker in (ME, ""):
-        names = [
-            key
-            for key, entry in shown(wire, BROKER, broker).items()
-            if entry.config_source == (DYNAMIC_BROKER if broker else DYNAMIC_DEFAULT) and key not in KEPT
-        ]
-        if names:
-            assert not alter(wire, BROKER, broker, *((key, DELETE, None) for key in names)).error_code
-    until(
-        lambda: {entry.config_source for key, entry in shown(wire, BROKER, ME).items() if key not in KEPT},
-        lambda found: not found & {DYNAMIC_BROKER, DYNAMIC_DEFAULT},
-        "the broker's settings are as before",
-    )
-
-
-def test_layers_of_a_brokers_setting(clean: Wire, name: str) -> None:
-    """This broker's own, then that of all, then what it was started with; a topic's own above all of them."""
-    wire, key = clean, "message.max.bytes"
-    wire.create_topic(name)
-    assert value(wire, TOPIC, name, "max.message.bytes") == ("1048588", DEFAULT)
-    assert not alter(wire, BROKER, "", (key, SET, "7000")).error_code
-    becomes(wire, BROKER, ME, key, ("7000", DYNAMIC_DEFAULT))
-    assert not alter(wire, BROKER, ME, (key, SET, "4000")).error_code
-    becomes(wire, BROKER, ME, key, ("4000", DYNAMIC_BROKER))
-    entry = shown(wire, TOPIC, name)["max.message.bytes"]
-    assert [(each.name, each.value, each.source) for each in entry.synonyms] == [
-        (key, "4000", DYNAMIC_BROKER),
-        (key, "7000", DYNAMIC_DEFAULT),
-        (key, "1048588", DEFAULT),
-    ]
-    assert not entry.read_only
-    refuses(wire, name, batch([b"x" * 5000]), "MESSAGE_TOO_LARGE")
-    assert set(shown(wire, BROKER, "")) - KEPT == {key}
-    assert not alter(wire, BROKER, ME, (key, DELETE, None)).error_code
-    becomes(wire, TOPIC, name, "max.message.bytes", ("7000", DYNAMIC_DEFAULT))
-    takes(wire, name, batch([b"x" * 5000]))
-    set_topic(wire, name, "max.message.bytes", "3000")
-    refuses(wire, name, batch([b"x" * 5000]), "MESSAGE_TOO_LARGE")
-
-
-FLOATS = ["log.cleaner.io.max.bytes.per.second"]
-DYNAMIC = {
-    "log.retention.ms": "5",
-    "log.retention.bytes": "5",
-    "log.segment.bytes": "1048576",
-    "log.cleaner.backoff.ms": "5",
-    "log.cleaner.io.max.bytes.per.second": "5000000.0",
-    "log.flush.interval.messages": "5",
-    "log.cleanup.policy": "compact",
-    "max.connections": "1000",
-    "producer.id.expiration.ms": "5000",
-    "transaction.partition.verification.enable": "true",
-    "unclean.leader.election.enable": "true",
-}
-
-
-@pytest.mark.parametrize("broker", [ME, ""])
-def test_what_changes_while_a_broker_runs(clean: Wire, broker: str) -> None:
-    answer = alter(clean, BROKER, broker, *((key, SET, text) for key, text in DYNAMIC.items()))
-    assert not answer.error_code, answer
-    source = DYNAMIC_BROKER if broker else DYNAMIC_DEFAULT
-    described = until(
-        lambda: shown(clean, BROKER, ME),
-        lambda found: {found[key].config_source for key in DYNAMIC} == {source},
-        "all are changed",
-    )
-    assert {key: described[key].value for key in DYNAMIC} == DYNAMIC | {key: described[key].value for key in FLOATS}
-    assert {float(described[key].value) for key in FLOATS} == {5_000_000.0}
-    assert not any(described[key].read_only for key in DYNAMIC)
-    assert described["log.dirs"].read_only
-    assert described["num.partitions"].read_only
-
-
-@pytest.mark.parametrize("broker", [ME, ""])
-@pytest.mark.parametrize("key", ["num.partitions", "auto.create.topics.enable", "log.dirs", "log.retention.hours"])
-def test_what_is_fixed_at_the_start(wire: Wire, key: str, broker: str) -> None:
-    answer = alter(wire, BROKER, broker, (key, SET, "1"))
-    assert answer.error_code == code("INVALID_REQUEST")
-    assert "Cannot update these configs dynamically" in answer.error_message
-    assert key in answer.error_message
-
-
-def test_a_brokers_values_are_checked(wire: Wire) -> None:
-    answer = alter(wire, BROKER, ME, ("log.segment.bytes", SET, "100"))
-    assert answer.error_code == code("INVALID_REQUEST")
-    for part in ("log.segment.bytes", "100", "1048576"):
-        assert part in answer.error_message
-    assert alter(wire, BROKER, ME, ("log.retention.ms", APPEND, "1")).error_code == code("INVALID_CONFIG")
-    assert alter(wire, BROKER, ME, ("log.retention.ms", SET, None)).error_code == code("INVALID_REQUEST")
-    assert not alter(wire, BROKER, ME, ("log.retention.ms", SET, "9"), validate_only=True).error_code
-    assert value(wire, BROKER, ME, "log.segment.bytes")[1] != DYNAMIC_BROKER
-
-
-def test_a_setting_that_nobody_knows(clean: Wire, server: Server) -> None:
-    """DIFFERS: Kafka keeps it for plugins, which oncelog has not: there it is a mistake."""
-    answer = alter(clean, BROKER, ME, ("log.retention.mss", SET, "1"))
-    assert answer.error_code == (0 if server.name == "apache-kafka" else code("INVALID_REQUEST"))
-    if server.name == "apache-kafka":
-        assert not alter(clean, BROKER, ME, ("log.retention.mss", DELETE, None)).error_code
-
-
-def test_legacy_alter_configs_of_a_broker(clean: Wire) -> None:
-    assert not replace(clean, BROKER, ME, {"log.retention.bytes": "77"}).error_code
-    becomes(clean, BROKER, ME, "log.retention.bytes", ("77", DYNAMIC_BROKER))
-    assert not replace(clean, BROKER, ME, {"log.flush.interval.messages": "88"}).error_code
-    becomes(clean, BROKER, ME, "log.flush.interval.messages", ("88", DYNAMIC_BROKER))
-    assert value(clean, BROKER, ME, "log.retention.bytes") == ("-1", DEFAULT)
-    assert replace(clean, BROKER, ME, {"num.partitions": "2"}).error_code == code("INVALID_REQUEST")
-
-
-def test_max_connections_acts_at_once(clean: Wire, server: Server) -> None:
-    """DIFFERS: Kafka lets one connection more wait unaccepted, ours is closed at once; neither is served."""
-    assert not alter(clean, BROKER, ME, ("max.connections", SET, "1")).error_code
-    becomes(clean, BROKER, ME, "max.connections", ("1", DYNAMIC_BROKER))
-    host, port = server.bootstrap.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=0.2) as refused:
-        if server.name == "oncelog":
-            refused.settimeout(30)
-            assert refused.recv(1) == b""
-        else:
-            with pytest.raises(TimeoutError):
-                refused.recv(1)
-    assert not alter(clean, BROKER, ME, ("max.connections", DELETE, None)).error_code
-    becomes(clean, BROKER, ME, "max.connections", (str(2**31 - 1), DEFAULT))
-    with Wire(server.bootstrap):
-        pass
-
-
-# -- loggers, groups, client metrics -----------------------------------------------------------------------------------
-
-
-def test_levels_of_loggers(wire: Wire, server: Server) -> None:
-    before = shown(wire, LOGGER, ME)
-    assert before["root"].value in {"INFO", "WARN", "ERROR"}
-    logger = next(each for each in sorted(before) if each != "root" and before[each].value == before["root"].value)
-    assert not alter(wire, LOGGER, ME, (logger, SET, "DEBUG")).error_code
-    assert value(wire, LOGGER, ME, logger) == ("DEBUG", OF_LOGGER)
-    assert not alter(wire, LOGGER, ME, (logger, SET, "ERROR"), validate_only=True).error_code
-    assert value(wire, LOGGER, ME, logger) == ("DEBUG", OF_LOGGER)
-    assert not alter(wire, LOGGER, ME, (logger, DELETE, None)).error_code
-    assert value(wire, LOGGER, ME, logger) == (before["root"].value, OF_LOGGER)
-
-
-@pytest.mark.parametrize(
-    ("broker", "op", "error"),
-    [
-        (ME, ("root", SET, "LOUD"), "INVALID_CONFIG"),
-        (ME, ("no.such.logger", SET, "INFO"), "INVALID_CONFIG"),
-        (ME, ("no.such.logger", DELETE, None), "INVALID_CONFIG"),
-        (ME, ("root", DELETE, None), "INVALID_REQUEST"),
-        (ME, ("root", APPEND, "INFO"), "INVALID_REQUEST"),
-        (ME, ("root", SUBTRACT, "INFO"), "INVALID_REQUEST"),
-        ("17", ("root", SET, "INFO"), "INVALID_REQUEST"),
-        ("", ("root", SET, "INFO"), "INVALID_REQUEST"),
-        ("x", ("root", SET, "INFO"), "INVALID_REQUEST"),
-    ],
-)
-def test_levels_that_are_refused(wire: Wire, broker: str, op: Op, error: str) -> None:
-    assert alter(wire, LOGGER, broker, op).error_code == code(error)
-
-
-@pytest.mark.parametrize(
-    ("kind", "op"),
-    [(CLIENT_METRICS, ("interval.ms", SET, "1000")), (GROUP, ("consumer.session.timeout.ms", SET, "45000"))],
-)
-def test_resources_that_oncelog_has_not(wire: Wire, server: Server, name: str, kind: int, op: Op) -> None:
-    """DIFFERS: they belong to protocols (KIP-714, 848, 932, 1071) that are refused clearly."""
-    kafka = server.name == "apache-kafka"
-    answer = alter(wire, kind, name, op)
-    assert answer.error_code == (0 if kafka else code("INVALID_REQUEST"))
-    assert kafka or "oncelog" in answer.error_message
-    asked = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
-    [described] = wire.call(DescribeConfigsRequest(resources=[asked])).results
-    assert described.error_code == (0 if kafka else code("INVALID_REQUEST"))
