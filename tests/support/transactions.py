@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from oncelog.coordinator.partitioning import partition_for
 from oncelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
@@ -15,11 +17,13 @@ from oncelog.protocol.messages.describe_producers import DescribeProducersReques
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
+from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from oncelog.protocol.messages.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
 from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -31,7 +35,8 @@ from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from oncelog.protocol.records import decode_control, iter_batches
+from oncelog.protocol.records import Record, build_batch, decode_control, decode_records, iter_batches
+from oncelog.protocol.schema import encode_versioned, read_version
 from support.wire import Session, Wire, batch, settled, until
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
@@ -244,3 +249,69 @@ def set_transaction_version(wire: Wire, level: int) -> None:
     answer = update_features(wire, (TRANSACTION_VERSION, level, kind))
     assert not answer.error_code, answer
     until(lambda: level_of(features(wire)), lambda found: found == level, f"{TRANSACTION_VERSION} is {level}")
+
+
+# -- the coordinator's own log -------------------------------------------------------------------------------------
+
+ADMIN = "__admin_client"
+"""The client id whose writes to internal topics brokers take."""
+EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = range(6)
+
+
+def state_partition(transactional_id: str, partitions: int = 50) -> int:
+    """The partition of `__transaction_state` that an id lives in."""
+    return partition_for(transactional_id, partitions)
+
+
+def seed(
+    wire: Wire,
+    transactional_id: str,
+    who: Session,
+    status: int,
+    *,
+    partitions: Sequence[tuple[str, int]] | None = (),
+    **fields: Any,
+) -> None:
+    """Writes a record into the coordinator's log behind its back (`Wire(..., ADMIN)`): it counts from the next start.
+
+    A state that would take 32,767 requests to come to, or a crash at the right moment.
+    """
+    now = int(time.time() * 1000)
+    schema = [PartitionsSchema(topic=topic, partition_ids=[index]) for topic, index in partitions or ()]
+    value = TransactionLogValue(
+        **{
+            "producer_id": who.producer_id,
+            "producer_epoch": who.epoch,
+            "transaction_timeout_ms": 60_000,
+            "transaction_status": status,
+            "transaction_partitions": None if status == EMPTY else schema,
+            "transaction_last_update_timestamp_ms": now,
+            "transaction_start_timestamp_ms": -1 if status == EMPTY else now,
+            "client_transaction_version": 2,
+            **fields,
+        }
+    )
+    key = encode_versioned(TransactionLogKey(transactional_id=transactional_id), 0)
+    data = build_batch([Record(0, now, key, encode_versioned(value, 1))])
+    where = state_partition(transactional_id)
+    answer = settled(lambda: wire.produce("__transaction_state", data, partition=where))
+    assert not answer.error_code, answer
+
+
+def logged(wire: Wire, transactional_id: str) -> list[tuple[int, Any]]:
+    """What stands in the coordinator's log about an id: (version, TransactionLogValue), or (-1, None): a tombstone."""
+    metadata = wire.call(MetadataRequest(topics=[MetadataRequestTopic(name="__transaction_state")]), 12)
+    found = wire.fetch(metadata.topics[0].topic_id, state_partition(transactional_id))
+    assert not found.error_code, found
+    values: list[tuple[int, Any]] = []
+    for header, view in iter_batches(found.records or b""):
+        for record in () if header.is_control else decode_records(view):
+            key = TransactionLogKey.decode((record.key or b"")[2:], read_version(record.key or b""))
+            if key.transactional_id != transactional_id:
+                continue
+            if record.value is None:
+                values.append((-1, None))
+                continue
+            version = read_version(record.value)
+            values.append((version, TransactionLogValue.decode(record.value[2:], version)))
+    return values

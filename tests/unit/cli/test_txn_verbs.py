@@ -1,0 +1,225 @@
+"""`oncelog txn` and `oncelog cluster feature` against a running broker, ours or Apache Kafka's."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from oncelog.protocol.records import Record, build_batch
+from support.command_line import Tool
+from support.fixtures import module_server
+from support.servers import Server
+from support.transactions import ended, until_state, written
+from support.wire import Session, Wire, until
+
+__all__ = ["module_server"]
+
+SETTINGS = {"transaction.partition.verification.enable": "false"}
+"""Of the module's own server: without the verification of KIP-890 a transaction can hang."""
+LONG_AGO = 1_600_000_000_000
+
+
+@pytest.fixture
+def tool(server: Server) -> Tool:
+    return Tool(server.bootstrap)
+
+
+@pytest.fixture
+def wire(server: Server) -> Iterator[Wire]:
+    with Wire(server.bootstrap) as connection:
+        yield connection
+
+
+@pytest.fixture
+def name(wire: Wire) -> str:
+    """A topic of two partitions, and a transactional id."""
+    made = f"cli-{uuid.uuid4().hex[:8]}"
+    wire.create_topic(made, 2)
+    return made
+
+
+@pytest.fixture
+def name_there(module_server: Server) -> str:
+    """As `name`, on the module's own server."""
+    made = f"cli-{uuid.uuid4().hex[:8]}"
+    with Wire(module_server.bootstrap) as connection:
+        connection.create_topic(made, 2)
+    return made
+
+
+def write_old(wire: Wire, name: str, version: int) -> Session:
+    """A transaction whose only record is of long ago; before version 12, its coordinator does not hear of it."""
+    who = wire.session(name)
+    batch = build_batch(
+        [Record(0, LONG_AGO, None, b"x")],
+        producer_id=who.producer_id,
+        producer_epoch=who.epoch,
+        base_sequence=0,
+        transactional=True,
+    )
+    answer = wire.produce(name, batch, transactional_id=name, version=version)
+    assert not answer.error_code, answer
+    return who
+
+
+def test_list_filters(tool: Tool, wire: Wire, name: str) -> None:
+    who = wire.session(name)
+    written(wire, name, who, name, [b"x"])
+    row = {"transactional_id": name, "coordinator": 1, "producer_id": who.producer_id, "state": "Ongoing"}
+    assert row in tool.json("txn", "list")
+    assert row in tool.json("txn", "list", "--state", "Ongoing", "--duration-ms", "0")
+    assert tool.json("txn", "list", "--producer-id", str(who.producer_id)) == [row]
+    assert tool.json("txn", "list", "--pattern", name[:-1] + ".") == [row]
+    assert tool.json("txn", "list", "--pattern", name[:-1]) == []
+    assert tool.json("txn", "list", "--pattern", name, "--duration-ms", "3600000") == []
+    lines = tool("txn", "list", "--pattern", name).splitlines()
+    assert lines[0].split() == ["TRANSACTIONAL", "ID", "COORDINATOR", "PRODUCER", "ID", "STATE"]
+    assert lines[1].split() == [name, "1", str(who.producer_id), "Ongoing"]
+    ended(wire, name, who)
+
+
+def test_a_bad_pattern_is_said(tool: Tool) -> None:
+    assert "(INVALID_REGULAR_EXPRESSION)" in tool.fails(1, "txn", "list", "--pattern", "(a")
+    assert "(INVALID_REGULAR_EXPRESSION)" in tool.fails(1, "txn", "list", "--pattern", "(?=a)")
+
+
+def test_describe_has_the_columns_of_kafkas_tool(tool: Tool, wire: Wire, name: str) -> None:
+    who = wire.session(name, timeout_ms=50_000)
+    idle = tool.json("txn", "describe", name)
+    assert (idle["state"], idle["started_ms"], idle["duration_ms"], idle["partitions"]) == ("Empty", None, None, [])
+    written(wire, name, who, name, [b"x"], partition=1)
+    found = tool.json("txn", "describe", name)
+    assert found["duration_ms"] >= 0
+    assert found | {"started_ms": 0, "duration_ms": 0} == {
+        "coordinator": 1,
+        "transactional_id": name,
+        "producer_id": who.producer_id,
+        "producer_epoch": who.epoch,
+        "state": "Ongoing",
+        "timeout_ms": 50_000,
+        "started_ms": 0,
+        "duration_ms": 0,
+        "partitions": [f"{name}-1"],
+    }
+    assert f"{name}-1" in tool("txn", "describe", name).splitlines()[1].split()
+    ended(wire, name, who)
+
+
+def test_producers(tool: Tool, wire: Wire, name: str) -> None:
+    assert tool.json("txn", "producers", name, "-p", "0") == []
+    who = wire.session(name)
+    written(wire, name, who, name, [b"x", b"y"])
+    (row,) = tool.json("txn", "producers", name, "-p", "0")
+    assert row.pop("last_timestamp") > 0
+    assert row == {
+        "producer_id": who.producer_id,
+        "producer_epoch": who.epoch,
+        "latest_coordinator_epoch": -1,
+        "last_sequence": 1,
+        "current_transaction_start_offset": 0,
+    }
+    assert tool.json("txn", "producers", name, "-p", "0", "--broker", "1")[0]["last_sequence"] == 1
+    ended(wire, name, who)
+    until_state(wire, name, "CompleteCommit")
+    (row,) = tool.json("txn", "producers", name, "-p", "0")
+    assert (row["current_transaction_start_offset"], row["latest_coordinator_epoch"]) == (None, 0)
+    assert tool("txn", "producers", name, "-p", "0").splitlines()[1].split()[-1] == "-"
+
+
+def test_an_old_transaction_that_its_coordinator_knows_does_not_hang(tool: Tool, wire: Wire, name: str) -> None:
+    who = write_old(wire, name, 12)
+    assert tool.json("txn", "find-hanging", "--topic", name) == []
+    ended(wire, name, who, commit=False)
+
+
+def test_a_hanging_transaction_is_found_and_aborted(module_server: Server, name_there: str) -> None:
+    tool, name = Tool(module_server.bootstrap), name_there
+    with Wire(module_server.bootstrap) as wire:
+        who = write_old(wire, name, 11)
+        row = {
+            "topic": name,
+            "partition": 0,
+            "producer_id": who.producer_id,
+            "producer_epoch": who.epoch,
+            "coordinator_epoch": -1,
+            "start_offset": 0,
+            "last_timestamp": LONG_AGO,
+        }
+        for where in (["--topic", name], ["--topic", name, "-p", "0"], ["--broker", "1"]):
+            (found,) = tool.json("txn", "find-hanging", *where)
+            assert found.pop("duration_min") > 60
+            assert found == row
+        assert tool.json("txn", "find-hanging", "--topic", name, "-p", "1") == []
+        assert tool.json("txn", "find-hanging", "--topic", name, "--max-transaction-timeout", "999999999") == []
+        assert tool("txn", "find-hanging", "--topic", name).splitlines()[1].split()[:2] == [name, "0"]
+        assert "no open transaction that starts at offset 7" in tool.fails(
+            1, "txn", "abort", name, "-p", "0", "--start-offset", "7"
+        )
+        done = tool.json("txn", "abort", name, "-p", "0", "--start-offset", "0")
+        assert done == {
+            "topic": name,
+            "partition": 0,
+            "producer_id": who.producer_id,
+            "producer_epoch": who.epoch,
+            "coordinator_epoch": 0,
+            "aborted": True,
+        }
+        assert wire.offset(name, committed=True) == wire.offset(name) == 2
+        assert tool.json("txn", "find-hanging", "--topic", name) == []
+
+
+def test_abort_by_producer(module_server: Server, name_there: str) -> None:
+    tool, name = Tool(module_server.bootstrap), name_there
+    with Wire(module_server.bootstrap) as wire:
+        wire.session(name)
+        who = write_old(wire, name, 11)
+        named = ("txn", "abort", name, "-p", "0", "--producer-id", str(who.producer_id), "--coordinator-epoch", "-1")
+        assert "--producer-id needs --producer-epoch" in tool.fails(2, *named)
+        stale = tool.fails(1, *named, "--producer-epoch", str(who.epoch - 1))
+        assert "(INVALID_PRODUCER_EPOCH)" in stale
+        assert tool.json(*named, "--producer-epoch", str(who.epoch))["coordinator_epoch"] == 0
+        assert wire.offset(name, committed=True) == wire.offset(name)
+
+
+def test_bad_input_is_a_sentence(tool: Tool, name: str) -> None:
+    assert "--topic or --broker is needed" in tool.fails(2, "txn", "find-hanging")
+    assert "--partition needs --topic" in tool.fails(2, "txn", "find-hanging", "--broker", "1", "-p", "0")
+    assert "there is no broker 9" in tool.fails(2, "txn", "find-hanging", "--broker", "9")
+    assert "there is no broker 9" in tool.fails(2, "txn", "producers", name, "-p", "0", "--broker", "9")
+    for verb in (["producers"], ["find-hanging", "--topic"]):
+        assert "partitions 0 to 1, not 7" in tool.fails(1, "txn", *verb, name, "-p", "7")
+        message = tool.fails(1, "txn", *verb, "no-such-topic", "-p", "0")
+        assert "no-such-topic" in message
+        assert message.count("\n") == 1
+    assert "named by --start-offset, or by" in tool.fails(2, "txn", "abort", name, "-p", "0")
+    assert "is not a valid integer" in tool.fails(2, "txn", "abort", name, "-p", "x")
+
+
+# -- features ----------------------------------------------------------------------------------------------------------
+
+
+def test_features_are_shown_and_changed(module_server: Server) -> None:
+    tool = Tool(module_server.bootstrap)
+
+    def level() -> int:
+        rows = {row["feature"]: row for row in tool.json("cluster", "feature")}
+        row = rows["transaction.version"]
+        assert (row["supported_min"], row["supported_max"]) == (0, 2)
+        found: int = row["level"]
+        return found
+
+    assert level() == 2
+    assert "without setting the upgrade type" in tool.fails(1, "cluster", "feature", "transaction.version=1")
+    change = ("cluster", "feature", "transaction.version=1", "--downgrade")
+    row = {"feature": "transaction.version", "level": 1}
+    assert tool.json(*change, "--dry-run") == [row | {"changed": False}]
+    assert level() == 2
+    assert tool.json(*change) == [row | {"changed": True}]
+    until(level, lambda found: found == 1, "the level is 1")
+    assert "transaction.version=1" in tool("cluster", "describe").splitlines()[1].split()
+    assert "only supports versions" in tool.fails(1, "cluster", "feature", "transaction.version=3")
+    assert "a change looks like" in tool.fails(2, "cluster", "feature", "transaction.version")
+    assert "--downgrade excludes" in tool.fails(2, *change, "--unsafe-downgrade")
+    assert "which feature?" in tool.fails(2, "cluster", "feature", "--dry-run")
