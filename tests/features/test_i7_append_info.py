@@ -6,7 +6,7 @@ import pytest
 
 from oncelog.protocol.records import MAX_SEQUENCE
 from support.servers import Server
-from support.transactions import commit_offset, committed, ended, producers, written
+from support.transactions import commit_offset, committed, ended, written
 from support.wire import Session, Wire, batch, code, until
 
 OUT_OF_ORDER = code("OUT_OF_ORDER_SEQUENCE_NUMBER")
@@ -102,23 +102,6 @@ def test_offsets_of_a_group_are_checked_by_their_epoch_only(wire: Wire, name: st
     assert commit_offset(wire, name, who, name, name, 5) in (INVALID_EPOCH, code("PRODUCER_FENCED"))
     ended(wire, name, successor)
     until(lambda: committed(wire, name, name)[0], lambda offset: offset == 4, "it is committed")
-
-
-def test_replayed_batches_are_not_checked(own_server: Server, name: str) -> None:
-    """The log begins in the middle of a producer's sequences: what its leader has taken stands."""
-    with Wire(own_server.bootstrap) as wire:
-        wire.create_topic(name)
-        who = wire.session()
-        assert wire.produce(name, batch([b"v"], who, 100)).base_offset == 0
-        assert wire.produce(name, batch([b"v"], Session(who.producer_id, 7), 0)).base_offset == 1
-    own_server.kill()
-    own_server.wait_ready()
-    with Wire(own_server.bootstrap) as wire:
-        wire.leaders_serve(name)
-        assert wire.offset(name) == 2
-        assert producers(wire, name)[who.producer_id].producer_epoch == 7
-        assert wire.produce(name, batch([b"v"], who, 101)).error_code == INVALID_EPOCH
-        assert wire.produce(name, batch([b"v"], Session(who.producer_id, 7), 1)).base_offset == 2
 
 
 def test_nothing_plain_inside_a_transaction(wire: Wire, name: str) -> None:

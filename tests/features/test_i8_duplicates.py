@@ -87,20 +87,3 @@ def test_a_duplicate_in_a_transaction(wire: Wire, name: str) -> None:
     assert offsets == [0, 0, 0]
     ended(wire, name, who)
     until(lambda: wire.values(topic, committed=True), lambda values: values == [b"a", b"b"], "they are committed")
-
-
-def test_the_answer_was_lost_with_the_broker(own_server: Server, name: str) -> None:
-    """The five come back from the log."""
-    with Wire(own_server.bootstrap) as wire:
-        topic = wire.create_topic(name)
-        who = wire.session()
-        for sequence in range(5):
-            wire.produce(name, batch([b"%d" % sequence], who, sequence))
-    own_server.kill()
-    own_server.wait_ready()
-    with Wire(own_server.bootstrap) as wire:
-        wire.leaders_serve(name)
-        answer = wire.produce(name, batch([b"4"], who, 4))
-        assert (answer.error_code, answer.base_offset) == (0, 4)
-        assert wire.values(topic) == [b"0", b"1", b"2", b"3", b"4"]
-        assert wire.produce(name, batch([b"5"], who, 5)).base_offset == 5
