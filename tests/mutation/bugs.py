@@ -1,0 +1,133 @@
+"""Known bugs of exactly-once machinery, each as the change that brings it back and the tests that have to notice.
+
+A line of code is replaced in a copy of the sources; a bug whose line is not there any more, exactly once, is an error.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Bug(NamedTuple):
+    """One bug: where it was seen, the module, the line as it is, as it was with the bug, and who catches it."""
+
+    seen: str
+    module: str
+    right: str
+    wrong: str
+    caught_by: str
+
+
+LOG = "tests/unit/log/test_log_producers.py"
+STATE = "tests/unit/log/test_producer_state.py"
+COORDINATOR = "tests/unit/coordinator/test_transactions.py"
+
+_THEN_FENCED = "\n        return ErrorCode.PRODUCER_FENCED\n    if transaction.prepared:"
+
+BUGS = {
+    "a late ending ends the next transaction": Bug(
+        "KAFKA-17754",
+        "coordinator/transactions/decisions.py",
+        "request = _Request.RETRY if retry else _Request.CURRENT",
+        "request = _Request.CURRENT",
+        f"{COORDINATOR}::test_a_late_ending_never_reaches_the_next_transaction",
+    ),
+    "an ending of a higher epoch is taken": Bug(
+        "KAFKA-9600",
+        "coordinator/transactions/decisions.py",
+        f"if transaction.producer_epoch != epoch:{_THEN_FENCED}",
+        f"if transaction.producer_epoch > epoch:{_THEN_FENCED}",
+        f"{COORDINATOR}::test_a_higher_epoch_is_refused",
+    ),
+    "a commit that lost against the coordinator's abort may be repeated": Bug(
+        "KAFKA-20785",
+        "coordinator/transactions/decisions.py",
+        "(_S.COMPLETE_ABORT, _Request.RETRY, True): _FENCED,",
+        "(_S.COMPLETE_ABORT, _Request.RETRY, True): _INVALID,",
+        f"{COORDINATOR}::test_a_commit_that_lost_against_the_coordinators_abort_is_fenced",
+    ),
+    "the coordinator's abort leaves the epoch alone": Bug(
+        "KAFKA-6119",
+        "coordinator/transactions/decisions.py",
+        "return transaction.prepare_fencing_abort(2, _successor(transaction, take), now_ms)",
+        "return transaction.prepare(False, 0, NO_PRODUCER_ID, now_ms)",
+        COORDINATOR,
+    ),
+    "a partition without a leader counts as marked": Bug(
+        "Kafka 4.3.1",
+        "coordinator/transactions/markers.py",
+        "return _OUTCOMES.get(error, Outcome.RETRY)",
+        "return _OUTCOMES.get(error, Outcome.WRITTEN)",
+        f"{COORDINATOR}::test_no_partition_that_exists_is_ever_skipped",
+    ),
+    "a late produce is taken without its transaction": Bug(
+        "KAFKA-14402",
+        "log/admission.py",
+        "if not verified or (guard is not None and not self._state.is_verified(header.producer_id, guard)):",
+        "if False:",
+        LOG,
+    ),
+    "a late marker ends the next transaction": Bug(
+        "KIP-1228",
+        "log/producer_state.py",
+        "if epoch == self.epoch and (self.txn_start < 0 or epoch == MAX_PRODUCER_EPOCH):",
+        "if epoch == self.epoch:",
+        STATE,
+    ),
+    "an older coordinator's marker is taken": Bug(
+        "KAFKA-9144",
+        "log/producer_state.py",
+        "if coordinator_epoch < self.coordinator_epoch:",
+        "if False:",
+        STATE,
+    ),
+    "an idle producer is judged by the times of its data": Bug(
+        "KAFKA-9144",
+        "log/producer_state.py",
+        "return entry.txn_start < 0 and now_ms - entry.touched_ms >= self.expiration_ms",
+        "return entry.txn_start < 0 and now_ms - entry.last_timestamp >= self.expiration_ms",
+        STATE,
+    ),
+    "producers go with the records that retention takes": Bug(
+        "KAFKA-7190",
+        "log/producer_state.py",
+        "self.end_offset = max(self.end_offset, offset)\n\n    def load",
+        "self.end_offset = max(self.end_offset, offset)\n        self.entries.clear()\n\n    def load",
+        "tests/unit/log",
+    ),
+    "sequences wrap to a negative number": Bug(
+        "aiokafka",
+        "protocol/records.py",
+        "return (sequence + delta) & MAX_SEQUENCE",
+        "return (sequence + delta + 2**31) % 2**32 - 2**31",
+        "tests/unit/protocol/test_records.py",
+    ),
+    "a batch that overlaps a remembered one counts as its repetition": Bug(
+        "tansu",
+        "log/producer_state.py",
+        "if batch.last_sequence == last and batch.first_sequence == header.base_sequence:",
+        "if batch.last_sequence == last:",
+        STATE,
+    ),
+    "the list of aborted transactions is empty": Bug(
+        "tansu before July 2026",
+        "broker/handlers/fetch.py",
+        "return replica.log.aborted_transactions(start, end)",
+        "return []",
+        "tests/clients/test_transactions.py::test_commit_and_abort",
+    ),
+    "the last stable offset is off by one": Bug(
+        "Redpanda",
+        "log/log.py",
+        "return max(unstable, self.log_start_offset)",
+        "return max(unstable, self.log_start_offset) + 1",
+        LOG,
+    ),
+    "offsets expire while transactional ones are pending": Bug(
+        "KAFKA-14505",
+        "coordinator/groups/expiry.py",
+        "group.is_subscribed(partition[0]) or store.is_unstable(group_id, partition)",
+        "group.is_subscribed(partition[0])",
+        "tests/features/test_groups_offsets.py::test_nothing_expires_while_a_transaction_has_an_offset_pending",
+    ),
+}
