@@ -27,11 +27,18 @@ from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from oncelog.protocol.schema import NO_UUID, encode_versioned
-from support.wire import Wire, code, settled, until
+from support.wire import Session, Wire, code, settled, until
 
 SESSION_MS = 30_000
 MEMBER_ID_REQUIRED = code("MEMBER_ID_REQUIRED")
+NEW_JOIN = 9
+"""From this version of JoinGroup on a static leader is told to skip the assignment (KIP-814)."""
 BY_NAME = 9
 """The last version of OffsetFetch and OffsetCommit that names topics."""
 
@@ -190,6 +197,12 @@ def stable(bootstrap: str, group: str, count: int = 1, **options: Any) -> list[M
     return found
 
 
+def come_back(member: Member, wire: Wire, version: int = NEW_JOIN, **options: Any) -> Any:
+    """What its next process is told, which knows the instance id only."""
+    request = join_request(member.group, group_instance_id=member.instance, **options)
+    return settled(lambda: wire.call(request, version))
+
+
 # -- offsets ---------------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +218,32 @@ def commit(wire: Wire, topic: str, offsets: Mapping[int, int], *, metadata: str 
     request = OffsetCommitRequest(**fields, topics=topics)
     answer = settled(lambda: wire.call(request, version), lambda found: found.topics[0].partitions[0].error_code)
     return [partition.error_code for partition in answer.topics[0].partitions]
+
+
+def txn_commit(
+    wire: Wire, transactional_id: str, who: Session, topic: str, offset: int, *, partition: int = 0, **fields: Any
+) -> int:
+    """TxnOffsetCommit of a client before KIP-890's part 2; `fields` (group_id, member_id, ...) are the request's."""
+    parts = [TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)]
+    version = fields.pop("version", 3)
+    request = TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        producer_id=who.producer_id,
+        producer_epoch=who.epoch,
+        topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=parts)],
+        **fields,
+    )
+    answer = settled(lambda: wire.call(request, version), lambda found: found.topics[0].partitions[0].error_code)
+    error: int = answer.topics[0].partitions[0].error_code
+    return error
+
+
+def pending(wire: Wire, name: str, offset: int, *, partition: int = 0, **fields: Any) -> Session:
+    """An open transaction of the id `name` with an offset of the topic `name` in the group `name`."""
+    who = wire.session(name)
+    assert not wire.add_offsets(name, who, name).error_code
+    assert not txn_commit(wire, name, who, name, offset, partition=partition, group_id=name, **fields)
+    return who
 
 
 def simple_commit(wire: Wire, group: str, topic: str, offsets: Mapping[int, int], **fields: Any) -> None:
