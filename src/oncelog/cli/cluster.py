@@ -17,6 +17,7 @@ cluster = LazyGroup(
     table={
         "describe": ("oncelog.cli.cluster:describe", "Show brokers, controller and features."),
         "alter": ("oncelog.cli.alter:cluster", "Change settings of brokers while they run."),
+        "feature": ("oncelog.cli.feature:feature", "Show or change the levels of the cluster's features."),
     },
 )
 
