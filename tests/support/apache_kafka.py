@@ -61,7 +61,15 @@ class ApacheKafka:
 
     name = "apache-kafka"
 
-    def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None, heap: str = "512m") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        heap: str = "512m",
+        formatted: bool = False,
+    ) -> None:
+        """`formatted`: its log directories (`log.dirs` in `settings`) are there."""
         self.directory = directory
         self.data = directory / "kafka-logs"
         self._heap = heap
@@ -87,7 +95,8 @@ class ApacheKafka:
         self._config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
         # The first byte keeps it from beginning with "-", which the tool would take for an option.
         cluster_id = urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._config)
+        if not formatted:
+            run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._config)
         self.start()
 
     def start(self) -> None:

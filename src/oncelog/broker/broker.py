@@ -9,13 +9,14 @@ import asyncio
 import base64
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
 from oncelog.broker import housekeeping
 from oncelog.broker.administration import Administration
+from oncelog.broker.adoption import Adoption, check_seen
 from oncelog.broker.apis import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
 from oncelog.broker.cleaning import LogCleaner
 from oncelog.broker.config import BrokerConfig
@@ -168,10 +169,16 @@ class Broker:
 
     def _load_metadata(self) -> None:
         self.metadata.prepare()
-        self.cluster_id = self.metadata.cluster_id(self._random_id())
+        features: Mapping[str, int] = {TRANSACTION_VERSION_FEATURE: self.config.initial_transaction_version}
+        if self.metadata.is_new():
+            features = Adoption(
+                self.directories, self.metadata, self.tree, self.config, self._new_topic_id, self.log
+            ).run()  # fmt: skip
+        self.features.load(features)
+        self.cluster_id = self.metadata.cluster_id(self.directories.cluster_id() or self._random_id())
+        check_seen(self.directories, self.tree)
         self.metadata.load()
         self.administration.load()
-        self.features.load({TRANSACTION_VERSION_FEATURE: self.config.initial_transaction_version})
 
     async def _warm_up(self) -> None:
         """Loads the coordinators first, for clients wait for them; then opens the other logs."""
@@ -245,12 +252,24 @@ class Broker:
         replicas = assignment or self.assign(partitions, replication_factor)
         infos = tuple(PartitionInfo(ids[0], 0, ids, ids) for ids in replicas)
         topic = TopicInfo(name, self._new_topic_id(), infos, configs or {})
-        await self.offload(self.metadata.write, topic)
+        try:
+            await self.offload(self.metadata.write, topic)
+        except ProtocolError:
+            await self._catch_up(name)
+            raise
         self.metadata.admit(topic)
         self.log.info("created topic %s with %d partitions", name, len(infos))
         if topic.internal:
             await self._service_of(name).load()
         return topic
+
+    async def _catch_up(self, name: str) -> None:
+        """Takes over a topic that is in the tree only: it was made, and nobody could tell us."""
+        found = None if self.metadata.topic(name) else await self.offload(self.metadata.read, name)
+        if found is not None and self.metadata.topic(name) is None:
+            self.metadata.admit(found)
+            if found.internal:
+                await self._service_of(name).load()
 
     async def ensure_internal_topic(self, name: str) -> TopicInfo:
         """The coordinators' topic of that name, made now (with its coordinators) if it does not exist."""

@@ -86,6 +86,18 @@ class DataDirectory:
         pairs = (line.partition("=") for line in lines if "=" in line and not line.startswith("#"))
         return {key.strip(): value.strip().replace("\\", "") for key, _, value in pairs}
 
+    def check(self, cluster_id: str) -> None:
+        """Raises INCONSISTENT_CLUSTER_ID when it belongs to another cluster, broker or version."""
+        try:
+            found = self.identity()
+        except OSError:  # it is offline, then
+            return
+        if found:
+            self._check_identity(found, self._own(cluster_id))
+
+    def _own(self, cluster_id: str) -> dict[str, str]:
+        return {"cluster.id": cluster_id, "node.id": str(self._node_id)}
+
     def open(self, cluster_id: str, new_directory_id: Callable[[], UUID]) -> None:
         """Checks whose directory it is, and takes the clean-shutdown mark away until the next clean stop.
 
@@ -101,14 +113,13 @@ class DataDirectory:
         for name in self.disk.listdir(self.path):
             if name.endswith(DELETE_SUFFIX):
                 self.disk.remove_tree(self._file(name))
-            elif (folder := _FOLDER.fullmatch(name)) and folder["topic"] != _METADATA_TOPIC:
-                self.found.add((folder["topic"], int(folder["partition"])))
+        self.found = set(self.list_partitions())
         self.recovery_points = self._read(RECOVERY_POINTS)
         self.start_offsets = self._read(START_OFFSETS)
 
     def _identify(self, cluster_id: str, new_directory_id: Callable[[], UUID]) -> None:
         found = self.identity()
-        own = {"cluster.id": cluster_id, "node.id": str(self._node_id)}
+        own = self._own(cluster_id)
         if found:
             self._check_identity(found, own)
         known = found.get("directory.id")
@@ -151,6 +162,11 @@ class DataDirectory:
             return {}
 
     # -- partitions -------------------------------------------------------------------------------------------------
+
+    def list_partitions(self) -> list[tuple[str, int]]:
+        """The partitions that have a folder here; OSError."""
+        names = (_FOLDER.fullmatch(name) for name in self.disk.listdir(self.path))
+        return [(name["topic"], int(name["partition"])) for name in names if name and name["topic"] != _METADATA_TOPIC]
 
     def folder(self, topic: str, partition: int) -> str:
         """Where a partition's log lies."""

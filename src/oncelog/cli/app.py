@@ -16,6 +16,7 @@ from oncelog.cli.lazy import LazyGroup
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("oncelog.cli.up:up", "Run a cluster in the foreground."),
     "broker": ("oncelog.cli.broker:broker", "Run one broker from a server.properties file."),
+    "export": ("oncelog.cli.export:export", "Make the data of a stopped broker ready for Apache Kafka."),
     "topic": ("oncelog.cli.topic:topic", "Create, list, describe, alter and delete topics; produce and consume."),
     "group": ("oncelog.cli.group:group", "List and describe consumer groups."),
     "txn": ("oncelog.cli.txn:txn", "List and describe transactions."),

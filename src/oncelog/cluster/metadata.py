@@ -251,6 +251,10 @@ class Topics:
         for path in ("/brokers/ids", "/brokers/topics", "/config/topics", "/config/brokers", "/cluster"):
             ensure(self._tree, path)
 
+    def is_new(self) -> bool:
+        """Whether there is no cluster yet."""
+        return not self._tree.exists("/cluster/id")
+
     def cluster_id(self, proposal: str) -> str:
         """The cluster's id; `proposal` becomes it in a new cluster."""
         if not self._tree.exists("/cluster/id"):

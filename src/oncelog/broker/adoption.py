@@ -1,0 +1,232 @@
+"""A new cluster on old log directories: topics, ids, settings and producer ids are taken over from what lies there.
+
+From Apache Kafka's `__cluster_metadata-0` if there is one, else from the partitions' folders. It is done before the
+cluster has an id in the tree, and done again from the start should it be interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from uuid import UUID
+
+from oncelog.broker.apis import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
+from oncelog.broker.config import BrokerConfig
+from oncelog.broker.data_directory import DataDirectory
+from oncelog.broker.log_directories import LogDirectories
+from oncelog.cluster import kafka_metadata
+from oncelog.cluster.kafka_metadata import BROKER_RESOURCE, FOLDER, TOPIC_RESOURCE, KafkaMetadata
+from oncelog.cluster.metadata import PartitionInfo, TopicInfo, Topics
+from oncelog.cluster.tree import NodeExistsError, NoNodeError, Tree, ensure
+from oncelog.coordinator.producer_ids import BLOCK_PATH, BLOCK_SIZE, ProducerIdBlock, encode_block
+from oncelog.coordinator.transactions.records import decode_record
+from oncelog.log.checkpoint import CorruptCheckpointError, decode_checkpoint
+from oncelog.log.disk import read_if_exists
+from oncelog.log.snapshot import CorruptSnapshotError, decode_snapshot
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.transaction_log import TransactionLogValue
+from oncelog.protocol.records import HEADER, HEADER_SIZE, BatchHeader, decode_records, iter_batches
+
+SEEN_PATH = "/oncelog/kafka_metadata"
+"""How far `__cluster_metadata-0` went when this cluster had its topics from there, or gave them back."""
+LEAP = 1000 * BLOCK_SIZE
+"""Producer ids that are passed over where only logs can tell which were given out."""
+_EPOCHS = "leader-epoch-checkpoint"
+_TRANSACTION_STATE = "__transaction_state"
+
+
+class Adoption:
+    """Takes over what is in log directories. Everything blocks."""
+
+    def __init__(
+        self,
+        directories: LogDirectories,
+        topics: Topics,
+        tree: Tree,
+        config: BrokerConfig,
+        new_topic_id: Callable[[], UUID],
+        logger: logging.Logger,
+    ) -> None:
+        self._directories = directories
+        self._topics = topics
+        self._tree = tree
+        self._config = config
+        self._new_topic_id = new_topic_id
+        self._logger = logger
+
+    def run(self) -> dict[str, int]:
+        """Fills the tree of a new cluster; the features that it is to have.
+
+        Raises INCONSISTENT_CLUSTER_ID for what cannot be taken over, CORRUPT_MESSAGE, and OSError.
+        """
+        initial = {TRANSACTION_VERSION_FEATURE: self._config.initial_transaction_version}
+        cluster_id = self._directories.cluster_id()
+        if cluster_id is None:
+            return initial
+        for directory in self._directories:
+            directory.check(cluster_id)
+        for directory in self._directories:
+            folder = f"{directory.path}/{FOLDER}"
+            if directory.disk.listdir(folder):
+                found = kafka_metadata.read(directory.disk, folder)
+                self._take(self._from_kafka(found), found.next_producer_id)
+                note_seen(self._tree, found.end_offset)
+                self._logger.info("took over %d topics of Apache Kafka from %s", len(found.topics), folder)
+                return {name: min(found.features.get(name, 0), most) for name, (_, most) in SUPPORTED_FEATURES.items()}
+        topics = self._from_folders()
+        if topics:
+            self._take(topics, self._next_producer_id())
+            names = ", ".join(topic.name for topic in topics)
+            self._logger.warning("the metadata is new: took over what lies in the log directories: %s", names)
+        return initial
+
+    def _take(self, topics: list[TopicInfo], next_producer_id: int) -> None:
+        for topic in topics:
+            try:
+                self._topics.write(topic)
+            except ProtocolError as error:
+                if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # an earlier attempt came so far
+                    raise
+        if next_producer_id > 0:
+            block = encode_block(ProducerIdBlock(self._config.node_id, 0, next_producer_id - 1))
+            with suppress(NodeExistsError):
+                self._tree.create(BLOCK_PATH)
+            self._tree.set(BLOCK_PATH, block)
+
+    # -- Apache Kafka -----------------------------------------------------------------------------------------------
+
+    def _from_kafka(self, found: KafkaMetadata) -> list[TopicInfo]:
+        node_id = self._config.node_id
+        topics = []
+        for topic in found.topics.values():
+            foreign = [index for index, info in enumerate(topic.partitions) if info.replicas != (node_id,)]
+            if foreign:
+                raise ProtocolError(
+                    ErrorCode.INCONSISTENT_CLUSTER_ID,
+                    f"{topic.name}-{foreign[0]} has the replicas {topic.partitions[foreign[0]].replicas}: only a "
+                    f"cluster whose partitions are all on node {node_id} alone can be taken over",
+                )
+            partitions = tuple(_led_by(node_id, info.leader_epoch + 1) for info in topic.partitions)
+            configs = found.configs.get((TOPIC_RESOURCE, topic.name), {})
+            topics.append(TopicInfo(topic.name, topic.topic_id, partitions, configs))
+        for (kind, name), settings in found.configs.items():
+            if kind != TOPIC_RESOURCE and settings:
+                what = f"broker {name or '(default)'}" if kind == BROKER_RESOURCE else f"resource {kind} {name}"
+                self._logger.warning("dynamic settings of %s are not taken over: %s", what, ", ".join(sorted(settings)))
+        return sorted(topics, key=lambda topic: topic.name)
+
+    # -- folders ----------------------------------------------------------------------------------------------------
+
+    def _from_folders(self) -> list[TopicInfo]:
+        """What `partition.metadata` and the names of folders say; a partition that was never written to has none."""
+        counts = {
+            "__consumer_offsets": self._config.offsets_topic_num_partitions,
+            _TRANSACTION_STATE: self._config.transaction_state_log_num_partitions,
+        }
+        ids: dict[str, UUID] = {}
+        epochs: dict[tuple[str, int], int] = {}
+        for directory in self._directories:
+            for topic, partition in directory.list_partitions():
+                topic_id = directory.topic_id(topic, partition)
+                if topic_id is not None and ids.setdefault(topic, topic_id) != topic_id:
+                    raise ProtocolError(
+                        ErrorCode.INCONSISTENT_CLUSTER_ID,
+                        f"folders of {topic} belong to several topics: move away those that are not wanted",
+                    )
+                epochs[topic, partition] = _latest_epoch(directory, topic, partition) + 1
+        topics = []
+        for topic in sorted({topic for topic, _ in epochs}):
+            most = max(partition for name, partition in epochs if name == topic) + 1
+            infos = (
+                _led_by(self._config.node_id, epochs.get((topic, index), 0))
+                for index in range(max(most, counts.get(topic, 0)))
+            )
+            configs = {"cleanup.policy": "compact"} if topic in counts else {}
+            topics.append(TopicInfo(topic, ids.get(topic) or self._new_topic_id(), tuple(infos), configs))
+        return topics
+
+    def _next_producer_id(self) -> int:
+        """Beyond every id that may have been given out: some were, and have never written anything."""
+        return max(self._producer_ids(), default=0) // BLOCK_SIZE * BLOCK_SIZE + LEAP
+
+    def _producer_ids(self) -> Iterator[int]:
+        for directory in self._directories:
+            for topic, partition in directory.list_partitions():
+                folder = directory.folder(topic, partition)
+                for name in directory.disk.listdir(folder):
+                    path = f"{folder}/{name}"
+                    if name.endswith(".log"):
+                        yield from _ids_of_batches(directory, path)
+                        if topic == _TRANSACTION_STATE:
+                            yield from _ids_of_transactions(directory, path)
+                    elif name.endswith(".snapshot"):
+                        with suppress(CorruptSnapshotError):  # the log has what it said
+                            entries = decode_snapshot(directory.disk.read_file(path))
+                            yield from (entry.producer_id for entry in entries)
+
+
+def note_seen(tree: Tree, end_offset: int) -> None:
+    """Notes that nothing in `__cluster_metadata-0` up to there is news."""
+    ensure(tree, SEEN_PATH)
+    tree.set(SEEN_PATH, json.dumps({"end_offset": end_offset}).encode())
+
+
+def check_seen(directories: LogDirectories, tree: Tree) -> None:
+    """Raises INCONSISTENT_CLUSTER_ID if Apache Kafka has run on the directories since their metadata was read."""
+    for directory in directories:
+        try:
+            end = kafka_metadata.end_offset(directory.disk, f"{directory.path}/{FOLDER}")
+        except OSError:  # it is offline by now
+            continue
+        if end is None:
+            continue
+        try:
+            seen = json.loads(tree.get(SEEN_PATH).data)["end_offset"]
+        except NoNodeError:
+            seen = -1
+        if seen != end:
+            raise ProtocolError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"Apache Kafka has run on {directory.path} and may have changed its topics: move oncelog's metadata "
+                f"(metadata.sqlite) away to take them over from {FOLDER}, or that folder to go on without",
+            )
+
+
+def _led_by(node_id: int, epoch: int) -> PartitionInfo:
+    return PartitionInfo(node_id, epoch, (node_id,), (node_id,))
+
+
+def _latest_epoch(directory: DataDirectory, topic: str, partition: int) -> int:
+    data = read_if_exists(directory.disk, f"{directory.folder(topic, partition)}/{_EPOCHS}")
+    try:
+        rows = decode_checkpoint(data or b"")
+        return int(rows[-1][0]) if rows else -1
+    except (CorruptCheckpointError, ValueError):
+        return -1
+
+
+def _ids_of_batches(directory: DataDirectory, path: str) -> Iterator[int]:
+    file = directory.disk.open(path)
+    try:
+        size, position = file.size(), 0
+        while position + HEADER_SIZE <= size:
+            header = BatchHeader._make(HEADER.unpack(file.pread(HEADER_SIZE, position)))
+            if header.batch_length <= 0:
+                return  # damaged from here on; recovery cuts it off
+            yield header.producer_id
+            position += header.size
+    finally:
+        file.close()
+
+
+def _ids_of_transactions(directory: DataDirectory, path: str) -> Iterator[int]:
+    try:
+        for header, view in iter_batches(memoryview(directory.disk.read_file(path)), partial_ok=True):
+            for entry in () if header.is_control else decode_records(view):
+                record = decode_record(entry.key or b"", entry.value)
+                if record is not None and isinstance(record.value, TransactionLogValue):
+                    yield max(record.value.producer_id, record.value.next_producer_id)
+    except (ProtocolError, ValueError):
+        return  # damaged from here on; recovery cuts it off

@@ -1,0 +1,59 @@
+"""`oncelog export`: make log directories ready for Apache Kafka."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+
+import click
+
+from oncelog.broker.config import load
+from oncelog.broker.process import METADATA_FILE, FolderLock, StartError
+from oncelog.cli.settings import gather
+from oncelog.cli.up import DEFAULT_DATA
+
+
+@click.command()
+@click.option("--data", type=click.Path(file_okay=False), help=f"Folder that `oncelog up` keeps ({DEFAULT_DATA}/).")
+@click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="That of `oncelog broker`.")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, by Kafka's name.")
+def export(data: str | None, config_file: str | None, assignments: tuple[str, ...]) -> None:
+    """Make the data of a stopped broker ready for Apache Kafka 4.3.
+
+    Writes bootstrap.checkpoint beside the partitions, which stay where they are. Kafka is then started with the
+    log.dirs and node.id that are printed; what else it needs (listeners, quorum) is its own.
+    """
+    from oncelog.broker.data_directory import DataDirectory
+    from oncelog.broker.export import export as write
+    from oncelog.cluster.tree_sqlite import SqliteTree
+    from oncelog.log.disk import OsDisk
+
+    folder = os.path.abspath(data or DEFAULT_DATA)
+    settings = gather(config_file, assignments)
+    if config_file is None:
+        settings = {"log.dirs": os.path.join(folder, "broker-1"), **settings}
+    config = load(settings)
+    metadata = os.path.join(config.log_dirs[0] if config_file and data is None else folder, METADATA_FILE)
+    if not os.path.exists(metadata):
+        raise click.ClickException(f"there is no {metadata}: name the folder with --data")
+    logger = logging.getLogger("oncelog.export")
+    directories = [
+        DataDirectory(OsDisk(), path, config.node_id, logger, lambda _directory, _error: None)
+        for path in config.log_dirs
+    ]
+    with contextlib.ExitStack() as stack:
+        try:
+            for path in config.log_dirs:
+                stack.callback(FolderLock(path).release)
+        except StartError as error:
+            raise click.ClickException(str(error)) from error
+        tree = SqliteTree(metadata)
+        stack.callback(tree.close)
+        done = write(tree, directories, time.time_ns() // 1_000_000)
+    click.echo(f"wrote {done.path} with {done.topics} topics")
+    if done.set_aside is not None:
+        click.echo(f"moved the former metadata log to {done.set_aside}")
+    click.echo("start Apache Kafka 4.3 (process.roles=broker,controller) with:")
+    click.echo(f"node.id={config.node_id}\nlog.dirs={','.join(os.path.abspath(path) for path in config.log_dirs)}")

@@ -1,0 +1,208 @@
+"""The metadata of an Apache Kafka cluster (KRaft), from `__cluster_metadata-0`: read to go on with its data.
+
+The newest snapshot, and the log behind it. Source: Kafka's `MetadataImage` and `ReplicationControlManager`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from oncelog.cluster.metadata import PartitionInfo, TopicInfo
+from oncelog.log.disk import Disk
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.metadata_records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    decode_record,
+    encode_record,
+)
+from oncelog.protocol.records import Record, build_batch, check_crc, decode_records, iter_batches
+from oncelog.protocol.schema import DecodeError, Message
+
+FOLDER = "__cluster_metadata-0"
+BOOTSTRAP = "bootstrap.checkpoint"
+"""What Kafka reads instead when that folder is empty."""
+METADATA_VERSION = 30
+"""`metadata.version` of Apache Kafka 4.3."""
+
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+_SAME_LEADER = -2
+_SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
+_SEGMENT = re.compile(r"([0-9]{20})\.log")
+_RECORDS_A_BATCH = 500
+
+
+@dataclass
+class KafkaMetadata:
+    """What a cluster's metadata says. Topics by id, settings by (kind of resource, name)."""
+
+    topics: dict[UUID, TopicInfo] = field(default_factory=dict)
+    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
+    features: dict[str, int] = field(default_factory=dict)
+    next_producer_id: int = 0
+    end_offset: int = 0
+    """Of what was read."""
+    _open: list[Message] | None = None
+
+    def replay(self, record: Message) -> None:
+        """Takes over one record; those of a transaction count with its end (KIP-868)."""
+        if isinstance(record, BeginTransactionRecord):
+            self._open = []
+        elif isinstance(record, AbortTransactionRecord):
+            self._open = None
+        elif isinstance(record, EndTransactionRecord):
+            ended, self._open = self._open or [], None
+            for each in ended:
+                _APPLY[type(each)](self, each)
+        elif self._open is not None:
+            self._open.append(record)
+        else:
+            _APPLY[type(record)](self, record)
+
+    def _topic(self, record: TopicRecord) -> None:
+        self.topics[record.topic_id] = TopicInfo(record.name, record.topic_id, ())
+
+    def _partition(self, record: PartitionRecord) -> None:
+        topic = self.topics[record.topic_id]
+        info = PartitionInfo(record.leader, record.leader_epoch, tuple(record.replicas), tuple(record.isr))
+        known = {**dict(enumerate(topic.partitions)), record.partition_id: info}
+        partitions = tuple(known[index] for index in sorted(known))
+        self.topics[record.topic_id] = replace(topic, partitions=partitions)
+
+    def _change(self, record: PartitionChangeRecord) -> None:
+        topic = self.topics[record.topic_id]
+        old = topic.partitions[record.partition_id]
+        elected = record.leader != _SAME_LEADER
+        info = PartitionInfo(
+            record.leader if elected else old.leader,
+            old.leader_epoch + elected,
+            old.replicas if record.replicas is None else tuple(record.replicas),
+            old.isr if record.isr is None else tuple(record.isr),
+        )
+        partitions = [*topic.partitions]
+        partitions[record.partition_id] = info
+        self.topics[record.topic_id] = replace(topic, partitions=tuple(partitions))
+
+    def _remove(self, record: RemoveTopicRecord) -> None:
+        topic = self.topics.pop(record.topic_id)
+        self.configs.pop((TOPIC_RESOURCE, topic.name), None)
+
+    def _config(self, record: ConfigRecord) -> None:
+        settings = self.configs.setdefault((record.resource_type, record.resource_name), {})
+        if record.value is None:
+            settings.pop(record.name, None)
+        else:
+            settings[record.name] = record.value
+
+    def _feature(self, record: FeatureLevelRecord) -> None:
+        self.features[record.name] = record.feature_level
+
+    def _producer_ids(self, record: ProducerIdsRecord) -> None:
+        self.next_producer_id = record.next_producer_id
+
+
+_APPLY: dict[type[Message], Callable[[KafkaMetadata, Any], None]] = {
+    TopicRecord: KafkaMetadata._topic,
+    PartitionRecord: KafkaMetadata._partition,
+    PartitionChangeRecord: KafkaMetadata._change,
+    RemoveTopicRecord: KafkaMetadata._remove,
+    ConfigRecord: KafkaMetadata._config,
+    FeatureLevelRecord: KafkaMetadata._feature,
+    ProducerIdsRecord: KafkaMetadata._producer_ids,
+}
+
+
+def end_offset(disk: Disk, folder: str) -> int | None:
+    """How far the log in a `__cluster_metadata-0` goes, None where there is none. Raises OSError."""
+    found = [name for name in disk.listdir(folder) if _SNAPSHOT.fullmatch(name) or _SEGMENT.fullmatch(name)]
+    return read(disk, folder).end_offset if found else None
+
+
+def read(disk: Disk, folder: str) -> KafkaMetadata:
+    """What a `__cluster_metadata-0` says. Raises OSError, and CORRUPT_MESSAGE for what is no metadata log."""
+    metadata = KafkaMetadata()
+    names = disk.listdir(folder)
+    snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))
+    if snapshots:
+        _replay(metadata, disk, f"{folder}/{snapshots[-1]}", 0)
+        metadata.end_offset = int(snapshots[-1][:20])
+    start = metadata.end_offset
+    for name in sorted(name for name in names if _SEGMENT.fullmatch(name)):
+        metadata.end_offset = max(metadata.end_offset, _replay(metadata, disk, f"{folder}/{name}", start))
+    return metadata
+
+
+def _replay(metadata: KafkaMetadata, disk: Disk, path: str, start: int) -> int:
+    """Replays the records of a file from offset ``start`` on; the offset after the last batch."""
+    end = 0
+    try:
+        for header, view in iter_batches(memoryview(disk.read_file(path)), partial_ok=True):
+            if header.last_offset >= start:
+                check_crc(header, view)
+                if not header.is_control:
+                    for entry in decode_records(view):
+                        record = decode_record(entry.value or b"") if entry.offset >= start else None
+                        if record is not None:
+                            metadata.replay(record)
+            end = header.next_offset
+    except (DecodeError, LookupError, ProtocolError) as error:
+        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"{path} cannot be read: {error!r}") from error
+    return end
+
+
+def bootstrap(
+    topics: Iterable[TopicInfo],
+    directory_of: Callable[[str, int], UUID],
+    *,
+    next_producer_id: int,
+    features: dict[str, int],
+    now_ms: int,
+) -> bytes:
+    """A `bootstrap.checkpoint`: with it, Kafka's first controller has these topics.
+
+    ``directory_of``: the id of the log directory that a partition is in.
+    """
+    records: list[tuple[Message, int]] = [
+        (FeatureLevelRecord(name=name, feature_level=level), 0)
+        for name, level in {"metadata.version": METADATA_VERSION, **features}.items()
+        if level > 0
+    ]
+    for topic in topics:
+        records.append((TopicRecord(name=topic.name, topic_id=topic.topic_id), 0))
+        for index, info in enumerate(topic.partitions):
+            partition = PartitionRecord(
+                partition_id=index,
+                topic_id=topic.topic_id,
+                replicas=list(info.replicas),
+                isr=list(info.isr),
+                leader=info.leader,
+                leader_epoch=info.leader_epoch + 1,
+                partition_epoch=0,
+                directories=[directory_of(topic.name, index)] * len(info.replicas),
+            )
+            records.append((partition, 1))
+        for key, value in sorted(topic.configs.items()):
+            config = ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=key, value=value)
+            records.append((config, 0))
+    records.append((ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=next_producer_id), 0))
+    rows = [
+        Record(offset, now_ms, None, encode_record(message, version))
+        for offset, (message, version) in enumerate(records)
+    ]
+    return b"".join(
+        bytes(build_batch(rows[start : start + _RECORDS_A_BATCH], base_offset=start, leader_epoch=0))
+        for start in range(0, len(rows), _RECORDS_A_BATCH)
+    )

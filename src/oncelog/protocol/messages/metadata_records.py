@@ -1,0 +1,130 @@
+"""Records of `__cluster_metadata`: what a KRaft controller knows of topics, settings, features and producer ids.
+
+Only those that say what a broker's data means; a reader passes over the others.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from oncelog.protocol.codec import read_varint, varint
+from oncelog.protocol.schema import DecodeError, Message, array, int8, int16, int32, int64, string, uuid
+
+_FRAME_VERSION = 1
+
+
+class TopicRecord(Message, api_key=2, versions=(0, 0), flexible=0):
+    """A topic was made."""
+
+    name: str = string()
+    topic_id: UUID = uuid()
+
+
+class PartitionRecord(Message, api_key=3, versions=(0, 2), flexible=0):
+    """A partition was made; `directories` has a log directory's id for each replica (KIP-858)."""
+
+    partition_id: int = int32(default=-1)
+    topic_id: UUID = uuid()
+    replicas: list[int] = array("int32")
+    isr: list[int] = array("int32")
+    removing_replicas: list[int] = array("int32")
+    adding_replicas: list[int] = array("int32")
+    leader: int = int32(default=-1)
+    leader_recovery_state: int = int8(tag=0)
+    leader_epoch: int = int32(default=-1)
+    partition_epoch: int = int32(default=-1)
+    directories: list[UUID] = array("uuid", since=1)
+    eligible_leader_replicas: list[int] | None = array("int32", since=2, nullable=2, default=None, tag=1)
+    last_known_elr: list[int] | None = array("int32", since=2, nullable=2, default=None, tag=2)
+
+
+class ConfigRecord(Message, api_key=4, versions=(0, 0), flexible=0):
+    """A setting of a topic (`resource_type` 2), broker (4) or other resource; a null value takes it away."""
+
+    resource_type: int = int8()
+    resource_name: str = string()
+    name: str = string()
+    value: str | None = string(nullable=0)
+
+
+class PartitionChangeRecord(Message, api_key=5, versions=(0, 2), flexible=0):
+    """What is new of a partition; each election raises its leader epoch. -2: the same leader."""
+
+    partition_id: int = int32(default=-1)
+    topic_id: UUID = uuid()
+    isr: list[int] | None = array("int32", nullable=0, default=None, tag=0)
+    leader: int = int32(default=-2, tag=1)
+    replicas: list[int] | None = array("int32", nullable=0, default=None, tag=2)
+    removing_replicas: list[int] | None = array("int32", nullable=0, default=None, tag=3)
+    adding_replicas: list[int] | None = array("int32", nullable=0, default=None, tag=4)
+    leader_recovery_state: int = int8(default=-1, tag=5)
+    eligible_leader_replicas: list[int] | None = array("int32", since=2, nullable=2, default=None, tag=6)
+    last_known_elr: list[int] | None = array("int32", since=2, nullable=2, default=None, tag=7)
+    directories: list[UUID] | None = array("uuid", since=1, nullable=1, default=None, tag=8)
+
+
+class RemoveTopicRecord(Message, api_key=9, versions=(0, 0), flexible=0):
+    """A topic was deleted, with all its partitions."""
+
+    topic_id: UUID = uuid()
+
+
+class FeatureLevelRecord(Message, api_key=12, versions=(0, 0), flexible=0):
+    """The finalised level of a feature, 0 for none."""
+
+    name: str = string()
+    feature_level: int = int16()
+
+
+class ProducerIdsRecord(Message, api_key=15, versions=(0, 0), flexible=0):
+    """A block of producer ids was given to a broker: the next one begins at `next_producer_id`."""
+
+    broker_id: int = int32()
+    broker_epoch: int = int64(default=-1)
+    next_producer_id: int = int64()
+
+
+class BeginTransactionRecord(Message, api_key=23, versions=(0, 0), flexible=0):
+    """What follows counts only once it is ended (KIP-868)."""
+
+    name: str | None = string(nullable=0, default=None, tag=0)
+
+
+class EndTransactionRecord(Message, api_key=24, versions=(0, 0), flexible=0):
+    """What came since the last BeginTransactionRecord counts."""
+
+
+class AbortTransactionRecord(Message, api_key=25, versions=(0, 0), flexible=0):
+    """What came since the last BeginTransactionRecord does not count."""
+
+    reason: str | None = string(nullable=0, default=None, tag=0)
+
+
+_TYPES: dict[int, type[Message]] = {
+    kind.API_KEY: kind
+    for kind in (
+        *(TopicRecord, PartitionRecord, ConfigRecord, PartitionChangeRecord, RemoveTopicRecord, FeatureLevelRecord),
+        *(ProducerIdsRecord, BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord),
+    )
+}
+
+
+def encode_record(message: Message, version: int) -> bytes:
+    """A record's value, with its frame (Kafka's `MetadataRecordSerde`)."""
+    return varint(_FRAME_VERSION) + varint(message.API_KEY) + varint(version) + message.encode(version)
+
+
+def decode_record(value: bytes | memoryview) -> Message | None:
+    """The record in a value; None for a kind that is not read here. Raises DecodeError."""
+    view = memoryview(value)
+    frame, pos = read_varint(view, 0)
+    if frame != _FRAME_VERSION:
+        raise DecodeError(f"metadata record with frame version {frame}, {_FRAME_VERSION} is known")
+    api_key, pos = read_varint(view, pos)
+    version, pos = read_varint(view, pos)
+    kind = _TYPES.get(api_key)
+    if kind is None:
+        return None
+    if not kind.MIN_VERSION <= version <= kind.MAX_VERSION:
+        raise DecodeError(f"{kind.__name__} of version {version}, {kind.MAX_VERSION} is the highest known")
+    return kind.decode(view[pos:], version)

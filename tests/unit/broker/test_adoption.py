@@ -1,0 +1,249 @@
+"""New metadata on old log directories, and the way to Apache Kafka: `conformance` does the same with the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from oncelog.broker.adoption import LEAP
+from oncelog.broker.broker import Broker
+from oncelog.broker.config import load
+from oncelog.broker.data_directory import DataDirectory
+from oncelog.broker.export import export
+from oncelog.cluster import kafka_metadata
+from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER
+from oncelog.cluster.metadata import PartitionInfo, TopicInfo
+from oncelog.cluster.tree import Tree
+from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.log.disk import OsDisk
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.metadata_records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    decode_record,
+    encode_record,
+)
+from oncelog.protocol.records import Record, build_batch
+from oncelog.protocol.schema import DecodeError, Message
+
+NOW = 1_000_000
+A, B = UUID(int=1 << 80), UUID(int=2 << 80)
+DIRECTORY = UUID(int=3 << 80)
+
+
+def live(data: Path, tree: Tree, life: Callable[[Broker], Awaitable[None]] | None = None, **settings: str) -> None:
+    """Starts a broker on `data` with this metadata, runs `life`, stops it."""
+
+    async def run() -> None:
+        given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(data)}
+        given |= {key.replace("_", "."): value for key, value in settings.items()}
+        broker = Broker(load(given), disk=OsDisk(), tree=tree, now_ms=lambda: NOW)
+        await broker.start()
+        try:
+            if life is not None:
+                await asyncio.wait_for(life(broker), 30)
+        finally:
+            await broker.stop()
+
+    asyncio.run(run())
+
+
+def new_tree() -> MemoryTree:
+    return MemoryTree(lambda: NOW)
+
+
+def metadata_log(data: Path, *records: Message, node_id: int = 1) -> Path:
+    """The metadata log of an Apache Kafka, with a partition's folder beside it."""
+    folder = data / FOLDER
+    folder.mkdir(parents=True)
+    (data / "meta.properties").write_text(
+        f"#\n#Sat Nov 21 00:00:00 UTC 2026\nversion=1\ncluster.id=kafka\\=s\nnode.id={node_id}\n"
+        "directory.id=AAAAAAAAAAAAAAAAAAAAaQ\n"
+    )
+    rows = [Record(index, NOW, None, encode_record(record, 0)) for index, record in enumerate(records)]
+    (folder / f"{0:020d}.log").write_bytes(build_batch(rows, base_offset=0, leader_epoch=1))
+    return folder
+
+
+def partition(topic_id: UUID, index: int, replicas: tuple[int, ...] = (1,)) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=index, topic_id=topic_id, replicas=list(replicas), isr=list(replicas), leader=1, leader_epoch=4
+    )
+
+
+def test_records_have_kafkas_bytes() -> None:
+    topic = encode_record(TopicRecord(name="t", topic_id=A), 0)
+    assert topic == b"\x01\x02\x00" + b"\x02t" + A.bytes + b"\x00"
+    change = encode_record(PartitionChangeRecord(partition_id=0, topic_id=A, leader=-1), 0)
+    assert change == b"\x01\x05\x00" + bytes(4) + A.bytes + b"\x01\x01\x04\xff\xff\xff\xff"
+    for record, version in ((partition(A, 1), 0), (ConfigRecord(resource_type=2, name="k", value=None), 0)):
+        assert decode_record(encode_record(record, version)) == record
+    assert decode_record(b"\x01\x1b\x00\x00") is None, "a kind that says nothing of data"
+    for damaged in (b"\x00\x02\x00", b"\x01\x02\x09" + topic[3:], topic[:-4]):
+        with pytest.raises(DecodeError):
+            decode_record(damaged)
+
+
+def test_the_image_is_what_the_records_say(tmp_path: Path) -> None:
+    folder = metadata_log(
+        tmp_path,
+        TopicRecord(name="a", topic_id=A),
+        partition(A, 0),
+        partition(A, 1),
+        ConfigRecord(resource_type=2, resource_name="a", name="retention.ms", value="5"),
+        ConfigRecord(resource_type=2, resource_name="a", name="flush.ms", value="5"),
+        ConfigRecord(resource_type=2, resource_name="a", name="flush.ms", value=None),
+        PartitionChangeRecord(partition_id=1, topic_id=A, leader=-1),
+        PartitionChangeRecord(partition_id=1, topic_id=A, leader=1, isr=[1]),
+        PartitionChangeRecord(partition_id=0, topic_id=A, isr=[1]),
+        BeginTransactionRecord(),
+        TopicRecord(name="never", topic_id=B),
+        AbortTransactionRecord(),
+        BeginTransactionRecord(name="b"),
+        TopicRecord(name="b", topic_id=B),
+        EndTransactionRecord(),
+        RemoveTopicRecord(topic_id=B),
+        ProducerIdsRecord(broker_id=1, next_producer_id=3000),
+    )
+    found = kafka_metadata.read(OsDisk(), str(folder))
+    assert list(found.topics) == [A]
+    assert [info.leader_epoch for info in found.topics[A].partitions] == [4, 6]
+    assert found.configs == {(2, "a"): {"retention.ms": "5"}}
+    assert (found.next_producer_id, found.end_offset) == (3000, 17)
+
+
+def test_a_kafkas_topics_are_taken_over(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    metadata_log(
+        data,
+        TopicRecord(name="a", topic_id=A),
+        partition(A, 0),
+        partition(A, 1),
+        ConfigRecord(resource_type=2, resource_name="a", name="retention.ms", value="5"),
+        ProducerIdsRecord(broker_id=1, next_producer_id=3000),
+    )
+    tree = new_tree()
+
+    async def life(broker: Broker) -> None:
+        topic = broker.metadata.topic("a")
+        assert topic is not None
+        assert (topic.topic_id, topic.partition_count, topic.configs) == (A, 2, {"retention.ms": "5"})
+        assert broker.partitions.find("a", 1).leader_epoch == 5
+        assert broker.cluster_id == "kafka=s"
+        assert broker.features.level("transaction.version") == 0, "it had none"
+        while not broker.transactions.producer_ids.remaining:
+            await asyncio.sleep(0.005)
+        assert broker.transactions.producer_ids.take() == 3000
+
+    live(data, tree, life)
+    live(data, tree)  # a second time there is nothing to take over
+
+
+def test_what_cannot_be_taken_over_is_refused(tmp_path: Path) -> None:
+    metadata_log(tmp_path / "several", TopicRecord(name="a", topic_id=A), partition(A, 0, (1, 2)))
+    with pytest.raises(ProtocolError, match=r"a-0 has the replicas \(1, 2\)"):
+        live(tmp_path / "several", new_tree())
+    metadata_log(tmp_path / "other", TopicRecord(name="a", topic_id=A), partition(A, 0), node_id=7)
+    tree = new_tree()
+    with pytest.raises(ProtocolError, match=r"set node\.id to 7"):
+        live(tmp_path / "other", tree)
+    assert tree.children("/brokers/topics") == [], "nothing was taken over before that was found"
+    folder = metadata_log(tmp_path / "torn", TopicRecord(name="a", topic_id=A))
+    file = folder / f"{0:020d}.log"
+    file.write_bytes(file.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(ProtocolError) as caught:
+        live(tmp_path / "torn", new_tree())
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_lost_metadata_is_made_again_from_the_folders(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    ids: list[UUID] = []
+
+    async def first(broker: Broker) -> None:
+        ids.append((await broker.create_topic("t", partitions=3)).topic_id)
+        for index in range(3):
+            batch = build_batch([Record(0, NOW, b"k", b"v")], producer_id=1700, producer_epoch=0, base_sequence=0)
+            broker.partitions.find("t", index).append(memoryview(batch), now_ms=NOW)
+        await broker.ensure_internal_topic("__consumer_offsets")
+        broker.partitions.find("__consumer_offsets", 7).append(
+            memoryview(build_batch([Record(0, NOW, b"\x00\x01", None)])), now_ms=NOW
+        )
+
+    async def second(broker: Broker) -> None:
+        topic, offsets = broker.metadata.topic("t"), broker.metadata.topic("__consumer_offsets")
+        assert topic is not None
+        assert offsets is not None
+        assert (topic.topic_id, topic.partition_count, offsets.partition_count) == (ids[0], 3, 50)
+        assert broker.partitions.find("t", 2).log.log_end_offset == 1
+        assert broker.partitions.find("t", 2).leader_epoch == 1
+        while not broker.transactions.producer_ids.remaining:
+            await asyncio.sleep(0.005)
+        assert broker.transactions.producer_ids.take() >= 1700 + LEAP // 2
+
+    live(data, new_tree(), first)
+    live(data, new_tree(), second)
+
+
+def test_what_is_exported_is_what_is_read(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    tree = new_tree()
+    ids: list[UUID] = []
+
+    async def life(broker: Broker) -> None:
+        configs = {"retention.ms": "77"}
+        ids.append((await broker.create_topic("t", partitions=3, configs=configs)).topic_id)
+        while not broker.transactions.producer_ids.remaining:
+            await asyncio.sleep(0.005)
+
+    live(data, tree, life)
+    directory = DataDirectory(OsDisk(), str(data), 1, logging.getLogger(), lambda _directory, _error: None)
+    (data / FOLDER).mkdir()  # left by a Kafka of former times
+    done = export(tree, [directory], NOW)
+    assert (done.path, done.topics) == (str(data / BOOTSTRAP), 1)
+    assert done.set_aside is not None
+    assert not (data / FOLDER).exists()
+    shutil.rmtree(done.set_aside)
+    folder = tmp_path / "read"
+    folder.mkdir()
+    shutil.copy(done.path, folder / f"{0:020d}.log")
+    found = kafka_metadata.read(OsDisk(), str(folder))
+    assert list(found.topics.values()) == [
+        TopicInfo("t", ids[0], tuple(PartitionInfo(1, 1, (1,), (1,)) for _ in range(3)))
+    ]
+    assert found.configs == {(2, "t"): {"retention.ms": "77"}}
+    assert found.next_producer_id == 1000
+    assert found.features["metadata.version"] == kafka_metadata.METADATA_VERSION
+    assert found.features["transaction.version"] == 2
+    foreign = DataDirectory(OsDisk(), str(data), 9, logging.getLogger(), lambda _directory, _error: None)
+    with pytest.raises(ProtocolError, match=r"node\.id"):
+        export(tree, [foreign], NOW)
+
+
+def test_a_kafka_that_has_run_since_is_noticed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    tree = new_tree()
+    live(data, tree)
+    text = (data / "meta.properties").read_text()
+    metadata_log(data, TopicRecord(name="a", topic_id=A), partition(A, 0))
+    (data / "meta.properties").write_text(text)
+    with pytest.raises(ProtocolError, match="Apache Kafka has run on"):
+        live(data, tree)
+
+    async def life(broker: Broker) -> None:
+        assert broker.metadata.topic("a") is not None
+
+    live(data, new_tree(), life)
