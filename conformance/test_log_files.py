@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.log.cleaning.clean import Cleaning
+from oncelog.log.cleaning.plan import make_plan
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import OsDisk
 from oncelog.log.log import Log
 from oncelog.log.segment import Segment
-from oncelog.protocol.records import decode_records, iter_batches
+from oncelog.protocol.records import Record, build_batch, decode_records, iter_batches
 from support.apache_kafka import SHORT_LIVED, ApacheKafka, java, run_tool
 from support.clients.base import Outgoing
 from support.clients.confluent import ConfluentClient
@@ -24,14 +26,16 @@ DUMP = "org.apache.kafka.tools.DumpLogSegments"
 INDEXES = (".index", ".timeindex", ".txnindex")
 
 
-def dump(files: list[Path], *options: str) -> str:
-    """What Kafka's tool says of the files, after checking that it finds nothing wrong."""
+def dump(files: list[Path], *options: str, gaps: bool = False) -> str:
+    """What Kafka's tool says of the files, after checking that it finds nothing wrong; with `gaps` offsets may lack."""
     command = java(DUMP, "--files", ",".join(map(str, files)), *options, options=SHORT_LIVED)
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     wrong = [line for line in done.stderr.splitlines() if not line.startswith("SLF4J:")]
     # The tool expects offset 0 at the start of every segment.
     starts = [f"  -1 is followed by {int(path.stem)}" for path in files]
     wrong = [line for line in wrong if line not in starts and not line.startswith("Non-consecutive offsets in ")]
+    if gaps:
+        wrong = [line for line in wrong if not re.fullmatch(r"  -?\d+ is followed by \d+", line)]
     assert (done.returncode, wrong) == (0, [])
     return done.stdout
 
@@ -64,6 +68,49 @@ def test_kafka_reads_what_the_log_writes(tmp_path: Path) -> None:
     entries = re.findall(r"producerId: (\d+) firstOffset: (\d+)", dump(every[".txnindex"]))
     assert [(int(pid), int(first)) for pid, first in entries] == aborted
     assert "producerId: 1 producerEpoch: 0 coordinatorEpoch: 0" in dump(every[".snapshot"])
+
+
+def test_kafka_reads_what_compaction_leaves(tmp_path: Path) -> None:
+    """Batches in part and empty, tombstones with a horizon, gaps of offsets; indexes that fit to them."""
+    folder = tmp_path / "t-0"
+    config = LogConfig(segment_bytes=3000, index_interval_bytes=200, compact=True, delete=False)
+    log = Log.open(OsDisk(), str(folder), "t", 0, config, NOW)
+    for turn in range(60):
+        keys = [(turn + each) % 7 for each in range(3)]
+        rows = [Record(0, NOW + turn, b"k%d" % key, None if key == 2 and turn > 50 else bytes(50)) for key in keys]
+        producer = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 3 * turn}
+        append(log, build_batch(rows, codec=turn % 5, transactional=True, **producer))
+        if turn % 4 == 3:
+            end_txn(log, 1, commit=turn % 8 == 3, now_ms=NOW + turn)
+    log.roll(NOW)
+    before = log.size_bytes
+    for step in Cleaning(make_plan(log, None, NOW), OsDisk(), NOW, max_keys=100).run():
+        step.run()
+    aborted = log.aborted_transactions(0, log.log_end_offset)
+    left = [offset for offset, key in keyed(log)]
+    assert log.size_bytes < before / 3
+    log.close()
+    every = {suffix: sorted(folder.glob(f"*{suffix}")) for suffix in (".log", ".snapshot", *INDEXES)}
+    text = dump(every[".log"], "--deep-iteration", "--print-data-log", gaps=True)
+    assert [int(found) for found in re.findall(r"^\| offset: (\d+) .*keySize: 2 ", text, re.MULTILINE)] == left
+    assert "deleteHorizonMs: OptionalLong[" in text
+    assert "count: 0 " in text
+    sane = dump(every[".index"] + every[".timeindex"], "--index-sanity-check")
+    assert sane.count("passed sanity check") >= 2 * (len(log.segments) - 1)  # the last one has no entry yet
+    dump(every[".index"] + every[".timeindex"])
+    entries = re.findall(r"producerId: (\d+) firstOffset: (\d+)", dump(every[".txnindex"]))
+    assert [(int(pid), int(first)) for pid, first in entries] == aborted
+
+
+def keyed(log: Log) -> list[tuple[int, bytes | None]]:
+    """(offset, key) of every data record."""
+    found: list[tuple[int, bytes | None]] = []
+    offset = 0
+    while offset < log.log_end_offset:
+        for header, view in iter_batches(log.read(offset, 1 << 20, upto=log.log_end_offset, at_least_one=True)):
+            found += [] if header.is_control else [(record.offset, record.key) for record in decode_records(view)]
+            offset = header.next_offset
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -61,8 +61,9 @@ class Written:
 
 
 class CompactionMachine(RuleBasedStateMachine):
-    @initialize()
-    def start(self) -> None:
+    @initialize(start_moves=st.sampled_from([False, False, True]))
+    def start(self, start_moves: bool) -> None:
+        self.start_moves = start_moves
         self.disk = CrashDisk()
         self.now = NOW
         self.log: Log = open_log(self.disk, CONFIG)
@@ -168,12 +169,12 @@ class CompactionMachine(RuleBasedStateMachine):
         max_keys=st.integers(1, 6),
         meanwhile=st.integers(-1, 30),
         wait_ms=st.sampled_from([0, 1, RETENTION_MS]),
-        more=st.booleans(),
+        more=st.lists(KEYS, max_size=5, unique=True),
     )
-    def compact(self, max_keys: int, meanwhile: int, wait_ms: int, more: bool) -> None:
+    def compact(self, max_keys: int, meanwhile: int, wait_ms: int, more: list[bytes]) -> None:
         self.now += wait_ms
         if more:
-            self.write([(b"c", False)], Codec.NONE)
+            self.write([(key, False) for key in more], Codec.NONE)
             self.log.roll(self.now)
         self.clean(max_keys, meanwhile)
 
@@ -215,17 +216,13 @@ class CompactionMachine(RuleBasedStateMachine):
 
     # --- the rest of a log's life ---
 
-    @rule()
-    def kill_and_start(self) -> None:
+    @rule(lost=st.sampled_from([".snapshot", ".snapshot", ".txnindex", ".index", ".timeindex", "epoch-checkpoint"]))
+    def kill_and_start(self, lost: str = "") -> None:
         self.disk.kill()
+        for path in [path for path in self.disk.files if lost and path.endswith(lost)]:
+            del self.disk.files[path]
         self.log = open_log(self.disk, CONFIG, self.now, log_start_offset=self.log.log_start_offset)
         self.log.advance_high_watermark(self.log.log_end_offset)
-
-    @rule(suffix=st.sampled_from([".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint"]))
-    def lose_files(self, suffix: str) -> None:
-        for path in [path for path in self.disk.files if path.endswith(suffix)]:
-            del self.disk.files[path]
-        self.kill_and_start()
 
     @rule()
     def stop_and_start(self) -> None:
@@ -234,7 +231,7 @@ class CompactionMachine(RuleBasedStateMachine):
         self.log = open_log(self.disk, CONFIG, self.now, clean=True, log_start_offset=start)
         self.log.advance_high_watermark(self.log.log_end_offset)
 
-    @precondition(lambda self: self.written)
+    @precondition(lambda self: self.written and self.start_moves)
     @rule(part=st.floats(0, 1))
     def delete_records(self, part: float) -> None:
         self.log.advance_log_start(int(self.end * part * part))
@@ -355,6 +352,6 @@ class CompactionMachine(RuleBasedStateMachine):
 
 
 CompactionMachine.TestCase.settings = settings(
-    max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestCompaction = CompactionMachine.TestCase

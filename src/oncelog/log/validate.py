@@ -65,7 +65,9 @@ def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int
             records = memoryview(_recompress(records, headers[0], config))
             headers = [parse_header(records)]
     if config.timestamp_type == LOG_APPEND_TIME:
-        headers = _stamp(records, headers, now_ms)
+        headers = _stamp(records, headers, LOG_APPEND_TIME, now_ms)
+    elif headers[0].timestamp_type:
+        headers = _stamp(records, headers, CREATE_TIME, headers[0].max_timestamp)
     return ValidBatches(headers, records)
 
 
@@ -78,15 +80,11 @@ def _check_client_batch(header: BatchHeader, view: memoryview, config: LogConfig
             ErrorCode.INVALID_RECORD, f"base offset of a produced batch must be 0, it is {header.base_offset}"
         )
     if config.timestamp_type == CREATE_TIME:
-        _check_timestamp(header, config, now_ms)
+        _check_time(header.max_timestamp, config, now_ms)
+    elif header.timestamp_type == LOG_APPEND_TIME:
+        raise ProtocolError(ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime")
     if config.compact or config.full_record_validation:
         _check_records(header, view, config, now_ms)
-
-
-def _check_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
-    if header.timestamp_type == LOG_APPEND_TIME:
-        raise ProtocolError(ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime")
-    _check_time(header.max_timestamp, config, now_ms)
 
 
 def _check_time(timestamp: int, config: LogConfig, now_ms: int) -> None:
@@ -129,11 +127,11 @@ def _recompress(view: memoryview, header: BatchHeader, config: LogConfig) -> byt
     )
 
 
-def _stamp(view: memoryview, headers: list[BatchHeader], now_ms: int) -> list[BatchHeader]:
+def _stamp(view: memoryview, headers: list[BatchHeader], timestamp_type: int, timestamp: int) -> list[BatchHeader]:
     position = 0
     stamped = []
     for header in headers:
-        set_max_timestamp(view, position, LOG_APPEND_TIME, now_ms)
+        set_max_timestamp(view, position, timestamp_type, timestamp)
         stamped.append(parse_header(view, position))
         position += header.size
     return stamped

@@ -144,11 +144,10 @@ MARKER = build_control_batch(True, producer_id=1, producer_epoch=0, coordinator_
         (patched(batch(), ">h", 21, 0x10), ErrorCode.INVALID_RECORD),
         (patched(batch(), ">h", 21, 6), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (batch(timestamp=NOW + 3_600_001), ErrorCode.INVALID_TIMESTAMP),
-        (batch(timestamp_type=LOG_APPEND_TIME), ErrorCode.INVALID_TIMESTAMP),
     ],
     ids=[
         "nothing", "two batches", "cut", "crc", "control", "base offset", "size", "count", "txn without pid", "codec",
-        "future", "append time",
+        "future",
     ],
 )  # fmt: skip
 def test_what_a_client_may_not_send(records: bytearray, code: ErrorCode) -> None:
@@ -156,6 +155,16 @@ def test_what_a_client_may_not_send(records: bytearray, code: ErrorCode) -> None
     assert code_of(lambda: append(log, records)) == code
     assert log.log_end_offset == 0
     assert disk.files == {}
+
+
+def test_a_client_that_claims_the_brokers_time() -> None:
+    """Kafka takes it for the producer's; where the broker's is wanted, the claim is refused."""
+    _, log = new_log()
+    append(log, batch(timestamp_type=LOG_APPEND_TIME))
+    header = parse_header(log.read(0, 1000, upto=1, at_least_one=True))
+    assert (header.timestamp_type, header.max_timestamp) == (0, NOW)
+    _, log = new_log(LogConfig(timestamp_type=LOG_APPEND_TIME))
+    assert code_of(lambda: append(log, batch(timestamp_type=LOG_APPEND_TIME))) == ErrorCode.INVALID_TIMESTAMP
 
 
 def test_a_batch_larger_than_a_segment() -> None:

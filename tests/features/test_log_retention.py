@@ -1,0 +1,156 @@
+"""Retention by time and by size, and the times that records carry."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from oncelog.protocol.records import decode_records, iter_batches
+from support.servers import Server
+from support.wire import Wire, batch, code, settled, until, visible
+
+SETTINGS = {
+    "log.retention.check.interval.ms": "50",
+    "log.initial.task.delay.ms": "50",
+    "log.segment.delete.delay.ms": "0",
+}
+HOUR = 3600_000
+SMALL = {"internal_segment_bytes": "300"}
+
+
+@pytest.fixture
+def wire(module_server: Server) -> Iterator[Wire]:
+    """A connection to a server that looks for old segments all the time."""
+    with Wire(module_server.bootstrap) as connection:
+        yield connection
+
+
+def now() -> int:
+    return int(time.time() * 1000)
+
+
+def write(wire: Wire, topic: str, value: bytes, *, age_ms: int = 0) -> int:
+    """A segment of its own for each record."""
+    records = batch([value + bytes(200)], timestamp=now() - age_ms)
+    answer = settled(lambda: wire.produce(topic, records))
+    assert not answer.error_code, answer
+    offset: int = answer.base_offset
+    return offset
+
+
+def start_is(wire: Wire, topic: str, offset: int) -> None:
+    until(lambda: wire.offset(topic, -2), lambda start: start >= offset, f"{topic} begins at {offset}")
+    assert wire.offset(topic, -2) == offset
+
+
+def test_by_time(wire: Wire, name: str) -> None:
+    """Oldest first, up to the first segment that is young enough; the young one keeps an old one behind it."""
+    topic_id = wire.create_topic(name, **SMALL, retention_ms=str(HOUR))
+    for age in (3 * HOUR, 2 * HOUR, 0, 2 * HOUR, 0):
+        write(wire, name, b"r", age_ms=age)
+    start_is(wire, name, 2)
+    assert wire.fetch(topic_id, offset=1).error_code == code("OFFSET_OUT_OF_RANGE")
+    assert wire.offset(name) == 5
+
+
+def test_by_time_up_to_the_last_record(wire: Wire, name: str) -> None:
+    """The active segment is rolled when it is old as well; the log is empty then, its end where it was."""
+    topic_id = wire.create_topic(name, retention_ms=str(HOUR))
+    for _ in range(3):
+        write(wire, name, b"r", age_ms=2 * HOUR)
+    start_is(wire, name, 3)
+    assert wire.offset(name) == 3
+    assert write(wire, name, b"new") == 3
+    assert visible(wire.fetch(topic_id, offset=3), 3) == [b"new" + bytes(200)]
+
+
+def test_by_size(wire: Wire, name: str) -> None:
+    """As many segments as fit: the one that crosses the limit stays."""
+    later = f"{name}-later"
+    wire.create_topic(name, **SMALL, retention_bytes="1000")
+    wire.create_topic(later, **SMALL, retention_bytes="0")
+    for turn in range(10):
+        write(wire, name, b"%d" % turn)
+    # Each segment has 61 bytes of header and some 210 of record: three of them are less than 1000, four are not.
+    start_is(wire, name, 6)
+    write(wire, later, b"0")
+    write(wire, later, b"1")
+    start_is(wire, later, 2)
+
+
+def test_both_limits_and_none(wire: Wire, name: str) -> None:
+    wire.create_topic(name, **SMALL, retention_bytes="1000000", retention_ms=str(HOUR))
+    wire.create_topic(f"{name}-size", **SMALL, retention_bytes="1000", retention_ms=str(9 * HOUR))
+    wire.create_topic(f"{name}-none", **SMALL, retention_ms="-1")
+    for topic in (f"{name}-none", name, f"{name}-size"):
+        for age in (2 * HOUR, 2 * HOUR, 2 * HOUR, 0, 0, 0):
+            write(wire, topic, b"r", age_ms=age)
+    start_is(wire, name, 3)
+    start_is(wire, f"{name}-size", 2)
+    assert wire.offset(f"{name}-none", -2) == 0
+
+
+def test_a_segment_with_an_open_transaction_is_deleted_like_any_other(wire: Wire, name: str) -> None:
+    """Its beginning is gone; readers of committed data wait at the log's start, and the marker lets them go on."""
+    wire.create_topic(name, **SMALL, retention_ms=str(HOUR))
+    who = wire.session(name)
+    assert wire.add_partitions(name, who, name) == [0]
+    for sequence, age in enumerate((2 * HOUR, 2 * HOUR, 0)):
+        one = batch([bytes(200)], who, sequence, transactional=True, timestamp=now() - age)
+        assert not settled(lambda one=one: wire.produce(name, one, transactional_id=name)).error_code
+    start_is(wire, name, 2)
+    assert wire.offset(name, committed=True) == 2
+    assert not wire.end(name, who).error_code
+    until(lambda: wire.offset(name, committed=True), lambda end: end == 4, "the marker is there")
+
+
+def test_times_of_the_future_keep_a_segment(wire: Wire, name: str) -> None:
+    """KAFKA-13230: a record with a time to come is not old; one behind it has to wait for it."""
+    wire.create_topic(name, **SMALL, retention_ms="1000", message_timestamp_after_max_ms=str(9 * HOUR))
+    write(wire, name, b"old", age_ms=HOUR)
+    write(wire, name, b"future", age_ms=-2 * HOUR)
+    write(wire, name, b"old", age_ms=HOUR)
+    start_is(wire, name, 1)
+
+
+# --- whose time ---
+
+
+def test_the_broker_s_time(wire: Wire, name: str) -> None:
+    topic_id = wire.create_topic(name, message_timestamp_type="LogAppendTime")
+    before = now()
+    records = batch([b"a", b"b"], timestamp=before - 9 * HOUR)
+    answer = settled(lambda: wire.produce(name, records))
+    assert before <= answer.log_append_time_ms <= now()
+    ((header, view),) = iter_batches(wire.fetch(topic_id).records)
+    assert (header.timestamp_type, header.max_timestamp) == (1, answer.log_append_time_ms)
+    assert {record.timestamp for record in decode_records(view)} == {answer.log_append_time_ms}
+
+
+def test_the_producer_s_time_within_its_limits(wire: Wire, name: str) -> None:
+    limits = {"message_timestamp_before_max_ms": str(HOUR), "message_timestamp_after_max_ms": str(HOUR)}
+    topic_id = wire.create_topic(name, **limits)
+    for age in (0, HOUR // 2, -HOUR // 2):
+        records = batch([b"r"], timestamp=now() - age)
+        answer = settled(lambda records=records: wire.produce(name, records))
+        assert (answer.error_code, answer.log_append_time_ms) == (0, -1)
+    for age in (2 * HOUR, -2 * HOUR):
+        answer = wire.produce(name, batch([b"r"], timestamp=now() - age))
+        assert answer.error_code == code("INVALID_TIMESTAMP")
+    assert len(wire.values(topic_id)) == 3
+
+
+def test_a_producer_that_claims_the_broker_s_time(wire: Wire, name: str) -> None:
+    """Its batch is refused where that is the broker's to say, and has the producer's time elsewhere."""
+    topic_id = wire.create_topic(name)
+    wire.create_topic(f"{name}-broker", message_timestamp_type="LogAppendTime")
+    time_ms = now() - HOUR
+    answer = settled(lambda: wire.produce(name, batch([b"a", b"b"], timestamp=time_ms, timestamp_type=1)))
+    assert (answer.error_code, answer.log_append_time_ms) == (0, -1)
+    ((header, view),) = iter_batches(wire.fetch(topic_id).records)
+    assert (header.timestamp_type, header.max_timestamp) == (0, time_ms)
+    assert [record.timestamp for record in decode_records(view)] == [time_ms, time_ms]
+    answer = settled(lambda: wire.produce(f"{name}-broker", batch([b"a"], timestamp_type=1)))
+    assert answer.error_code == code("INVALID_TIMESTAMP")
