@@ -3,13 +3,16 @@
     scripts/bench [--quick] [--rounds N] [--json FILE]
 
 Each round starts one server with an empty folder, runs every workload, and stops it; rounds alternate between
-the two, so that what else the machine does falls on both. Shown is the median of the rounds and our ratio.
+the two, so that what else the machine does falls on both. Shown is the median of the rounds and our ratio. Beside the
+speed, which the tools' own JVM and whatever else runs have their share in, stands the CPU time that the broker took for
+the work. See growth.py for what a request costs where much is held.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import re
 import socket
@@ -36,27 +39,56 @@ MB = 1 << 20
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: `target` is the least ratio to Kafka, or the most that ours may need."""
+    """One line of the table: `target` is the least ratio to Kafka, where `less` the largest, where `absolute` the most
+    that ours may need; None: only shown."""
 
     name: str
     unit: str
-    target: float
+    target: float | None = None
     absolute: bool = False
+    less: bool = False
 
-    def met(self, ours: float, kafka: float) -> bool:
+    def aim(self) -> str:
+        """The target in words."""
+        if self.target is None:
+            return ""
+        if self.absolute:
+            return f"<= {self.target:g} {self.unit}"
+        return f"{'<=' if self.less else '>='} {self.target:.1f} x"
+
+    def verdict(self, ours: float, kafka: float) -> str:
         """Whether ours is where it must be."""
-        return ours <= self.target if self.absolute else ours / kafka >= self.target
+        if self.target is None:
+            return ""
+        if self.absolute:
+            met = ours <= self.target
+        else:
+            met = ours <= self.target * kafka if self.less else ours >= self.target * kafka
+        return "[green]met[/]" if met else "[red]missed[/]"
 
+
+DEFAULT = "produce 100 B, default batches"
+BATCHES = "produce 100 B, 64 KiB batches, linger 5"
+LARGE = "produce 1 KiB, 128 KiB batches"
+TRANSACTIONS = "transactions of 100 ms, 100 B"
+CONSUME = "consume 1 KiB"
 
 ROWS = (
-    Row("produce 100 B, default batches", "rec/s", 2.0),
-    Row("produce 100 B, 64 KiB batches, linger 5", "rec/s", 2.0),
-    Row("produce 1 KiB, 128 KiB batches", "MB/s", 1.2),
-    Row("transactions of 100 ms, 100 B", "rec/s", 2.0),
-    Row("consume 1 KiB", "MB/s", 1.2),
+    Row(DEFAULT, "rec/s", 2.0),
+    Row(BATCHES, "rec/s", 2.0),
+    Row(LARGE, "MB/s", 1.2),
+    Row(TRANSACTIONS, "rec/s", 2.0),
+    Row(CONSUME, "MB/s", 1.2),
+    Row("end-to-end latency, mean", "ms", 1.0, less=True),
+    Row("end-to-end latency, 99th percentile", "ms", 1.0, less=True),
     Row("ready after start", "s", 0.5, absolute=True),
     Row("resident memory when ready", "MB", 80, absolute=True),
     Row("resident memory after the load", "MB", 80, absolute=True),
+    Row(f"CPU: {DEFAULT}", "s/M rec"),
+    Row(f"CPU: {BATCHES}", "s/M rec"),
+    Row(f"CPU: {LARGE}", "s/GB"),
+    Row(f"CPU: {TRANSACTIONS}", "s/M rec"),
+    Row(f"CPU: {CONSUME}", "s/GB"),
 )
 
 
@@ -118,6 +150,17 @@ def answers(bootstrap: str) -> bool:
         return False
 
 
+def latency(server: Server, folder: Path, records: int) -> tuple[float, float]:
+    """(mean, 99th percentile) in ms of Kafka's EndToEndLatency: one record of 100 B at a time, there and back."""
+    shown = run_tool(
+        folder, "EndToEndLatency", "--bootstrap-server", server.bootstrap, "--topic", "latency",
+        "--num-records", str(records), "--producer-acks", "all", "--record-size", "100",
+    )  # fmt: skip
+    found = re.search(r"Avg latency: ([\d.]+) ms.*99th = (\d+)", shown, re.DOTALL)
+    assert found, shown
+    return float(found[1]), float(found[2])
+
+
 def resident(pid: int) -> float:
     """Resident memory of a process in MB."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
@@ -125,18 +168,35 @@ def resident(pid: int) -> float:
     return int(found[1]) / 1024
 
 
-def workloads(server: Server, folder: Path, scale: float) -> Iterator[tuple[str, float]]:
-    """Run them all; (row, value) as they end."""
+def cpu_seconds(pid: int) -> float:
+    """User and system time that a process has taken so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def workloads(server: Server, pid: int, folder: Path, scale: float) -> Iterator[tuple[str, float]]:
+    """Run them all; (row, value) as they end, and (row, CPU seconds for a million records or a GB)."""
     small, large = int(2_000_000 * scale), int(600_000 * scale)
-    rows = iter(ROWS)
-    yield next(rows).name, produce(server, folder, "default", small, 100, *properties())[0]
     batches = properties(batch_size=65536, linger_ms=5)
-    yield next(rows).name, produce(server, folder, "batches", 2 * small, 100, *batches)[0]
     big = properties(batch_size=131072, linger_ms=5)
-    yield next(rows).name, produce(server, folder, "large", large, 1024, *big)[1]
     transactions = ("--transactional-id", "bench", "--transaction-duration-ms", "100")
-    yield next(rows).name, produce(server, folder, "transactions", small, 100, *properties(), *transactions)[0]
-    yield next(rows).name, consume(server, folder, "large", large)
+    works: dict[str, tuple[float, Callable[[], float]]] = {
+        DEFAULT: (small / 1e6, lambda: produce(server, folder, "default", small, 100, *properties())[0]),
+        BATCHES: (2 * small / 1e6, lambda: produce(server, folder, "batches", 2 * small, 100, *batches)[0]),
+        LARGE: (large * 1024 / 1e9, lambda: produce(server, folder, "large", large, 1024, *big)[1]),
+        TRANSACTIONS: (
+            small / 1e6,
+            lambda: produce(server, folder, "transactions", small, 100, *properties(), *transactions)[0],
+        ),
+        CONSUME: (large * 1024 / 1e9, lambda: consume(server, folder, "large", large)),
+    }
+    for name, (amount, work) in works.items():
+        before = cpu_seconds(pid)
+        yield name, work()
+        yield f"CPU: {name}", (cpu_seconds(pid) - before) / amount
+    mean, highest = latency(server, folder, int(10_000 * scale))
+    yield "end-to-end latency, mean", mean
+    yield "end-to-end latency, 99th percentile", highest
 
 
 def oncelog_round(folder: Path, scale: float) -> Iterator[tuple[str, float]]:
@@ -164,7 +224,7 @@ def measured(
             time.sleep(0.005)
         yield "ready after start", time.perf_counter() - started
         yield "resident memory when ready", resident(pid())
-        yield from workloads(server, folder / "tools", scale)
+        yield from workloads(server, pid(), folder / "tools", scale)
         yield "resident memory after the load", resident(pid())
     finally:
         server.stop()
@@ -178,11 +238,10 @@ def show(console: Console, medians: dict[str, dict[str, float]]) -> None:
     table = Table("work", "", "Apache Kafka 4.3.1", "oncelog", "ratio", "target", "")
     for row in ROWS:
         kafka, ours = medians["Apache Kafka"][row.name], medians["oncelog"][row.name]
-        digits = 2 if row.unit == "s" else 0
-        target = f"<= {row.target:g} {row.unit}" if row.absolute else f">= {row.target:.1f} x"
-        verdict = "[green]met[/]" if row.met(ours, kafka) else "[red]missed[/]"
-        numbers = (f"{kafka:,.{digits}f}", f"{ours:,.{digits}f}", f"{ours / kafka:.2f} x")
-        table.add_row(row.name, row.unit, *numbers, target, verdict)
+        digits = 2 if row.unit in ("s", "ms", "s/M rec", "s/GB") else 0
+        ratio = f"{ours / kafka:.2f} x" if kafka else ""
+        numbers = (f"{kafka:,.{digits}f}", f"{ours:,.{digits}f}", ratio)
+        table.add_row(row.name, row.unit, *numbers, row.aim(), row.verdict(ours, kafka))
     console.print(table)
 
 
