@@ -1,7 +1,7 @@
 """Groups and offsets as records of `__consumer_offsets`, in the versions that Kafka 4.3 writes.
 
 After Kafka's `GroupCoordinatorRecordHelpers`: OffsetCommitValue is v4, or v1 when the client named a retention time;
-GroupMetadataValue is v4 as well.
+GroupMetadataValue is v3, although v4 exists and is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from oncelog.protocol.schema import NO_UUID, Message, read_version
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
-GROUP_VALUE_VERSION = 4
+GROUP_VALUE_VERSION = 3
 OFFSET_VALUE_VERSION = 4
 OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 
