@@ -76,6 +76,11 @@ def test_aborted_records_are_skipped() -> None:
         (Source(APP, "a", 4), Source(APP, "a", 9), Permission(), False),
         (Source(APP, "a", 4), Source(APP, "b", 9), Permission(), "takeOver"),
         (Source(WRITE, "u", 0), Source(WRITE, "v", 0), Permission(), False),
+        (Source(WRITE, "u", 0), Source(STREAM, "q", 0), Permission(), "takeOver"),
+        (Source(WRITE, "u", 0), Source(STREAM, "q", 0), Permission(take_over=True), False),
+        (Source(WRITE, "u", 0), Source(APP, "a", 9), Permission(), "takeOver"),
+        (Source(WRITE, "", -1), Source(APP, "a", 9), Permission(), False),
+        (Source(WRITE, "", -1), Source(WRITE, "u", 0), Permission(), False),
     ],
 )
 def test_what_k1_says(last: Source, source: Source, permission: Permission, expected: bool | str) -> None:

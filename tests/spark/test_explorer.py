@@ -13,7 +13,7 @@ import pytest
 from oncelog.spark.commit.steps import Sink
 from spark.explorer.explorer import Explorer
 from spark.explorer.kafka import Cluster
-from spark.explorer.mutants import MUTANTS, Mutant
+from spark.explorer.mutants import MUTANTS, NEEDLESS, Mutant
 from spark.explorer.walks import walk
 from spark.explorer.worlds import KINDS, SINK, Bounds, Rules
 
@@ -79,6 +79,16 @@ def test_each_rule_is_missed_when_it_is_taken_out(name: str) -> None:
         report = _explore(mutant, mutant.rules, new)
         print(f"{name}, {'new' if new else 'old'} protocol: {report}")
         assert report.violation
+
+
+@pytest.mark.parametrize("name", NEEDLESS)
+def test_some_rules_are_defence_only(name: str) -> None:
+    mutant = NEEDLESS[name]
+    for new in mutant.generations:
+        report = _explore(mutant, mutant.rules, new)
+        print(f"{name}, {'new' if new else 'old'} protocol: {report}")
+        assert report.complete
+        assert not report.violation, "\n".join((report.violation, *report.trace))
 
 
 @GENERATIONS

@@ -76,6 +76,19 @@ def older_goes_on(state: Any) -> Any:
     return (yield from task.k1_compare(state))
 
 
+def not_compared(state: Any) -> Any:
+    """K1 without the comparison: the record as it is now decides, whoever wrote it."""
+    window = yield op.ReadDecisions(state.sink.decision)
+    now = yield from plan.read_record(state.sink, window)
+    return replace(state, skip=task.already_committed(now, state.source, state.permission))
+
+
+def not_read_again(state: Any) -> Any:
+    """K1 without the second look: the record that the plan wrote decides."""
+    yield from ()
+    return replace(state, skip=task.already_committed(state.carried.record, state.source, state.permission))
+
+
 def never_skip(state: Any) -> Any:
     """K1 without "committed already"."""
     if state.carried.record.source.batch == state.source.batch:
@@ -159,6 +172,7 @@ MUTANTS: dict[str, Mutant] = {
     "P4 nothing cleared": Mutant(Rules(plan=_plan(p4_clear=None)), {"driver": 1}),
     "P4 no second look": Mutant(Rules(plan=_plan(p4_clear=clear_open)), {"driver": 1, "lose": 1}),
     "K1 later than b": Mutant(Rules(task=_task(k1_compare=older_goes_on)), {"rewind": 1}, 2),
+    "K1 not compared": Mutant(Rules(task=_task(k1_compare=not_compared)), {"driver": 1}, begin="stage", recover=False),
     "K1 never skips": Mutant(Rules(task=_task(k1_compare=never_skip)), {"driver": 1}),
     "attempt not in the id": Mutant(Rules(name=without_attempt), {"twin": 1}),
     "task attempt not in the id": Mutant(Rules(name=without_task_attempt), {"twin": 1}),
@@ -183,3 +197,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "abort although decided": Mutant(Rules(abort=abort_always), {"slow": 1}),
 }
+NEEDLESS: dict[str, Mutant] = {
+    "K1 not read again": Mutant(Rules(task=_task(k1_compare=not_read_again)), {"driver": 1}, begin="stage"),
+}
+"""What may be taken out: the protocol keeps it all the same (ARCHITECTURE, The Spark sink, says why)."""

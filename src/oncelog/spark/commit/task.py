@@ -10,7 +10,7 @@ from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import AnotherDriverError, MisuseError
 from oncelog.spark.commit.names import Attempt, task_id
 from oncelog.spark.commit.plan import Carried, read_record
-from oncelog.spark.commit.record import APP, WRITE, Owner, Record, Source, Transaction
+from oncelog.spark.commit.record import APP, NOBODY, WRITE, Owner, Record, Source, Transaction
 from oncelog.spark.commit.steps import Phase, Sink, Steps
 
 
@@ -77,11 +77,14 @@ class Tasking:
 
 
 def already_committed(record: Record, source: Source, permission: Permission) -> bool:
-    """Whether this batch is in the record. Raises MisuseError if the two cannot belong together."""
+    """Whether this batch is in the record. Raises MisuseError if the two cannot belong together.
+
+    Writes without a name follow each other freely. Nothing else follows one unasked: what its record has replaced may
+    be this very query's, and its last batch would be written twice.
+    """
     last = record.source
-    if last.kind == WRITE:
-        last = last._replace(batch=-1)
-    elif (last.kind, last.query) != (source.kind, source.query):
+    same = (last.kind, last.query) == (source.kind, source.query)
+    if last != NOBODY and not same and not last.kind == source.kind == WRITE:
         if permission.take_over:
             return False
         raise MisuseError(
@@ -113,7 +116,11 @@ def _compare_batches(last: int, source: Source, permission: Permission) -> bool:
 
 
 def k1_compare(state: Tasking) -> Steps[Tasking]:
-    """The record must still be the plan's own; it tells whether the batch is committed already."""
+    """The record must still be the plan's own; it tells whether the batch is committed already.
+
+    Another driver's record may say so before that driver has ended the batch's transactions (C3): whoever skipped
+    because of it would tell Spark of rows that are not there.
+    """
     window: op.Window = yield op.ReadDecisions(state.sink.decision)
     now = None
     if window.stable == window.end:
