@@ -30,6 +30,10 @@ SMALL_BYTES = 4096
 """Up to here, copying is cheaper than holding on to a whole read buffer."""
 GROWTH = 8
 """A long frame's memory is at most this many times what has come of it: a length alone reserves nothing."""
+CROWD = 64
+"""Connections that may be in the middle of a frame at once, before memory counts for more than copying ..."""
+CROWDED_GROWTH = 2
+"""... and then an unfinished frame gets at most this many times what has come of it."""
 WRITE_BYTES = 64 * 1024
 """Answers to pipelined requests are gathered up to this size before they are written."""
 JOIN_BYTES = 16 * 1024
@@ -68,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         "_end",
         "_eof",
         "_got",
+        "_holding",
         "_long",
         "_long_size",
         "_peer",
@@ -93,6 +98,8 @@ class Connection(asyncio.BufferedProtocol):
         """A little of an unfinished or unserved frame, while no buffer is claimed."""
         self._long: memoryview | None = None
         self._long_size = self._got = 0
+        self._holding = False
+        """Counted by the server among those that hold a read buffer or a long frame."""
         self._busy = False
         """A request waits for its answer."""
         self._pinned = False
@@ -215,6 +222,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if view is not None:
             self._keep(view)
+        self._count()
         blocked = self._blocked()
         if self._reading and blocked and self._full():
             self._reading = False
@@ -343,6 +351,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._tail = bytes(view[self._start : self._end])
                 self._drop_buffer()
             return
+        if not self._pinned and not self._blocked() and CROWDED_GROWTH * left < len(view) and self._crowded():
+            self._begin_long(view, _LENGTH.unpack_from(view, self._start)[0])
+            return
         self._claim(view)
         if self._pinned:
             return
@@ -366,6 +377,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._buffer is not None:
             self._server.release(self._buffer)
             self._buffer = None
+        self._count()
 
     def _move_to_front(self, view: memoryview) -> None:
         left = self._end - self._start
@@ -375,16 +387,28 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin_long(self, view: memoryview, length: int) -> None:
         got = self._end - self._start - 4
-        self._long = memoryview(bytearray(min(length, max(GROWTH * got, BUFFER_BYTES))))
+        size = CROWDED_GROWTH * got if self._crowded() else max(GROWTH * got, BUFFER_BYTES)
+        self._long = memoryview(bytearray(min(length, size)))
         self._long[:got] = view[self._start + 4 : self._end]
         self._long_size, self._got = length, got
         self._drop_buffer()
 
     def _grow(self) -> None:
         assert self._long is not None
-        grown = memoryview(bytearray(min(self._long_size, GROWTH * self._got)))
+        growth = CROWDED_GROWTH if self._crowded() else GROWTH
+        grown = memoryview(bytearray(min(self._long_size, growth * self._got)))
         grown[: self._got] = self._long
         self._long = grown
+
+    def _crowded(self) -> bool:
+        return self._server.holders > CROWD
+
+    def _count(self) -> None:
+        """Tells the server whether this connection is among those that hold memory for frames."""
+        holding = self._buffer is not None or self._long is not None
+        if holding is not self._holding:
+            self._holding = holding
+            self._server.holders += 1 if holding else -1
 
     def _full(self) -> bool:
         """Whether there is no room for another read."""

@@ -47,6 +47,8 @@ class Server:
         self.port = 0
         """The port that is listened on."""
         self.scratch = memoryview(bytearray(BUFFER_BYTES))
+        self.holders = 0
+        """Connections that hold a read buffer or a long frame."""
         self._spare: list[memoryview] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None

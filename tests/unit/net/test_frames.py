@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncelog.net.frames import BUFFER_BYTES, FRAMES_A_TURN, SMALL_BYTES
+from oncelog.net.frames import BUFFER_BYTES, CROWD, CROWDED_GROWTH, FRAMES_A_TURN, SMALL_BYTES
 from oncelog.net.server import Peer
 from support.sockets import Client, both_loops, echo, framed, run, serving, until
 
@@ -238,5 +238,28 @@ def test_a_length_alone_reserves_no_memory(loop: str) -> None:
             await until(lambda: connection._long is not None and connection._got == 20_000)
             assert connection._long is not None
             assert len(connection._long) == BUFFER_BYTES
+
+    run(loop, body)
+
+
+@both_loops
+def test_many_unfinished_frames_take_little_more_than_has_come_of_them(loop: str) -> None:
+    many, part = 2 * CROWD, SMALL_BYTES + 1000
+
+    async def body() -> None:
+        async with serving(echo) as server:
+            clients = [await Client.connect(server) for _ in range(many)]
+            for client in clients:
+                await client.send(struct.pack(">i", part + 100) + b"z" * part)
+            await until(lambda: server.holders == many)
+            small = [c for c in server.connections if c._long is not None]
+            assert len(small) >= many - CROWD - 1
+            assert all(len(c._long) <= CROWDED_GROWTH * part for c in small)
+            for client in clients[1:]:
+                await client.send(b"z" * 100)
+                assert await client.answer() == b"echo:" + b"z" * (part + 100)
+            assert server.holders == 1
+            clients[0].close()
+            await until(lambda: server.holders == 0)
 
     run(loop, body)
