@@ -136,6 +136,64 @@ def test_the_last_batch_stays_empty_so_that_readers_get_to_the_end() -> None:
     assert (again.log_end_offset, rows(again)) == (3, rows(log))
 
 
+def in_transaction(log: Log, key: bytes, *, commit: bool, epoch: int = 0, sequence: int = 0) -> None:
+    put(log, (key, b"1"), producer_id=1, producer_epoch=epoch, base_sequence=sequence, transactional=True)
+    end_txn(log, 1, commit=commit, epoch=epoch + 1, version=2)
+
+
+def clean_often(log: Log, disk: CrashDisk) -> None:
+    """Rounds enough for everything to go that may go."""
+    for turn in range(1, 5):
+        put(log, (b"~", b"%d" % turn))
+        log.roll(NOW)
+        clean(log, disk, now_ms=NOW + turn * 2000)
+
+
+def markers(log: Log) -> list[int]:
+    return [header.base_offset for header, records in batches(log) if header.is_control and records]
+
+
+def test_the_marker_of_a_commit_stays_as_long_as_a_record_of_the_transaction() -> None:
+    """KAFKA-14055: whatever its key looks like."""
+    disk, log = new_log(COMPACT)
+    in_transaction(log, b"a", commit=True)
+    in_transaction(log, b"b", commit=True, epoch=1)
+    clean_often(log, disk)
+    assert [offset for offset, key, _ in rows(log) if key != b"~"] == [0, 2]
+    assert markers(log) == [1, 3]
+    put(log, (b"a", b"2"))
+    clean_often(log, disk)
+    assert markers(log) == [3]
+
+
+def test_the_marker_of_an_abort_stays_as_long_as_a_batch_of_the_transaction() -> None:
+    """Here the batch that the producer's sequence is known by; readers are told of the transaction that long."""
+    disk, log = new_log(COMPACT)
+    put(log, (b"a", b"1"), producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    end_txn(log, 1, commit=False)
+    clean_often(log, disk)
+    assert (rows(log)[0][1], markers(log)) == (b"~", [1])
+    assert log.aborted_transactions(0, log.log_end_offset) == [(1, 0)]
+    log.expire_producers(NOW + 10**9)
+    clean_often(log, disk)
+    assert markers(log) == []
+    assert log.aborted_transactions(0, log.log_end_offset) == []
+
+
+def test_the_last_marker_of_a_producer_stays_for_its_epoch() -> None:
+    """With transaction version 2 the marker raises the epoch: a zombie of the one before must stay fenced."""
+    disk, log = new_log(COMPACT)
+    in_transaction(log, b"a", commit=False)
+    put(log, (b"a", b"2"))
+    clean_often(log, disk)
+    assert markers(log) == [1]
+    for name in disk.listdir(FOLDER):
+        if name.endswith(".snapshot"):
+            disk.remove(f"{FOLDER}/{name}")
+    again = open_log(disk, COMPACT)
+    assert [(info.producer_id, info.producer_epoch) for info in again.producers()] == [(1, 1)]
+
+
 def test_a_record_without_a_key_goes() -> None:
     """It can only come from before the topic was compacted."""
     disk, log = new_log(LogConfig(segment_bytes=300))
