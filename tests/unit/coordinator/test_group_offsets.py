@@ -313,7 +313,7 @@ def test_records_have_kafkas_layout() -> None:
     assert entry.value == b"\x00\x04" + (258).to_bytes(8, "big") + b"\xff\xff\xff\xff" b"\x02m" + timestamp + b"\x00"
     group = driver.log[-2]
     assert group.key == b"\x00\x02\x00\x01g"
-    assert read_version(group.value or b"") == 4
+    assert read_version(group.value or b"") == 3
 
 
 @pytest.mark.parametrize("key_version", [0, 1])

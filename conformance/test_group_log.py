@@ -1,0 +1,48 @@
+"""`oncelog group log` beside Kafka's own formatters of `__consumer_offsets`, on either server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from support.apache_kafka import run_tool
+from support.command_line import Tool
+from support.groups import simple_commit, stable
+from support.servers import Server
+from support.wire import Wire
+
+TOOLS = "org.apache.kafka.tools.consumer"
+
+
+def as_kafka_shows(server: Server, formatter: str) -> list[dict[str, Any]]:
+    """What the console consumer writes: one document after the other, with nothing in between."""
+    shown = run_tool(
+        f"{TOOLS}.ConsoleConsumer", "--bootstrap-server", server.bootstrap, "--topic", "__consumer_offsets",
+        "--from-beginning", "--timeout-ms", "3000", "--formatter", f"{TOOLS}.{formatter}",
+    )  # fmt: skip
+    decoder, found, at = json.JSONDecoder(), [], 0
+    shown = shown.strip()
+    while at < len(shown):
+        entry, end = decoder.raw_decode(shown, at)
+        found.append(entry)
+        at = end + len(shown[end:]) - len(shown[end:].lstrip())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "formatter"), [([], "OffsetsMessageFormatter"), (["--groups"], "GroupMetadataMessageFormatter")]
+)
+def test_our_lines_are_kafkas_documents(server: Server, name: str, options: list[str], formatter: str) -> None:
+    with Wire(server.bootstrap) as wire:
+        wire.create_topic(name, 2)
+        simple_commit(wire, name, name, {0: 1, 1: 2}, metadata="note")
+        simple_commit(wire, name, name, {0: 3}, version=2, retention_time_ms=3_600_000)
+        (member,) = stable(server.bootstrap, name, group_instance_id="one")
+        member.leave()
+    tool = Tool(server.bootstrap)
+    kafka = [entry for entry in as_kafka_shows(server, formatter) if entry["key"]["data"]["group"] == name]
+    ours = [json.loads(line) for line in tool("group", "log", name, *options).splitlines()]
+    assert len(ours) >= 2
+    assert ours == kafka

@@ -1,0 +1,83 @@
+"""R7, for groups: a JoinGroup or SyncGroup waits until an event or a time-out ends it; who waits is not silent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.groups import Member, finish, stable, subscription
+from support.servers import Server
+from support.wire import Wire, code, until
+
+SETTINGS = {"group.initial.rebalance.delay.ms": "1000", "group.min.session.timeout.ms": "300"}
+SHORT_MS = 300
+REBALANCE_IN_PROGRESS = code("REBALANCE_IN_PROGRESS")
+
+
+@pytest.fixture
+def wire(module_server: Server) -> Iterator[Wire]:
+    """A connection to a server that gives new groups a second to gather."""
+    with Wire(module_server.bootstrap) as connection:
+        yield connection
+
+
+def test_a_new_group_gathers_members_before_its_first_generation(module_server: Server, name: str) -> None:
+    """KIP-134; members whose session is shorter than the delay are not lost meanwhile."""
+    members = [Member(module_server.bootstrap, name, session_timeout_ms=SHORT_MS) for _ in range(3)]
+    for each in members:
+        each.ask_to_join()
+    answers = [each.take() for each in members]
+    assert [(each.error_code, each.generation_id) for each in answers] == [(0, 1)] * 3
+    members.sort(key=lambda each: not each.leads)
+    assert {each.member_id for each in members[0].joined.members} == {each.member_id for each in members}
+    finish(members)
+
+
+def test_the_rebalance_time_out_bounds_the_gathering(module_server: Server, name: str) -> None:
+    member = Member(module_server.bootstrap, name, rebalance_timeout_ms=SHORT_MS)
+    assert (member.join().error_code, member.generation) == (0, 1)
+    finish([member])
+
+
+def test_who_waits_for_the_others_outlives_its_session(module_server: Server, name: str) -> None:
+    """The rebalance time-out ends the wait; who did not come is out, who waited leads."""
+    times = {"rebalance_timeout_ms": 1000}
+    first, second = stable(module_server.bootstrap, name, 2, **times)
+    second.ask_to_join(session_timeout_ms=SHORT_MS, protocols={"range": subscription("other")})
+    joined = second.take()
+    assert (joined.error_code, joined.leader) == (0, second.member_id)
+    assert [each.member_id for each in joined.members] == [second.member_id]
+    assert first.heartbeat() == code("UNKNOWN_MEMBER_ID")
+    finish([second])
+
+
+def test_the_last_one_to_join_ends_the_wait(module_server: Server, name: str) -> None:
+    first, second = stable(module_server.bootstrap, name, 2, rebalance_timeout_ms=600_000)
+    first.ask_to_join(protocols={"range": subscription("other")})
+    until(second.heartbeat, lambda error: error == REBALANCE_IN_PROGRESS, "rebalance")
+    second.ask_to_join()
+    assert [first.take().error_code, second.take().error_code] == [0, 0]
+
+
+def test_a_member_that_leaves_or_whose_session_ends_is_waited_for_no_longer(module_server: Server, name: str) -> None:
+    first, second = stable(module_server.bootstrap, name, 2, rebalance_timeout_ms=600_000, session_timeout_ms=2_000)
+    first.ask_to_join(protocols={"range": subscription("other")})
+    assert [each.member_id for each in first.take().members] == [first.member_id]  # the other's session ended
+    assert second.heartbeat() == code("UNKNOWN_MEMBER_ID")
+    finish([first])
+
+
+def test_a_sync_waits_for_the_leaders(module_server: Server, name: str) -> None:
+    members = stable(module_server.bootstrap, name, 2, rebalance_timeout_ms=600_000)
+    for each in members:
+        each.ask_to_join(protocols={"range": subscription("other")})
+    for each in members:
+        assert not each.take().error_code
+    leader, follower = sorted(members, key=lambda each: not each.leads)
+    follower.ask_to_sync()
+    assert leader.heartbeat() == 0
+    assert leader.sync({follower.member_id: b"yours"}).error_code == 0
+    assert follower.take().assignment == b"yours"
+    for each in (leader, follower):
+        each.close()
