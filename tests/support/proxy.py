@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -32,6 +32,15 @@ PASS, LOSE_REQUEST, LOSE_ANSWER, HOLD = "pass", "lose the request", "lose the an
 """What may happen to a Produce request. The middle ones hang up. HOLD hangs up, too, but the request arrives at the
 broker when `Proxy.release` is called. An ErrorCode is answered by the proxy itself.
 """
+
+
+class Appended(NamedTuple):
+    """The request arrives and takes effect, but its answer is this error."""
+
+    error: ErrorCode
+
+
+Fate = str | ErrorCode | Appended
 
 
 class Produced:
@@ -62,7 +71,7 @@ class Proxy:
         self._target = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.rule: Callable[[Produced], str | ErrorCode] = lambda request: PASS
+        self.rule: Callable[[Produced], Fate] = lambda request: PASS
         self.seen: list[Produced] = []
         self._held: list[tuple[socket.socket, bytes]] = []
         self._lock = threading.Lock()
@@ -98,7 +107,7 @@ class Proxy:
                 self._sockets.append(upstream)
                 _Link(self, client, upstream)
 
-    def _fate(self, frame: bytes) -> tuple[str | ErrorCode, ProduceRequest | None, int]:
+    def _fate(self, frame: bytes) -> tuple[Fate, ProduceRequest | None, int]:
         header, position = decode_request_header(memoryview(frame))
         if header.api_key != ApiKey.PRODUCE:
             return PASS, None, 0
@@ -117,6 +126,7 @@ class _Link:
         self._client = client
         self._upstream = upstream
         self._cut_after: set[int] = set()
+        self._instead: dict[int, bytes] = {}
         self._quiet = False
         threading.Thread(target=self._requests, daemon=True).start()
         threading.Thread(target=self._answers, daemon=True).start()
@@ -132,12 +142,15 @@ class _Link:
     def _one(self, frame: bytes) -> bool:
         fate, request, version = self._proxy._fate(frame)
         (correlation_id,) = struct.unpack_from(">i", frame, 4)
-        if isinstance(fate, ErrorCode):
+        if isinstance(fate, ErrorCode | Appended):
             assert request is not None
+            error = fate if isinstance(fate, ErrorCode) else fate.error
             answer = encode_response_header(ApiKey.PRODUCE, version, correlation_id)
-            answer += refusal(request, fate).encode(version)
-            self._client.sendall(struct.pack(">i", len(answer)) + answer)
-            return True
+            answer += refusal(request, error).encode(version)
+            if isinstance(fate, ErrorCode):
+                self._client.sendall(struct.pack(">i", len(answer)) + answer)
+                return True
+            self._instead[correlation_id] = answer
         if fate == LOSE_REQUEST:
             _shut(self._client)
             _shut(self._upstream)
@@ -158,8 +171,10 @@ class _Link:
     def _answers(self) -> None:
         with contextlib.suppress(OSError):
             while (frame := _frame(self._upstream)) is not None:
-                if struct.unpack_from(">i", frame)[0] in self._cut_after:
+                (correlation_id,) = struct.unpack_from(">i", frame)
+                if correlation_id in self._cut_after:
                     break
+                frame = self._instead.get(correlation_id, frame)
                 self._client.sendall(struct.pack(">i", len(frame)) + frame)
         _shut(self._client)
 
