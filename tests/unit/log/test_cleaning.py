@@ -180,6 +180,28 @@ def test_the_marker_of_an_abort_stays_as_long_as_a_batch_of_the_transaction() ->
     assert log.aborted_transactions(0, log.log_end_offset) == []
 
 
+def test_an_aborted_record_takes_no_committed_one_with_it() -> None:
+    disk, log = new_log(COMPACT)
+    put(log, (b"a", b"kept"))
+    in_transaction(log, b"a", commit=False)
+    clean_often(log, disk)
+    assert rows(log)[0] == (0, b"a", b"kept")
+
+
+def test_what_is_undecided_or_uncommitted_is_left_alone() -> None:
+    disk, log = new_log(COMPACT)
+    put(log, (b"a", b"1"))
+    log.roll(NOW)
+    put(log, (b"a", b"2"), producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    put(log, (b"a", b"3"))
+    log.roll(NOW)
+    assert make_plan(log, None, NOW).end == 1
+    end_txn(log, 1, commit=True)
+    assert make_plan(log, None, NOW).end == 3
+    clean(log, disk)
+    assert [offset for offset, _, _ in rows(log)] == [2]
+
+
 def test_the_last_marker_of_a_producer_stays_for_its_epoch() -> None:
     """With transaction version 2 the marker raises the epoch: a zombie of the one before must stay fenced."""
     disk, log = new_log(COMPACT)
