@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from oncelog import errors
-from oncelog.client import admin_calls, config_calls, group_calls
+from oncelog.client import admin_calls, config_calls, group_calls, log_dir_calls
 from oncelog.client import offsets as offset_calls
 from oncelog.client.batch import TopicPartition
 from oncelog.client.cluster import ClusterClient
@@ -368,6 +368,12 @@ class Admin:
     ) -> None:
         """Change settings of a broker, or (None) of all brokers, while they run."""
         await config_calls.alter_broker_configs(self.cluster, broker, to_set, to_unset)
+
+    async def describe_log_dirs(
+        self, brokers: Sequence[int] | None = None, partitions: Iterable[TopicPartition] | None = None
+    ) -> list[log_dir_calls.LogDir]:
+        """The log directories of these brokers or of all: space, partitions, and whether the disk has failed."""
+        return await log_dir_calls.describe_log_dirs(self.cluster, brokers, partitions)
 
     async def describe_cluster(self) -> admin_calls.ClusterInfo:
         """Brokers, controller, features."""

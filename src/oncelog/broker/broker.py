@@ -35,6 +35,7 @@ from oncelog.cluster.tree import Tree
 from oncelog.log.disk import Disk
 from oncelog.net.server import Limits, Server, serve
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 T = TypeVar("T")
 Offload = Callable[..., Awaitable[Any]]
@@ -53,8 +54,12 @@ class Broker:
         offload: Offload = asyncio.to_thread,
         rng: random.Random | None = None,
         logger: logging.Logger | None = None,
+        metadata_dir: str | None = None,
     ) -> None:
-        """`now_ms` is the wall clock; `offload(fn, *args)` runs blocking code away from the loop."""
+        """`metadata_dir`: the log directory that the tree lies in, if it does; without it the broker cannot go on.
+
+        `now_ms` is the wall clock; `offload(fn, *args)` runs blocking code away from the loop.
+        """
         self.config = config
         """The settings of now: some change while the broker runs, and this attribute with them."""
         self.node_id = config.node_id
@@ -78,6 +83,7 @@ class Broker:
             config.max_incremental_fetch_session_cache_slots, lambda: self.rng.randrange(1, 2**31)
         )
         self.disk = disk
+        self._metadata_dir = metadata_dir
         self._server: Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._creating: dict[str, asyncio.Task[TopicInfo]] = {}
@@ -212,9 +218,13 @@ class Broker:
         for topic, partition in self.partitions.fail(directory):
             if topic in INTERNAL_TOPICS:
                 self._service_of(topic).shell.resign(partition)
-        if not self.directories.online and not self.failed.done():
+        if self.failed.done():
+            return
+        if not self.directories.online:
             paths = ", ".join(each.path for each in self.directories)
             self.failed.set_result(f"all log directories have failed: {paths}: {error}")
+        elif directory.path == self._metadata_dir:
+            self.failed.set_result(f"the log directory with the metadata has failed: {directory.path}: {error}")
 
     async def update_features(self, changes: Sequence[Change], *, validate_only: bool) -> None:
         """Changes levels of features, all or none; INVALID_UPDATE_VERSION, REQUEST_TIMED_OUT."""
@@ -298,7 +308,7 @@ class Broker:
 
     def _service_of(self, internal_topic: str) -> GroupService | TransactionService:
         assert internal_topic in INTERNAL_TOPICS
-        return self.groups if internal_topic == "__consumer_offsets" else self.transactions
+        return self.groups if internal_topic == CONSUMER_OFFSETS else self.transactions
 
     async def delete_topic(self, topic: TopicInfo) -> None:
         """Deletes a topic and its data; UNKNOWN_TOPIC_OR_PARTITION when somebody else was quicker."""

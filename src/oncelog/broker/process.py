@@ -206,9 +206,10 @@ async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker
 
     with contextlib.ExitStack() as stack:
         try:
+            home = None if launch.metadata else config.log_dirs[0]
             tree = SqliteTree(launch.metadata or os.path.join(config.log_dirs[0], METADATA_FILE))
             stack.callback(tree.close)
-            broker = Broker(config, disk=OsDisk(), tree=tree, now_ms=lambda: time.time_ns() // 1_000_000)
+            broker = Broker(config, disk=OsDisk(), tree=tree, now_ms=_now_ms, metadata_dir=home)
             await broker.start()
             for topic in launch.topics:
                 if broker.metadata.topic(topic.name) is None:
@@ -220,6 +221,10 @@ async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker
                 raise
             raise StartError(f"cannot start the broker: {_sentence(error)}") from error
         yield broker
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _sentence(error: Exception) -> str:

@@ -95,6 +95,8 @@ class Supervisor:
                 if data.endswith(b"\n") and not self._announced:
                     self._announced = True
                     ready = msgspec.json.decode(self._received, type=Ready)
+                    # They are there; one that somebody deletes from now on must not come back with a restart.
+                    self._launch = msgspec.structs.replace(self._launch, topics=())
                     print(f"BROKERS={ready.advertised}", flush=True)
                 return
         self._forget_link()

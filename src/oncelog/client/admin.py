@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from oncelog.client import admin_calls as calls
-from oncelog.client import config_calls, group_calls
+from oncelog.client import config_calls, group_calls, log_dir_calls
 from oncelog.client.batch import TopicPartition
 from oncelog.client.blocking import LoopThread
 from oncelog.client.cluster import ClusterClient
@@ -96,6 +96,12 @@ class Admin:
         self._run(config_calls.alter_topic_configs(self.cluster, topic, to_set, to_unset))
 
     # -- cluster --------------------------------------------------------------------------------------------------
+
+    def describe_log_dirs(
+        self, brokers: Sequence[int] | None = None, partitions: Iterable[TopicPartition] | None = None
+    ) -> list[log_dir_calls.LogDir]:
+        """The log directories of these brokers or of all: space, partitions, and whether the disk has failed."""
+        return self._run(log_dir_calls.describe_log_dirs(self.cluster, brokers, partitions))
 
     def describe_cluster(self) -> calls.ClusterInfo:
         """Brokers, controller, features."""

@@ -80,8 +80,8 @@ def _partition(broker: Broker, topic: str, index: int, info: PartitionInfo) -> D
         leader_id=NO_LEADER if offline else info.leader,
         leader_epoch=info.leader_epoch,
         replica_nodes=list(info.replicas),
-        isr_nodes=list(info.isr),
-        eligible_leader_replicas=[],
+        isr_nodes=[] if offline else list(info.isr),
+        eligible_leader_replicas=list(info.isr) if offline else [],
         last_known_elr=[],
         offline_replicas=[broker.node_id] if offline else [],
     )

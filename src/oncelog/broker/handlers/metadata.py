@@ -92,7 +92,7 @@ def _partition(broker: Broker, topic: str, index: int, info: PartitionInfo) -> M
         leader_id=NO_LEADER if offline else info.leader,
         leader_epoch=info.leader_epoch,
         replica_nodes=list(info.replicas),
-        isr_nodes=list(info.isr),
+        isr_nodes=[] if offline else list(info.isr),
         offline_replicas=[broker.node_id] if offline else [],
     )
 
