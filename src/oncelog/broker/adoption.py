@@ -28,13 +28,13 @@ from oncelog.log.snapshot import CorruptSnapshotError, decode_snapshot
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.transaction_log import TransactionLogValue
 from oncelog.protocol.records import HEADER, HEADER_SIZE, BatchHeader, decode_records, iter_batches
+from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 SEEN_PATH = "/oncelog/kafka_metadata"
 """How far `__cluster_metadata-0` went when this cluster had its topics from there, or gave them back."""
 LEAP = 1000 * BLOCK_SIZE
 """Producer ids that are passed over where only logs can tell which were given out."""
 _EPOCHS = "leader-epoch-checkpoint"
-_TRANSACTION_STATE = "__transaction_state"
 
 
 class Adoption:
@@ -122,8 +122,8 @@ class Adoption:
     def _from_folders(self) -> list[TopicInfo]:
         """What `partition.metadata` and the names of folders say; a partition that was never written to has none."""
         counts = {
-            "__consumer_offsets": self._config.offsets_topic_num_partitions,
-            _TRANSACTION_STATE: self._config.transaction_state_log_num_partitions,
+            CONSUMER_OFFSETS: self._config.offsets_topic_num_partitions,
+            TRANSACTION_STATE: self._config.transaction_state_log_num_partitions,
         }
         ids: dict[str, UUID] = {}
         epochs: dict[tuple[str, int], int] = {}
@@ -159,7 +159,7 @@ class Adoption:
                     path = f"{folder}/{name}"
                     if name.endswith(".log"):
                         yield from _ids_of_batches(directory, path)
-                        if topic == _TRANSACTION_STATE:
+                        if topic == TRANSACTION_STATE:
                             yield from _ids_of_transactions(directory, path)
                     elif name.endswith(".snapshot"):
                         with suppress(CorruptSnapshotError):  # the log has what it said

@@ -24,12 +24,11 @@ from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, Offs
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from oncelog.protocol.records import NO_SEQUENCE
+from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.broker.context import RequestContext
-
-CONSUMER_OFFSETS = "__consumer_offsets"
 
 _IMPLICIT_ADD_SINCE = 5
 """From this version of TxnOffsetCommit on, the partition joins the transaction by it (KIP-890)."""

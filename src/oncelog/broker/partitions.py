@@ -18,8 +18,7 @@ from oncelog.log.config import LogConfig
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.log import AppendResult, Log
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-
-CONSUMER_OFFSETS = "__consumer_offsets"
+from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 
 class Partitions:

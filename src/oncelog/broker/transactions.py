@@ -42,11 +42,11 @@ from oncelog.protocol.messages.describe_transactions import TransactionState
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from oncelog.protocol.topics import TRANSACTION_STATE
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
 
-TRANSACTION_STATE = "__transaction_state"
 _BACKOFF_MS = 20
 _MAX_BACKOFF_MS = 1000
 _ADD_RETRY_MS = 20

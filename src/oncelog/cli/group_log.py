@@ -10,8 +10,7 @@ import click
 from oncelog.cli.common import ANSWER_WAIT_MS, TOPIC_WAIT_MS, connected
 from oncelog.cli.group_records import FORMS, shown
 from oncelog.cli.offsets import READ_COMMITTED, READ_UNCOMMITTED
-
-TOPIC = "__consumer_offsets"
+from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 
 @click.command("log")
@@ -52,10 +51,10 @@ async def _records(
 
     cluster = ClusterClient(bootstrap, client_id="oncelog-cli", api_timeout_ms=ANSWER_WAIT_MS)
     try:
-        known = await cluster.topic(TOPIC, timeout_ms=TOPIC_WAIT_MS)
+        known = await cluster.topic(CONSUMER_OFFSETS, timeout_ms=TOPIC_WAIT_MS)
         count = len(known.partitions)
         numbers = range(count) if name is None else [partition_for(name, count)]
-        reader = Reader(cluster, TOPIC, numbers, isolation=isolation, markers=False)
+        reader = Reader(cluster, CONSUMER_OFFSETS, numbers, isolation=isolation, markers=False)
         await reader.seek(BEGINNING)
         async for _, item in reader.read(None if follow else await reader.ends()):
             assert not isinstance(item, Marker)

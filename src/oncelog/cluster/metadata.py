@@ -27,12 +27,13 @@ from oncelog.cluster.tree import (
     ensure,
 )
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 TOPIC_NAME_MAX = 249
 NO_LEADER = -1
 """The leader of a partition that has none, as clients are told."""
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 
 
 @dataclass(frozen=True, slots=True)

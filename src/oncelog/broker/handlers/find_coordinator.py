@@ -11,6 +11,7 @@ from oncelog.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from oncelog.cluster.metadata import TopicInfo
 
 _BATCHED_SINCE = 4
-_TOPICS = {0: "__consumer_offsets", 1: "__transaction_state"}
+_TOPICS = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
 """Key type -> the internal topic that it lives in; share groups (2) are not served."""
 
 
