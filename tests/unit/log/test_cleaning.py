@@ -389,9 +389,23 @@ def test_a_damaged_batch_gets_no_new_checksum(position: int) -> None:
     assert not [name for name in disk.listdir(FOLDER) if name.endswith(LEFTOVERS)]
 
 
-def changes_of_a_round() -> int:
+def with_an_aborted_transaction() -> tuple[CrashDisk, Log]:
+    """Its batch stays, empty, for the sake of the producer's sequence."""
     disk, log = filled()
+    put(log, (b"k0", b"aborted"), producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    end_txn(log, 1, commit=False)
+    put(log, (b"k1", b"last"))
+    log.roll(NOW)
     log.flush()
+    return disk, log
+
+
+def committed(log: Log) -> dict[bytes | None, bytes | None]:
+    return {r.key: r.value for h, records in batches(log) if not h.is_transactional for r in records}
+
+
+def changes_of_a_round() -> int:
+    disk, log = with_an_aborted_transaction()
     before = disk.operations
     clean(log, disk)
     return disk.operations - before
@@ -400,9 +414,10 @@ def changes_of_a_round() -> int:
 @pytest.mark.parametrize("cut", ["kill", "crash, all is there", "crash, the least is there"])
 def test_the_process_may_die_at_any_change_of_the_disk(cut: str) -> None:
     for number in range(1, changes_of_a_round() + 1):
-        disk, log = filled()
-        log.flush()
-        expected = rows(log)
+        disk, log = with_an_aborted_transaction()
+        before, expected = rows(log), committed(log)
+        aborted = log.aborted_transactions(0, log.log_end_offset)
+        assert aborted
         disk.fail_at = disk.operations + number
         with pytest.raises((OSError, ProtocolError)):
             clean(log, disk)
@@ -412,13 +427,14 @@ def test_the_process_may_die_at_any_change_of_the_disk(cut: str) -> None:
             disk.crash(lambda low, high: high if cut == "crash, all is there" else low)
         again = open_log(disk, COMPACT, recovery_point=log.recovery_point)
         again.advance_high_watermark(again.log_end_offset)
-        assert again.log_end_offset == 12, number
-        found = rows(again)
-        assert set(found) <= set(expected)
-        assert {key: value for _, key, value in found} == {key: value for _, key, value in expected}
+        assert again.log_end_offset == 15, number
+        assert set(rows(again)) <= set(before)
+        assert committed(again) == expected
+        assert again.aborted_transactions(0, 15) == aborted, number
         assert not [name for name in disk.listdir(FOLDER) if name.endswith(LEFTOVERS)]
         clean(again, disk)
-        assert len(rows(again)) < 12
+        assert len(rows(again)) == 3
+        assert again.aborted_transactions(0, 15) == aborted
 
 
 def test_retention_passes_over_segments_that_compaction_emptied() -> None:
