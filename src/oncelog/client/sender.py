@@ -185,13 +185,14 @@ class Sender:
                 _unnumbered if manager is None else manager.assign,
                 mute=self._max_in_flight == 1,
             )
+            more = bool(drained.by_node) and self.accumulator.waiting
         for outcome in outcomes:
             outcome()
         if outcomes:
             self.changed()
         for node, batches in drained.by_node.items():
             self._send(node, batches)
-        if drained.by_node and self.accumulator.waiting:
+        if more:
             self.wake()  # at most one batch a partition went: more may be under way at once
         for topic in drained.unknown:
             self.routes.find_leaders(topic)
