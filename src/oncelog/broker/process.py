@@ -228,9 +228,10 @@ def _now_ms() -> int:
 
 
 def _sentence(error: Exception) -> str:
+    from oncelog.cluster.tree_sqlite import NewerFormatError
     from oncelog.protocol.errors import ProtocolError
 
-    if isinstance(error, ProtocolError):
+    if isinstance(error, (ProtocolError, NewerFormatError)):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

@@ -27,7 +27,7 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
     """
     from oncelog.broker.data_directory import DataDirectory
     from oncelog.broker.export import export as write
-    from oncelog.cluster.tree_sqlite import SqliteTree
+    from oncelog.cluster.tree_sqlite import NewerFormatError, SqliteTree
     from oncelog.log.disk import OsDisk
 
     folder = os.path.abspath(data or DEFAULT_DATA)
@@ -49,7 +49,10 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
                 stack.callback(FolderLock(path).release)
         except StartError as error:
             raise click.ClickException(str(error)) from error
-        tree = SqliteTree(metadata)
+        try:
+            tree = SqliteTree(metadata)
+        except NewerFormatError as error:
+            raise click.ClickException(str(error)) from error
         stack.callback(tree.close)
         done = write(tree, directories, time.time_ns() // 1_000_000)
     click.echo(f"wrote {done.path} with {done.topics} topics")

@@ -34,6 +34,9 @@ from oncelog.cluster.tree import (
 BUSY_TIMEOUT_S = 30.0
 """How long a write waits for another process's transaction."""
 
+FORMAT = 1
+"""`user_version` of the file: raised when an older oncelog could not read what this one writes."""
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS node (
     path TEXT PRIMARY KEY, parent TEXT, data BLOB NOT NULL, version INTEGER NOT NULL, session INTEGER,
@@ -49,6 +52,10 @@ CREATE TABLE IF NOT EXISTS change (number INTEGER NOT NULL);
 INSERT INTO change SELECT 0 WHERE NOT EXISTS (SELECT * FROM change);
 INSERT OR IGNORE INTO node VALUES ('/', NULL, x'', 0, NULL, 0, 0);
 """
+
+
+class NewerFormatError(Exception):
+    """The file is of a version that is not known here; the message says what to do."""
 
 
 def monotonic_ms() -> int:
@@ -97,9 +104,16 @@ class SqliteTree:
             path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
         self._rows = _SqliteRows(self._connection)
+        found = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if found > FORMAT:
+            self._connection.close()
+            raise NewerFormatError(
+                f"{path} was written by a newer oncelog (format {found}, this one reads up to {FORMAT}): start that "
+                "version, or use another folder"
+            )
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")
-        self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+        self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
 
     def get(self, path: str) -> Node:
         """The node; NoNodeError."""

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import resource
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+
+import pytest
 
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -56,3 +60,14 @@ def test_a_topic_that_was_deleted_does_not_come_back_with_a_restart(new_cluster:
         request_all = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
         codes = [topic.error_code for topic in wire.call(request_all, 12).topics]
         assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_metadata_of_a_newer_version_is_refused(new_cluster: NewCluster) -> None:
+    cluster = new_cluster()
+    cluster.stop()
+    with closing(sqlite3.connect(cluster.data / "metadata.sqlite")) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        connection.execute("PRAGMA user_version = 2")
+    with pytest.raises(AssertionError, match="was written by a newer oncelog"):
+        cluster.start()
+    assert "Traceback" not in cluster.process.output()
