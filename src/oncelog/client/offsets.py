@@ -68,14 +68,16 @@ async def list_offsets(
     isolation_level: int = 0,
     replica_id: int = CONSUMER,
     timeout_ms: float | None = None,
+    into: dict[TopicPartition, Listed] | None = None,
 ) -> dict[TopicPartition, Listed]:
     """Offset by partition for a timestamp each (`EARLIEST`, `LATEST` or ms); leaders are asked at the same time.
 
-    What passes by itself is tried again; other errors are raised, as is what is left when time is up.
+    What passes by itself is tried again; other errors are raised, as is what is left when time is up. What was found
+    goes to `into` as it comes: it is there though others fail.
     """
     loop = asyncio.get_running_loop()
     limit = loop.time() + (cluster.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
-    found: dict[TopicPartition, Listed] = {}
+    found: dict[TopicPartition, Listed] = {} if into is None else into
     left = dict(wanted)
     backoff = Backoff(50, 1000)
     while left:

@@ -23,6 +23,9 @@ from oncelog.client.member import Member
 from oncelog.client.options import cluster_options
 from oncelog.protocol.errors import ProtocolError
 
+LEADERS_MS = 1_000
+"""How long partitions whose offsets are known wait, before they are read, for others whose leaders do not answer."""
+
 RESET = {"earliest": offset_calls.EARLIEST, "latest": offset_calls.LATEST}
 Listener = Callable[[list[TopicPartition]], object]
 
@@ -56,6 +59,8 @@ class Reader:
         self._unsettled = False
         """Whether partitions were given up behind whose records neither a commit nor a transaction came."""
         self._next_look = 0.0
+        self._search: asyncio.Task[None] | None = None
+        """For the positions of partitions that have none; `poll` goes on meanwhile with those that have one."""
         self._fetching = Fetching(self)
         self.closed = False
 
@@ -92,6 +97,9 @@ class Reader:
 
     def take_partitions(self, partitions: Iterable[TopicPartition], *, keep: bool) -> None:
         """From now on these partitions, with or without what is known of those that stay."""
+        if self._search is not None:
+            self._search.cancel()
+            self._search = None
         old = self.states if keep else {}
         self.states = {tp: old.get(tp) or PartitionState() for tp in partitions}
         self._ready = {tp: None for tp in self._ready if tp in self.states and self.states[tp].buffered}
@@ -206,12 +214,22 @@ class Reader:
         """Partition -> offset behind what the user was given, where that is known."""
         return {tp: state.consumed for tp, state in self.states.items() if state.consumed is not None}
 
-    async def find_positions(self, timeout_ms: float | None = None) -> None:
-        """Give every assigned partition a position: what was sought, else committed, else auto.offset.reset."""
-        unknown = [tp for tp, state in self.states.items() if state.position is None]
+    async def find_positions(self, timeout_ms: float | None = None, leaders_ms: float | None = None) -> None:
+        """Give every assigned partition a position: what was sought, else committed, else auto.offset.reset.
+
+        Those found stay, though others are not found in time; `leaders_ms`: in which the leaders have to answer.
+        """
+        unknown = {tp: state for tp, state in self.states.items() if state.position is None}
         if not unknown:
             return
-        sought = {tp: self.states[tp].reset for tp in unknown}
+        sought = {tp: state.reset for tp, state in unknown.items()}
+
+        def settle(tp: TopicPartition, offset: int) -> None:
+            """Unless it was given up, or something else was sought, meanwhile."""
+            state = self.states.get(tp)
+            if state is unknown[tp] and state.position is None and state.reset == sought[tp]:
+                state.seek(offset)
+
         uncommitted = [tp for tp, timestamp in sought.items() if timestamp is None]
         committed: dict[TopicPartition, int] = {}
         if uncommitted and self.options["group_id"] is not None:
@@ -221,26 +239,26 @@ class Reader:
         wanted: dict[TopicPartition, int] = {}
         for tp, timestamp in sought.items():
             if tp in committed:
-                self._settle(tp, committed[tp])
+                settle(tp, committed[tp])
             elif timestamp is not None:
                 wanted[tp] = timestamp
             else:
                 wanted[tp] = self.reset_policy(tp, "it has no committed offset")
         if not wanted:
             return
-        found = await offset_calls.list_offsets(
-            self.cluster, wanted, isolation_level=self.isolation, timeout_ms=timeout_ms
-        )
-        missing = {tp: offset_calls.LATEST for tp, item in found.items() if item.offset < 0}
-        if missing:  # no record at or after the time: the end
-            found |= await offset_calls.list_offsets(self.cluster, missing, isolation_level=self.isolation)
-        for tp, item in found.items():
-            self._settle(tp, item.offset)
-
-    def _settle(self, tp: TopicPartition, offset: int) -> None:
-        state = self.states.get(tp)
-        if state is not None and state.position is None:
-            state.seek(offset)
+        within_ms = timeout_ms if leaders_ms is None else leaders_ms
+        found: dict[TopicPartition, offset_calls.Listed] = {}
+        try:
+            await offset_calls.list_offsets(
+                self.cluster, wanted, isolation_level=self.isolation, timeout_ms=within_ms, into=found
+            )
+            missing = {tp: offset_calls.LATEST for tp, item in found.items() if item.offset < 0}
+            if missing:  # no record at or after the time: the end
+                found |= await offset_calls.list_offsets(self.cluster, missing, isolation_level=self.isolation)
+        finally:
+            for tp, item in found.items():
+                if item.offset >= 0:
+                    settle(tp, item.offset)
 
     def reset_policy(self, tp: TopicPartition, why: str) -> int:
         """Where to begin without a position: a timestamp for ListOffsets; OffsetOutOfRangeError."""
@@ -326,13 +344,28 @@ class Reader:
             await self._wait(min(left, 0.1 if self.member is not None else left))
 
     async def _find_positions_until(self, limit: float) -> None:
-        left = max(limit - self.loop.time(), 1.0) * 1000
-        try:
-            await self.find_positions(left)
-        except errors.UnknownTopicError:
-            raise
-        except errors.RetriableError:
-            return  # no leader, or a transaction holds the group's offsets: the next poll tries again
+        """Waits for positions only while there is none at all: a partition without a leader holds up no other."""
+        states = self.states.values()
+        if self._search is None:
+            if all(state.position is not None for state in states):
+                return
+            self._search = self.spawn(self.find_positions(leaders_ms=LEADERS_MS))
+            self._search.add_done_callback(lambda _: self.notify())
+        search = self._search
+        if not any(state.position is not None for state in states):
+            await asyncio.wait([search], timeout=max(limit - self.loop.time(), 1.0))
+        if not search.done():
+            return
+        if self._search is search:
+            self._search = None
+        if search.cancelled():
+            return
+        failure = search.exception()
+        if failure is not None and (
+            isinstance(failure, errors.UnknownTopicError) or not isinstance(failure, errors.RetriableError)
+        ):
+            raise failure
+        # Otherwise no leader, or a transaction holds the group's offsets: the next poll tries again.
 
     def _take_ready(self, take: Callable[[TopicPartition, PartitionState], bool]) -> None:
         for tp in list(self._ready):
@@ -380,11 +413,12 @@ class Reader:
         """Something of this partition is waiting for `poll`."""
         self._ready[tp] = None
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a task until it is done or this is closed."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- the end --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,112 @@
+"""Finding where to begin: a partition that nobody answers for holds up no other, and nothing stale is taken over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from oncelog import errors
+from oncelog.client import offsets as offset_calls
+from oncelog.client.batch import TopicPartition
+from oncelog.client.offsets import Listed
+from oncelog.client.options import consumer_options
+from oncelog.client.reader import Reader
+
+FOUND, LOST = ("t", 0), ("t", 1)
+HANG_S = 20.0
+"""Longer than anything here takes, if nothing hangs."""
+
+
+class Leaders:
+    """Answers ListOffsets for `FOUND` at once, for `LOST` when let; then with an error or an offset."""
+
+    def __init__(self) -> None:
+        self.let = asyncio.Event()
+        self.asked = asyncio.Event()
+        self.offset: int | None = None
+
+    async def list_offsets(
+        self,
+        cluster: object,
+        wanted: Mapping[TopicPartition, int],
+        *,
+        into: dict[TopicPartition, Listed] | None = None,
+        **options: Any,
+    ) -> dict[TopicPartition, Listed]:
+        found = {} if into is None else into
+        if FOUND in wanted:
+            found[FOUND] = Listed(7, -1, 0)
+        if LOST in wanted:
+            self.asked.set()
+            await self.let.wait()
+            if self.offset is None:
+                raise errors.ConnectionFailedError("no leader")
+            found[LOST] = Listed(self.offset, -1, 0)
+        return found
+
+
+def run(monkeypatch: pytest.MonkeyPatch, body: Any) -> None:
+    """With a reader of both partitions, in a loop."""
+
+    async def main() -> None:
+        leaders = Leaders()
+        monkeypatch.setattr(offset_calls, "list_offsets", leaders.list_offsets)
+        options = consumer_options(None, {"bootstrap_servers": "nobody:1", "auto_offset_reset": "earliest"})
+        reader = Reader(options, asyncio.get_running_loop())
+        reader.assign([FOUND, LOST])
+        async with asyncio.timeout(HANG_S):
+            await body(reader, leaders)
+        await reader.close()
+
+    asyncio.run(main())
+
+
+def positions(reader: Reader) -> list[int | None]:
+    return [reader.states[tp].position for tp in (FOUND, LOST)]
+
+
+def test_those_found_are_read_while_another_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(reader: Reader, leaders: Leaders) -> None:
+        reader.states[FOUND].seek(3)
+        assert await reader.poll(0) == []  # does not wait for the other's leader
+        await leaders.asked.wait()
+        assert await reader.poll(0) == []
+        assert positions(reader) == [3, None]
+        leaders.offset = 5
+        leaders.let.set()
+        while positions(reader) != [3, 5]:
+            await reader.poll(10)
+
+    run(monkeypatch, body)
+
+
+def test_what_was_found_stays_though_another_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(reader: Reader, leaders: Leaders) -> None:
+        leaders.let.set()
+        assert await reader.poll(0) == []
+        assert positions(reader) == [7, None]
+
+    run(monkeypatch, body)
+
+
+@pytest.mark.parametrize("change", ["sought", "sought by time", "assigned anew"])
+def test_an_answer_that_comes_too_late_counts_for_nothing(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    async def body(reader: Reader, leaders: Leaders) -> None:
+        leaders.offset = 5
+        search = asyncio.ensure_future(reader.find_positions())
+        await leaders.asked.wait()
+        state = reader.states[LOST]
+        if change == "sought":
+            state.seek(100)
+        elif change == "sought by time":
+            state.seek_to_time(12345)
+        else:
+            reader.take_partitions([FOUND, LOST], keep=False)
+        leaders.let.set()
+        await search
+        assert reader.states[LOST].position == (100 if change == "sought" else None)
+
+    run(monkeypatch, body)
