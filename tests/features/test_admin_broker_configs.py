@@ -87,16 +87,17 @@ def test_layers_of_a_brokers_setting(clean: Wire, name: str) -> None:
     refuses(wire, name, batch([b"x" * 5000]), "MESSAGE_TOO_LARGE")
 
 
+# Values that do no harm to what else is on the server.
 DYNAMIC = {
-    "log.retention.ms": "5",
-    "log.retention.bytes": "5",
+    "log.retention.ms": "604800001",
+    "log.retention.bytes": "99999999999",
     "log.segment.bytes": "1048576",
-    "log.cleaner.backoff.ms": "5",
-    "log.cleaner.io.max.bytes.per.second": "5000.0",
-    "log.flush.interval.messages": "5",
-    "log.cleanup.policy": "compact",
+    "log.cleaner.backoff.ms": "15001",
+    "log.cleaner.io.max.bytes.per.second": "9000000.0",
+    "log.flush.interval.messages": "500000",
+    "log.cleanup.policy": "delete",
     "max.connections": "1000",
-    "producer.id.expiration.ms": "5000",
+    "producer.id.expiration.ms": "86400001",
     "transaction.partition.verification.enable": "true",
     "unclean.leader.election.enable": "true",
 }
