@@ -12,6 +12,7 @@ from oncelog.log.checkpoint import (
     PARTITION_METADATA,
     CorruptCheckpointError,
     decode_partition_metadata,
+    encode_partition_metadata,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
@@ -183,6 +184,11 @@ class DataDirectory:
         except CorruptCheckpointError as error:
             self._logger.warning("%s: %s", path, error)
             return None
+
+    def write_topic_id(self, topic: str, partition: int, topic_id: UUID) -> None:
+        """Writes into a partition's folder which topic it belongs to; OSError."""
+        path = f"{self.folder(topic, partition)}/{PARTITION_METADATA}"
+        self.disk.atomic_write(path, encode_partition_metadata(topic_id), sync=True)
 
     def forget_offsets(self, topic: str, partition: int) -> bool:
         """Forgets what the checkpoints said of a log that is gone; whether they said anything."""

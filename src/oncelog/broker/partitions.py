@@ -134,7 +134,10 @@ class Partitions:
         try:
             if not home.disk.exists(folder):
                 return False
-            if home.topic_id(topic.name, partition) in (None, topic.topic_id):
+            found = home.topic_id(topic.name, partition)
+            if found is None:  # lost with the machine's power, or never written by an older Kafka
+                home.write_topic_id(topic.name, partition, topic.topic_id)
+            if found in (None, topic.topic_id):
                 return True
             aside = self._directories.set_aside(home, topic.name, partition, topic.topic_id, STRAY_SUFFIX)
         except OSError as error:

@@ -432,3 +432,19 @@ def test_what_lies_in_the_directories_is_described(house: House) -> None:
         assert [[topic.name for topic in result.topics] for result in answer.results] == [[], ["t"]]
 
     house.live(life)
+
+
+def test_a_folder_that_does_not_say_whose_it_is_is_told(house: House) -> None:
+    async def first(broker: Broker) -> None:
+        await fill(broker, "t", 1)
+
+    async def second(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+
+    house.live(first)
+    (path,) = Path(house.paths[0], "t-0").glob("partition.metadata")
+    text = path.read_text()
+    for damage in ("version: 0\ntopic", ""):
+        path.write_text(damage)
+        house.live(second)
+        assert path.read_text() == text
