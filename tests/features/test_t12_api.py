@@ -40,7 +40,8 @@ def test_begin_commit_abort(wire: Wire, module_server: Server, name: str, level:
             transaction.send(name, b"with")
         until_state(wire, name, "CompleteCommit")
         epoch = describe(wire, name).producer_epoch
-        assert epoch == (5 if level == 2 else 0), "version 2 raises it with each transaction"
+        # Version 2 raises it with each transaction; before, only an error under way makes the client renew it.
+        assert epoch == 5 if level == 2 else epoch < 5
     assert wire.values(topic_id, committed=True) == [b"0", b"2", b"with"]
 
 

@@ -1,0 +1,25 @@
+"""Random transactions, zombies, time-outs, kills and changes of transaction.version on one broker.
+
+`scripts/worlds [FIRST [COUNT]]` runs any number of other seeds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from support.transaction_world import ABORTED, COMMITTED, UNKNOWN, run
+
+
+@pytest.mark.parametrize("first", range(0, 100, 20))
+def test_whole_transactions_or_nothing_of_them(first: int) -> None:
+    total: Counter[str] = Counter()
+    for seed in range(first, first + 20):
+        try:
+            total += run(seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+    assert min(total[outcome] for outcome in (COMMITTED, ABORTED, UNKNOWN)) > 0
+    assert total["PRODUCER_FENCED"] + total["INVALID_PRODUCER_EPOCH"] > 0, "zombies were there"
