@@ -12,10 +12,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from oncelog.client.blocking import BlockingCluster
 from oncelog.spark.brokers import Brokers
 from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import Owner
 from oncelog.spark.partitions import produce, record_batch
-from oncelog.spark.source import DataLossError, StreamSource
+from oncelog.spark.source import BatchSource, DataLossError, StreamSource
 from spark.judges import create
 from spark.micro_batches import Query
 from support.servers import Server
@@ -135,3 +136,19 @@ def test_planning_and_committing_import_nothing_heavy() -> None:
         for text in (code, alone)
     )
     assert ours == without, "what PySpark itself imports is not ours to avoid"
+
+
+def test_a_planned_batch_read_has_hung_up(server: Server, topic: str) -> None:
+    made = BatchSource({"kafka.bootstrap.servers": server.bootstrap, "subscribe": topic})
+    begin(server, topic, "here", commit=True)
+    assert len(made.partitions()) == 1
+    assert made._cluster is None
+
+
+@pytest.mark.parametrize("option", ["subscribe", "assign"])
+def test_a_topic_that_is_not_there_is_an_error_of_its_option(server: Server, name: str, option: str) -> None:
+    wanted = f"{name}-typo" if option == "subscribe" else f'{{"{name}-typo": [0]}}'
+    made = BatchSource({"kafka.bootstrap.servers": server.bootstrap, option: wanted})
+    with pytest.raises(MisuseError, match=f"option {option}: there is no topic '{name}-typo'"):
+        made.partitions()
+    assert made._cluster is None

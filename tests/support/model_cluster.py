@@ -105,6 +105,7 @@ class ModelCluster:
     def __init__(self, partitions: int, fault: Callable[[], str], *, version: int) -> None:
         self.logs = {("t", index): Log() for index in range(partitions)}
         self.topology = Topology()
+        self.unreachable = ""
         self._topic = Topic("t", NO_UUID, False, {i: Partition(NODE, 0, (NODE,), (NODE,)) for i in range(partitions)})
         self.topology.brokers[NODE] = ("model", 1)
         self.topology.topics["t"] = self._topic

@@ -114,6 +114,10 @@ class BlockingCluster:
         """What is known of brokers and topics."""
         return self.cluster.topology
 
+    def reach(self, timeout_ms: float) -> None:
+        """See `ClusterClient.reach`."""
+        self._thread.run(self.cluster.reach(timeout_ms))
+
     def features(self) -> dict[str, int]:
         """See `ClusterClient.features`."""
         return self._thread.run(self.cluster.features())

@@ -108,6 +108,8 @@ class ClusterClient:
         self._refreshed_at = float("-inf")
         self._unreachable_since: float | None = None
         self._said_unreachable = False
+        self.unreachable = ""
+        """Why no broker could be reached the last time that one was looked for; empty if one was."""
         self._closed = False
 
     async def __aenter__(self) -> ClusterClient:
@@ -198,8 +200,9 @@ class ClusterClient:
             self._connections[-1, ""] = connection
             self._unreachable_since = None
             self._said_unreachable = False
+            self.unreachable = ""
             return connection
-        what = f"no broker can be reached: {last}"
+        what = self.unreachable = f"no broker can be reached: {last}"
         self._note_unreachable(what)
         raise errors.ConnectionFailedError(what) from last
 
@@ -211,6 +214,10 @@ class ClusterClient:
         elif not self._said_unreachable and now - self._unreachable_since >= SILENT_SECONDS:
             self._said_unreachable = True
             log.warning("%s; still trying", what)
+
+    async def reach(self, timeout_ms: float) -> None:
+        """Be connected to some broker within this time; ConnectionFailedError names the address tried last."""
+        await self._retry(self._any_connection, timeout_ms)
 
     async def features(self) -> dict[str, int]:
         """The cluster's finalized features, as `{"transaction.version": 2, ...}`."""

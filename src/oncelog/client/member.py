@@ -177,11 +177,15 @@ class Member:
 
     async def leave(self) -> None:
         """Go; the others get our partitions at once."""
+        await self.stop()
+        await self._send_leave()
+        self.membership.forget()
+
+    async def stop(self) -> None:
+        """No join and no heartbeat any more; the group finds out by session.timeout.ms."""
         tasks = [task for task in (self._joining, self._beating) if task is not None]
+        self._joining = self._beating = None
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
-        self._joining = self._beating = None
-        await self._send_leave()
-        self.membership.forget()

@@ -21,6 +21,7 @@ from oncelog.client.fetching import Fetching, damage
 from oncelog.client.group import GroupMetadata
 from oncelog.client.member import Member
 from oncelog.client.options import cluster_options
+from oncelog.client.watch import Watch
 from oncelog.protocol.errors import ProtocolError
 
 LEADERS_MS = 1_000
@@ -62,6 +63,7 @@ class Reader:
         self._search: asyncio.Task[None] | None = None
         """For the positions of partitions that have none; `poll` goes on meanwhile with those that have one."""
         self._fetching = Fetching(self)
+        self._watch = Watch(self)
         self.closed = False
 
     # -- what to read ---------------------------------------------------------------------------------------------
@@ -172,6 +174,7 @@ class Reader:
 
     async def _take_assignment(self, partitions: list[TopicPartition]) -> None:
         self.take_partitions(partitions, keep=False)
+        self._watch.assigned(self._subscribed, (topic for topic, _ in partitions))
         if self._on_assigned is not None:
             await _told(self._on_assigned, list(partitions))
 
@@ -329,6 +332,7 @@ class Reader:
         limit = self.loop.time() + timeout_ms / 1000
         while True:
             if await self._keep_membership(limit):
+                self._watch.polled()
                 await self._auto_commit()
                 await self._find_positions_until(limit)
                 self._take_ready(take)
@@ -437,8 +441,12 @@ class Reader:
             pass  # the group finds out by session.timeout.ms
         finally:
             self.closed = True
-            for task in list(self._tasks):
+            tasks = list(self._tasks)
+            for task in tasks:
                 task.cancel()
+            if self.member is not None:
+                await self.member.stop()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self.cluster.close()
 
 

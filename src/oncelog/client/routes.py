@@ -27,6 +27,7 @@ class Routes:
         self._backoff = (sender.options["retry_backoff_ms"], sender.options["retry_backoff_max_ms"])
         self._connecting: set[int] = set()
         self._looking: set[str] = set()
+        self._fresh = False
         self.counts: dict[str, int] = {}
         """Number of partitions by topic: kept beside the topology so that `append` needs one look."""
 
@@ -43,6 +44,21 @@ class Routes:
         create = self._sender.options["allow_auto_create_topics"]
         found = await self._cluster.topic(topic, create=create, timeout_ms=self._sender.options["max_block_ms"])
         self.counts[topic] = len(found.partitions)
+        if not self._fresh:
+            self._fresh = True
+            self._sender.spawn(self._keep_fresh())
+
+    async def _keep_fresh(self) -> None:
+        """Ask again by age (metadata.max.age.ms), so that new partitions get records without an error first."""
+        age = max(self._sender.options["metadata_max_age_ms"], self._sender.options["retry_backoff_max_ms"]) / 1000
+        while not self._sender.closed:
+            await asyncio.sleep(age)
+            with contextlib.suppress(errors.KafkaError):  # no broker now: the next round asks again
+                await self._cluster.refresh(list(self.counts))
+            for topic in self.counts:
+                found = self._cluster.topology.topics.get(topic)
+                if found is not None:
+                    self.counts[topic] = len(found.partitions)
 
     async def _connect(self, node: int) -> None:
         backoff = Backoff(*self._backoff)

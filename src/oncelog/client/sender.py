@@ -229,7 +229,7 @@ class Sender:
                 why = "were refused again and again" if batch.attempts else "were not sent"
                 error = errors.TimedOutError(
                     f"{batch.count} records for {tp[0]}-{tp[1]} {why} in {timeout} ms (delivery_timeout_ms): "
-                    "they are not in the log"
+                    f"they are not in the log{self.cluster.unreachable and f'; {self.cluster.unreachable}'}"
                 )
             if self.manager is not None:
                 self.manager.expired(batch, error)
@@ -392,7 +392,8 @@ class Sender:
                 while not condition():
                     await self._waiter()
         except TimeoutError:
-            raise errors.TimedOutError(f"{what} is not done in {timeout_ms:.0f} ms") from None
+            why = self.cluster.unreachable
+            raise errors.TimedOutError(f"{what} is not done in {timeout_ms:.0f} ms{why and f': {why}'}") from None
 
     # -- what the faces offer -------------------------------------------------------------------------------------
 

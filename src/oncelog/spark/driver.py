@@ -16,7 +16,7 @@ from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.plan import Carried, Planning
 from oncelog.spark.commit.record import Owner, Record
 from oncelog.spark.commit.steps import MARGIN_MS, Sink
-from oncelog.spark.options import SinkOptions
+from oncelog.spark.options import SinkOptions, reach
 
 
 def sink_of(options: SinkOptions, targets: tuple[TopicPartition, ...] = ()) -> Sink:
@@ -30,6 +30,7 @@ def make_plan(options: SinkOptions) -> tuple[Sink, Carried]:
     """Plan(b), on the driver."""
     faults.enter("plan")
     with BlockingCluster(**options.client) as cluster:
+        reach(cluster, options.client["bootstrap_servers"], options.bootstrap_ms)
         sink = prepare(cluster, options)
         return sink, run(steps.run(plan.PLAN, Planning(sink)), Brokers(cluster)).carried()
 

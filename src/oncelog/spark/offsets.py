@@ -151,6 +151,7 @@ class SourceOptions:
     committed: bool
     fetch_bytes: int
     client: dict[str, Any]
+    bootstrap_ms: int
 
 
 DEFAULT_FETCH_BYTES = 8 << 20
@@ -182,4 +183,5 @@ def source_options(given: dict[str, str], *, streaming: bool) -> SourceOptions:
         committed=isolation == "read_committed",
         fetch_bytes=options.number("kafka.max.partition.fetch.bytes", DEFAULT_FETCH_BYTES) or DEFAULT_FETCH_BYTES,
         client=options.client(),
+        bootstrap_ms=options.bootstrap_ms(),
     )

@@ -6,11 +6,15 @@ import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from oncelog.spark.commit.errors import MisuseError
+from oncelog.errors import ConnectionFailedError
+from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.commit.names import check_prefix, decision_topic
 from oncelog.spark.commit.task import Permission
+
+if TYPE_CHECKING:
+    from oncelog.client.blocking import BlockingCluster
 
 SOURCE_OPTIONS = (
     "subscribe",
@@ -28,6 +32,7 @@ SOURCE_OPTIONS = (
     "failOnDataLoss",
     "includeHeaders",
     "groupIdPrefix",
+    "bootstrapTimeoutMs",
 )
 SINK_OPTIONS = (
     "topic",
@@ -37,6 +42,7 @@ SINK_OPTIONS = (
     "takeOver",
     "txnAppId",
     "txnVersion",
+    "bootstrapTimeoutMs",
 )
 BOOTSTRAP = "kafka.bootstrap.servers"
 
@@ -85,6 +91,10 @@ FORBIDDEN = {
 
 DEFAULT_TIMEOUT_MS = 900_000
 """transaction.timeout.ms of the tasks: as long as a broker allows if its transaction.max.timeout.ms is the default."""
+
+
+DEFAULT_BOOTSTRAP_MS = 10_000
+"""How long the driver looks for a first broker. Calls later on have kafka.default.api.timeout.ms."""
 
 
 class Options:
@@ -149,6 +159,10 @@ class Options:
         except ValueError as error:
             raise MisuseError(f"option {name}: not JSON ({error})") from error
 
+    def bootstrap_ms(self) -> int:
+        """Option bootstrapTimeoutMs."""
+        return self.number("bootstrapTimeoutMs", DEFAULT_BOOTSTRAP_MS) or DEFAULT_BOOTSTRAP_MS
+
     def client(self) -> dict[str, Any]:
         """Arguments of the client, its bootstrap servers among them."""
         servers = self.required(BOOTSTRAP, "the brokers, as host:port,host:port")
@@ -158,6 +172,14 @@ class Options:
             if value is not None:
                 arguments[argument] = value
         return arguments
+
+
+def reach(cluster: BlockingCluster, servers: str, timeout_ms: int) -> None:
+    """On the driver, before anything else: some broker answers, or a SinkError names the option that is wrong."""
+    try:
+        cluster.reach(timeout_ms)
+    except ConnectionFailedError as error:
+        raise SinkError(f"option {BOOTSTRAP}={servers}: {error} (bootstrapTimeoutMs = {timeout_ms})") from error
 
 
 @dataclass(frozen=True)
@@ -173,6 +195,7 @@ class SinkOptions:
     max_request_size: int
     app: tuple[str, int] | None
     client: dict[str, Any] = field(hash=False)
+    bootstrap_ms: int = DEFAULT_BOOTSTRAP_MS
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -196,4 +219,5 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         max_request_size=options.number("kafka.max.request.size", 1 << 20) or 1 << 20,
         app=None if app is None or version is None else (app, version),
         client=options.client(),
+        bootstrap_ms=options.bootstrap_ms(),
     )

@@ -34,6 +34,7 @@ from oncelog.spark.offsets import (
     source_options,
     split,
 )
+from oncelog.spark.options import reach
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,8 +77,20 @@ class Source:
     def cluster(self) -> BlockingCluster:
         """Connected when first used."""
         if self._cluster is None:
-            self._cluster = BlockingCluster(**self.options.client)
+            cluster = BlockingCluster(**self.options.client)
+            try:
+                reach(cluster, self.options.client["bootstrap_servers"], self.options.bootstrap_ms)
+            except SinkError:
+                cluster.close()
+                raise
+            self._cluster = cluster
         return self._cluster
+
+    def stop(self) -> None:
+        """Hang up: the query has ended, or a batch read is planned."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
 
     # Where things are
 
@@ -85,6 +98,8 @@ class Source:
         """The partitions subscribed to, as they are now."""
         subscription = self.options.subscription
         if subscription.assigned:
+            for name in sorted({at.topic for at in subscription.assigned}):
+                self._topic(name, "assign")
             return list(subscription.assigned)
         if subscription.pattern:
             pattern = re.compile(subscription.pattern)
@@ -94,11 +109,11 @@ class Source:
             topics = [self._topic(name) for name in subscription.topics]
         return sorted(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
 
-    def _topic(self, name: str) -> Any:
+    def _topic(self, name: str, option: str = "subscribe") -> Any:
         try:
             return self.cluster.topic(name)
         except errors.UnknownTopicError as error:
-            raise MisuseError(f"option subscribe: there is no topic {name!r}; create it first") from error
+            raise MisuseError(f"option {option}: there is no topic {name!r}; create it first") from error
 
     def ends(self, wanted: Sequence[TopicPartition]) -> Flat:
         """Last stable offsets (read_uncommitted: high watermarks)."""
@@ -269,11 +284,6 @@ class StreamSource(Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
         response = self.cluster.call_coordinator("group", group, request, OFFSET_COMMIT_VERSION, timeout_ms=5_000)
         raise_for_error(response, f"OffsetCommit of {group}")
 
-    def stop(self) -> None:
-        """The query has ended."""
-        if self._cluster is not None:
-            self._cluster.close()
-
 
 class BatchSource(Source, DataSourceReader):
     """The reader of batch reads."""
@@ -282,8 +292,11 @@ class BatchSource(Source, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """What is there between startingOffsets and endingOffsets."""
-        wanted = self.wanted()
-        begun = self.resolve(self.options.starting, wanted, "starting")
-        ends = self.resolve(self.options.ending, wanted, "ending")
+        try:
+            wanted = self.wanted()
+            begun = self.resolve(self.options.starting, wanted, "starting")
+            ends = self.resolve(self.options.ending, wanted, "ending")
+        finally:
+            self.stop()
         ranges = [Range(at, begun[at], ends[at]) for at in sorted(ends) if begun[at] < ends[at]]
         return [Slice(r) for r in split(ranges, self.options.min_partitions)]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from oncelog import errors
+from oncelog import Admin, Producer, errors
 from oncelog.client import cluster as module
 from oncelog.client.cluster import ClusterClient
+from oncelog.spark.commit.errors import SinkError
+from oncelog.spark.driver import make_plan
+from oncelog.spark.options import sink_options
+from oncelog.spark.source import BatchSource, StreamSource
 
 
 def tries(address: str, count: int) -> None:
@@ -34,3 +39,37 @@ def test_an_outage_is_said_once_and_not_at_its_first_failure(
     said = [record.getMessage() for record in caplog.records if record.name == module.__name__]
     assert len(said) == lines
     assert all(address in line and line.endswith("still trying") for line in said)
+
+
+@pytest.fixture
+def dead() -> Iterator[str]:
+    """An address where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_first_calls_name_the_address_and_the_cause(dead: str) -> None:
+    options = {"max_block_ms": 300, "retry_backoff_max_ms": 50}
+    said = f"{dead}.*refused"
+    with pytest.raises(errors.TimedOutError, match=said):
+        Producer(dead, transactional_id="t", **options)
+    with Producer(dead, **options) as producer, pytest.raises(errors.RetriableError, match=said):
+        producer.send("t", b"v")
+    with Admin(dead, default_api_timeout_ms=300) as admin, pytest.raises(errors.RetriableError, match=said):
+        admin.list_topics()
+
+
+@pytest.mark.parametrize(
+    "first_call",
+    [
+        lambda given: make_plan(sink_options({**given, "transactionalIdPrefix": "p", "topic": "t"}, streaming=True)),
+        lambda given: StreamSource({**given, "subscribe": "t"}).initialOffset(),
+        lambda given: BatchSource({**given, "subscribe": "t"}).partitions(),
+    ],
+    ids=["sink", "source", "batch source"],
+)
+def test_spark_names_the_option(dead: str, first_call: Callable[[dict[str, str]], object]) -> None:
+    given = {"kafka.bootstrap.servers": dead, "bootstrapTimeoutMs": "300"}
+    with pytest.raises(SinkError, match=rf"option kafka.bootstrap.servers={dead}: .*refused.*bootstrapTimeoutMs"):
+        first_call(given)

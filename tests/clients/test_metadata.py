@@ -1,0 +1,70 @@
+"""What our client notices of topics by itself: those that grow, and those that are not there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from oncelog import Admin, Consumer, Producer
+from oncelog.client.watch import log as watch_log
+from support.servers import Server
+
+OFTEN = {"metadata_max_age_ms": 50, "retry_backoff_max_ms": 50}
+
+
+def test_new_partitions_get_records_without_an_error_first(server: Server, name: str) -> None:
+    with (
+        Admin(server.bootstrap) as admin,
+        Producer(server.bootstrap, linger_ms=0, **OFTEN) as producer,
+        Consumer(server.bootstrap, **OFTEN) as consumer,
+    ):
+        admin.create_topics(name, 1)
+        assert producer.send(name, b"first").result(30).partition == 0
+        consumer.assign([(name, 0)])
+        consumer.seek_to_beginning()
+        assert consumer.poll(30)
+        before = consumer._reader.cluster.topology.version
+        admin.create_partitions(name, 3)
+        while producer.partitions_for(name) != 3:
+            producer.send(name, b"more").result(30)
+        assert producer.send(name, b"there", partition=2).result(30).partition == 2
+        while consumer._reader.cluster.topology.version == before:
+            consumer.poll(0.05)
+
+
+def test_a_topic_that_is_not_there_is_said_once(server: Server, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    def said() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == watch_log.name]
+
+    caplog.set_level(logging.WARNING, watch_log.name)
+    with Admin(server.bootstrap) as admin, Consumer(server.bootstrap, group_id=name, **OFTEN) as consumer:
+        admin.create_topics(name, 1)
+        consumer.subscribe([name, f"{name}-typo"])
+        while not said():
+            consumer.poll(0.05)
+        consumer._reader._watch.assigned(frozenset({f"{name}-typo"}), ())  # as after the next rebalance
+        consumer.poll(0.05)
+    assert len(said()) == 1
+    assert f"{name}-typo" in said()[0]
+
+
+def test_a_consumer_closed_in_no_time_leaves_no_task(server: Server, name: str) -> None:
+    async def body() -> set[str]:
+        from oncelog import aio
+
+        async with aio.Admin(server.bootstrap) as admin:
+            await admin.create_topics(name, 1)
+        before = asyncio.all_tasks()
+        consumer = aio.Consumer(server.bootstrap, group_id=name)
+        await consumer.start()
+        consumer.subscribe([name])
+        while not consumer.assignment():
+            await consumer.poll(0.05)
+        assert consumer._reader.member is not None
+        assert not consumer._reader.member._beating.done()
+        await consumer.close(0)
+        return {repr(task) for task in asyncio.all_tasks() - before}
+
+    assert asyncio.run(body()) == set()
