@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("oncelog.cli.export:export", "Make the data of a stopped broker ready for Apache Kafka."),
     "topic": ("oncelog.cli.topic:topic", "Create, list, describe, alter and delete topics; produce and consume."),
     "group": ("oncelog.cli.group:group", "List and describe consumer groups."),
-    "txn": ("oncelog.cli.txn:txn", "List and describe transactions."),
+    "txn": ("oncelog.cli.txn:txn", "List and describe transactions, find and abort those that hang."),
     "cluster": ("oncelog.cli.cluster:cluster", "Describe the cluster, change settings of its brokers."),
     "sink": ("oncelog.cli.sink:sink", "List, settle and abort what a Spark sink has left."),
 }
