@@ -186,6 +186,13 @@ def test_a_pattern_reads_internal_topics_only_if_asked_to(
         until(assigned, lambda found: found == ({name} if excluded else {name, TOPIC}), "the assignment")
 
 
+def test_admin_describes_members_whose_assignment_cannot_be_read(server: Server, name: str) -> None:
+    (member,) = stable(server.bootstrap, name)
+    with Admin(server.bootstrap) as admin:
+        (shown,) = admin.describe_group(name).members
+    assert (shown.member_id, shown.assignment) == (member.member_id, [])
+
+
 def test_admin_moves_and_deletes_groups(wire: Wire, server: Server, name: str) -> None:
     wire.create_topic(name)
     wire.produce(name, batch([b"x"] * 5))

@@ -22,6 +22,7 @@ from oncelog.protocol.messages.describe_producers import DescribeProducersReques
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.list_groups import ListGroupsRequest
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
+from oncelog.protocol.schema import DecodeError
 
 TOPIC = 2
 BROKER = 4
@@ -255,11 +256,19 @@ async def describe_group(cluster: ClusterClient, group_id: str) -> GroupDescript
             item.group_instance_id,
             item.client_id,
             item.client_host,
-            decode_assignment(bytes(item.member_assignment)) if consumers else [],
+            _assigned(bytes(item.member_assignment)) if consumers else [],
         )
         for item in group.members
     ]
     return GroupDescription(group_id, group.group_state, group.protocol_type, group.protocol_data, members)
+
+
+def _assigned(assignment: bytes) -> list[TopicPartition]:
+    """A member's partitions; none where they cannot be read, for an assignor may write what it likes."""
+    try:
+        return decode_assignment(assignment)
+    except DecodeError:
+        return []
 
 
 async def set_offsets(cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
