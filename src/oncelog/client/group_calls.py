@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -107,10 +106,8 @@ async def plan_seek(
         raise errors.UsageError(f"group {group_id!r} is {found}: stop its members first")
     committed = await offset_calls.fetch_committed(cluster, group_id)
     wanted = sorted(committed if partitions is None else set(partitions))
-    starts, ends = await asyncio.gather(
-        offset_calls.list_offsets(cluster, dict.fromkeys(wanted, offset_calls.EARLIEST)),
-        offset_calls.list_offsets(cluster, dict.fromkeys(wanted, offset_calls.LATEST)),
-    )
+    starts = await offset_calls.list_offsets(cluster, dict.fromkeys(wanted, offset_calls.EARLIEST))
+    ends = await offset_calls.list_offsets(cluster, dict.fromkeys(wanted, offset_calls.LATEST))
     aims = await _aims(cluster, target, wanted, committed)
     steps = []
     for tp in wanted:
