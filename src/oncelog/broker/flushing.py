@@ -28,7 +28,6 @@ class Flusher:
         self._due: dict[GuardedDisk, dict[Replica, None]] = {}
         self._running: set[GuardedDisk] = set()
         self._timers: dict[Replica, asyncio.TimerHandle] = {}
-        self._named: dict[Replica, int] = {}
 
     def now(self, replica: Replica) -> None:
         """Syncs the replica's log in the next round of its directory."""
@@ -73,9 +72,9 @@ class Flusher:
             return
         for (replica, end, base), lost in zip(ends, missing, strict=True):
             if _is_over(replica):
-                self._named.pop(replica, None)
-            elif lost is None:
-                self._named[replica] = base
+                continue
+            if lost is None:
+                replica.synced_names = base
                 replica.synced(end)
             elif lost in self._paths(replica):
                 disk.fail(FileNotFoundError(2, "a segment is gone", lost))
@@ -85,7 +84,7 @@ class Flusher:
     def _paths(self, replica: Replica) -> list[str]:
         log = replica.log
         paths = [segment.path for segment in log.segments.holding(replica.synced_offset)]
-        if self._named.get(replica) != log.segments.active.base_offset:
+        if replica.synced_names != log.segments.active.base_offset:
             paths += [log.directory, log.directory.rpartition("/")[0]]
         return paths
 

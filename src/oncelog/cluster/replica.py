@@ -38,6 +38,7 @@ class Replica:
         "min_insync_replicas",
         "offline",
         "partition",
+        "synced_names",
         "synced_offset",
         "topic",
         "topic_id",
@@ -70,6 +71,8 @@ class Replica:
         self.min_insync_replicas = min(min_insync_replicas, replicas)
         self.synced_offset = log.recovery_point
         """What lies before it is on the device."""
+        self.synced_names = -1
+        """First offset of the newest segment whose file is known to survive the machine by its name."""
         self._flush = flush
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._watchers: dict[Callable[[], None], None] = {}
