@@ -77,7 +77,7 @@ def produce(topic_id: UUID, partition: int, who: Session | None = None, sequence
 
 def fetch(
     topic_id: UUID, partitions: Iterable[tuple[int, int]], session: int = 0, epoch: int = -1, *, max_bytes: int = MB
-) -> Message:
+) -> FetchRequest:
     """A Fetch (v16) that does not wait, of (partition, offset)."""
     wanted = [FetchPartition(partition=index, fetch_offset=at, partition_max_bytes=MB) for index, at in partitions]
     topics = [FetchTopic(topic_id=topic_id, partitions=wanted)] if wanted else []
@@ -136,6 +136,17 @@ class World:
         who = Session(self.wire.session().producer_id, 0)
         pipelined(self.wire, (produce(self.one, 1, who, n) for n in range(times)), 13)
 
+    def produce_beside_a_fetch(self, times: int) -> None:
+        """While a Fetch of all partitions waits for more than will come."""
+        offsets = {topic: [(index, 1) for index in range(TOPIC_PARTITIONS)] for topic in self.topics}
+        offsets[self.one] = [(0, self.wire.offset("one"))]
+        topics = [part for topic, wanted in offsets.items() for part in fetch(topic, wanted).topics]
+        with Wire(self.server.bootstrap) as waiting:
+            waiting.send(
+                FetchRequest(max_wait_ms=600_000, min_bytes=1 << 30, max_bytes=MB, session_epoch=-1, topics=topics), 16
+            )
+            self.produce(times)
+
     def fetch(self, times: int) -> None:
         """Of one batch, without a session."""
         pipelined(self.wire, (fetch(self.one, [(0, n)], max_bytes=1) for n in range(times)), 16)
@@ -171,6 +182,7 @@ class World:
 ROWS: tuple[tuple[str, Callable[[World, int], None], int], ...] = (
     ("Produce to one partition", World.produce, 2000),
     ("Produce, idempotent, among remembered producers", World.produce_among_producers, 2000),
+    ("Produce beside a waiting Fetch of all partitions", World.produce_beside_a_fetch, 2000),
     ("Fetch of one batch", World.fetch, 2000),
     ("Metadata of one topic", World.metadata, 2000),
     ("OffsetCommit", World.commit, 2000),

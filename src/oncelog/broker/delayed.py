@@ -9,29 +9,33 @@ from oncelog.cluster.replica import Replica
 
 
 async def wait_until(
-    ready: Callable[[], bool],
+    ready: Callable[[Replica], bool],
     replicas: Sequence[Replica],
     timeout_ms: int,
     on_hang_up: list[Callable[[], None]],
 ) -> bool:
-    """Waits until `ready()` holds, asked after each append to one of the replicas and when one is closed.
+    """Waits until `ready(replica)` holds, asked of each once, then of the one that was appended to or closed.
 
     False when the time is up first, or when the client has hung up: nobody waits any more then.
     """
-    if ready():
+    if any(map(ready, replicas)):
         return True
     loop = asyncio.get_running_loop()
     done: asyncio.Future[bool] = loop.create_future()
 
-    def progress() -> None:
-        if not done.done() and ready():
-            done.set_result(True)
+    def watcher(replica: Replica) -> Callable[[], None]:
+        def progress() -> None:
+            if not done.done() and ready(replica):
+                done.set_result(True)
+
+        return progress
 
     def expire() -> None:
         if not done.done():
             done.set_result(False)
 
-    for replica in replicas:
+    watchers = [(replica, watcher(replica)) for replica in replicas]
+    for replica, progress in watchers:
         replica.watch(progress)
     on_hang_up.append(expire)
     timer = loop.call_later(timeout_ms / 1000, expire)
@@ -40,5 +44,5 @@ async def wait_until(
     finally:
         timer.cancel()
         on_hang_up.remove(expire)
-        for replica in replicas:
+        for replica, progress in watchers:
             replica.unwatch(progress)

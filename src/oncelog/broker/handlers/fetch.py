@@ -162,25 +162,25 @@ class _Missing:
         self.replicas = [read.replica for read in reads if read.replica is not None]
         self._read_committed = request.isolation_level == _READ_COMMITTED
         self._bytes = request.min_bytes - sum(len(read.data) for read in reads)
-        self._appended = sum(replica.bytes_appended for replica in self.replicas)
-        self._ends = self._readable_ends()
+        self._appended = {replica: replica.bytes_appended for replica in self.replicas}
+        self._ends: dict[Replica, int] = {}
+        self.look_again()
 
-    def _readable_ends(self) -> list[int]:
-        return [replica.readable_end(self._read_committed) for replica in self.replicas]
-
-    def has_come(self) -> bool:
-        """Whether it is worth to read again."""
-        if any(replica.offline or replica.log.closed for replica in self.replicas):
+    def has_come(self, replica: Replica) -> bool:
+        """Whether it is worth to read again, now that something happened to this replica."""
+        if replica.offline or replica.log.closed:
             return True
-        if self._readable_ends() == self._ends:
+        if replica.readable_end(self._read_committed) == self._ends[replica]:
             return False
         if self._read_committed:  # bytes that were appended long ago may become stable now
             return True
-        return sum(replica.bytes_appended for replica in self.replicas) - self._appended >= self._bytes
+        self._bytes -= replica.bytes_appended - self._appended[replica]
+        self._appended[replica] = replica.bytes_appended
+        return self._bytes <= 0
 
     def look_again(self) -> None:
         """What was read now was not enough."""
-        self._ends = self._readable_ends()
+        self._ends = {replica: replica.readable_end(self._read_committed) for replica in self.replicas}
 
 
 async def _wait_then_read(
