@@ -44,6 +44,9 @@ EDGES = {
 }
 """Which file (a pattern under src/oncelog, the first that fits) may import which of them."""
 
+MADE = frozenset({"__pycache__", "node_modules", "target"})
+"""Folders that builds make and git ignores."""
+
 TEXT_FOLDERS = ("src", "tests", "conformance", "benchmarks", "examples", "scripts", ".ci")
 
 FORBIDDEN_TEXT = {
@@ -120,7 +123,7 @@ def files(folders: Iterable[str] = TEXT_FOLDERS) -> Iterator[Path]:
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*")):
             inside = path.relative_to(ROOT / folder).parts
-            if path.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in inside):
+            if path.is_file() and not any(part.startswith(".") or part in MADE for part in inside):
                 yield path
 
 
