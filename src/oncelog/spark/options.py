@@ -93,7 +93,7 @@ DEFAULT_TIMEOUT_MS = 900_000
 """transaction.timeout.ms of the tasks: as long as a broker allows if its transaction.max.timeout.ms is the default."""
 
 
-DEFAULT_BOOTSTRAP_MS = 10_000
+DEFAULT_BOOTSTRAP_MS = 30_000
 """How long the driver looks for a first broker. Calls later on have kafka.default.api.timeout.ms."""
 
 
