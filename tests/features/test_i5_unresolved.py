@@ -143,6 +143,29 @@ def test_a_transaction_with_an_expired_batch_can_only_be_aborted(
     until(lambda: wire.values(topic, committed=True), lambda found: found == [b"kept", b"next"], "both are visible")
 
 
+def test_librdkafka_3575_a_later_commit_does_not_claim_what_went_with_the_former_epoch(
+    wire: Wire, server: Server, proxy: Proxy, name: str
+) -> None:
+    """What was written before the expired batch is aborted with it, however often a commit is tried."""
+    topic = wire.create_topic(name)
+    with Producer(server.bootstrap, None, transactional_id=name, **SHORT) as producer:
+        producer.begin_transaction()
+        producer.send(name, b"earlier").result(30)
+        proxy.rule = lambda request: HOLD
+        assert isinstance(producer.send(name, b"late").exception(30), errors.DeliveryTimeoutError)
+        proxy.rule = lambda request: PASS
+        for _ in range(2):
+            with pytest.raises(errors.KafkaError):
+                producer.send(name, b"more").result(30)
+            with pytest.raises(errors.KafkaError):
+                producer.commit_transaction()
+        producer.abort_transaction()
+        proxy.release()
+        with producer.transaction():
+            producer.send(name, b"next").result(30)
+    until(lambda: wire.values(topic, committed=True), lambda found: found == [b"next"], "only the next is visible")
+
+
 def test_what_was_answered_late_but_in_time_is_no_doubt(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
     """The retry finds the first copy in the log: a duplicate is a success, with the first one's offset."""
     topic = wire.create_topic(name)
