@@ -52,7 +52,8 @@ def test_an_expired_batch_says_that_it_may_be_in_the_log(
         until(lambda: producer.send(name, b"after").exception(30), lambda error: error is None, "it goes on")
     values = wire.values(topic)
     assert values[0] == b"before"
-    assert values.count(b"doubtful") == (fate == LOSE_ANSWER)
+    # Its last copy may be at the proxy when that begins to pass requests on: in doubt is in doubt.
+    assert values.count(b"doubtful") in ((1,) if fate == LOSE_ANSWER else (0, 1))
     assert values[-1] == b"after"
 
 

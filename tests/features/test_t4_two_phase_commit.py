@@ -61,13 +61,22 @@ def successor(module_server: Server) -> Iterator[tuple[Wire, dict[str, Session],
         yield wire, sessions, topics
 
 
+def lost_by_kafka(server: Server, found: list[tuple[int, int, str]]) -> bool:
+    """DIFFERS: Apache Kafka 4.3.1, just started, may complete a transaction without the marker of a partition that has
+    no leader yet, and readers wait behind the open end for ever. Ours waits for the leader.
+    """
+    return server.name == "apache-kafka" and not found
+
+
 Successor = tuple[Wire, dict[str, Session], dict[str, object]]
 both = pytest.mark.parametrize("outcome", OUTCOMES.values())
 
 
 @both
 @pytest.mark.parametrize("what", ["old", "new", "gone"])
-def test_a_successor_carries_out_what_was_decided(successor: Successor, what: str, outcome: str) -> None:
+def test_a_successor_carries_out_what_was_decided(
+    module_server: Server, successor: Successor, what: str, outcome: str
+) -> None:
     wire, sessions, topics = successor
     name = f"{what}-{outcome}"
     found = until_state(wire, name, outcome)
@@ -75,7 +84,10 @@ def test_a_successor_carries_out_what_was_decided(successor: Successor, what: st
     assert (found.producer_epoch, found.topics) == (epoch, [])
     for partition, value in ((0, b"a"), (1, b"b")):
         kind = "COMMIT" if outcome == "CompleteCommit" else "ABORT"
-        assert markers(wire, topics[name], partition) == [(sessions[name].producer_id, epoch, kind)]
+        marks = markers(wire, topics[name], partition)
+        if lost_by_kafka(module_server, marks):
+            continue
+        assert marks == [(sessions[name].producer_id, epoch, kind)]
         assert wire.values(topics[name], partition, committed=True) == ([value] if kind == "COMMIT" else [])
         assert wire.offset(name, partition=partition, committed=True) == 2
     assert [value.transaction_status for _, value in logged(wire, name)][-2:] == [
@@ -85,12 +97,15 @@ def test_a_successor_carries_out_what_was_decided(successor: Successor, what: st
 
 
 @both
-def test_a_successor_writes_only_the_markers_that_are_named(successor: Successor, outcome: str) -> None:
+def test_a_successor_writes_only_the_markers_that_are_named(
+    module_server: Server, successor: Successor, outcome: str
+) -> None:
     """The partition that the log does not name any more is left alone."""
     wire, _, topics = successor
     name = f"half-{outcome}"
     until_state(wire, name, outcome)
-    assert len(markers(wire, topics[name], 1)) == 1
+    marks = markers(wire, topics[name], 1)
+    assert len(marks) == 1 or lost_by_kafka(module_server, marks)
     assert markers(wire, topics[name], 0) == []
 
 
@@ -178,6 +193,9 @@ def test_what_was_decided_stays_decided_across_a_kill(own_server: Server, name: 
         wire.find_coordinator(name)
         until_state(wire, name, "CompleteCommit" if commit else "CompleteAbort")
         for partition in range(5):
-            assert {kind for _, _, kind in markers(wire, topic_id, partition)} == {"COMMIT" if commit else "ABORT"}
+            marks = markers(wire, topic_id, partition)
+            if lost_by_kafka(own_server, marks):
+                continue
+            assert {kind for _, _, kind in marks} == {"COMMIT" if commit else "ABORT"}
             assert wire.values(topic_id, partition, committed=True) == ([b"x"] if commit else [])
         assert ended(wire, name, who, commit).epoch == who.epoch + 1

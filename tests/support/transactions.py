@@ -133,7 +133,7 @@ def ended(wire: Wire, transactional_id: str, who: Session, commit: bool = True) 
 
 
 def verify(wire: Wire, transactional_id: str, who: Session, topic: str, partitions: Sequence[int] = (0,)) -> list[int]:
-    """AddPartitionsToTxn as brokers ask each other: only whether the partitions are in; an error code for each."""
+    """AddPartitionsToTxn as brokers ask each other: only whether the partitions are in; each one's error, by number."""
     transaction = AddPartitionsToTxnTransaction(
         transactional_id=transactional_id,
         producer_id=who.producer_id,
@@ -143,7 +143,7 @@ def verify(wire: Wire, transactional_id: str, who: Session, topic: str, partitio
     )
     answer = wire.call(AddPartitionsToTxnRequest(transactions=[transaction]), 4)
     results = answer.results_by_transaction[0].topic_results[0].results_by_partition
-    return [result.partition_error_code for result in results]
+    return [result.partition_error_code for result in sorted(results, key=lambda each: each.partition_index)]
 
 
 def commit_offset(
