@@ -126,7 +126,7 @@ class TransactionCoordinator:
             return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
         if transaction is None:
             return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        return decisions.verify_partitions(transaction, producer_id, producer_epoch, frozenset(partitions))
+        return decisions.verify_partitions(transaction, producer_id, producer_epoch, partitions)
 
     def end_txn(self, request: EndTxnRequest, version: int, token: Any, now_ms: int) -> Effects:
         """Commits or aborts; replies EndTxnResponse, since version 5 with the epoch of the next transaction."""

@@ -9,7 +9,7 @@ Written after Kafka 4.3.1 (`TransactionCoordinator`), whose order of checks clie
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum, auto
 
 from oncelog.coordinator.transactions.states import TransactionState
@@ -117,9 +117,9 @@ def add_partitions(
 
 
 def verify_partitions(
-    transaction: Transaction, producer_id: int, epoch: int, partitions: frozenset[Partition]
+    transaction: Transaction, producer_id: int, epoch: int, partitions: Collection[Partition]
 ) -> dict[Partition, ErrorCode]:
-    """Whether each partition is in the open transaction."""
+    """Whether each partition is in the open transaction, in the order asked."""
     error = ErrorCode.NONE
     if transaction.producer_id != producer_id:
         error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
