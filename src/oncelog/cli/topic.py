@@ -17,6 +17,10 @@ TOPIC_RESOURCE = 2
 OF_THE_TOPIC = 1
 """`ConfigSource` of a topic's own settings."""
 
+POSITIVE = click.IntRange(min=1)
+BROKERS_DEFAULT = -1
+"""In CreateTopics: as the broker has it by default (KIP-464)."""
+
 topic = LazyGroup(
     "topic",
     help="Create, list, describe, alter and delete topics; produce and consume.",
@@ -34,16 +38,16 @@ topic = LazyGroup(
 
 @click.command()
 @click.argument("name")
-@click.option("-p", "--partitions", type=int, default=-1, help="Number of partitions (the broker's num.partitions).")
-@click.option("-r", "--replication-factor", type=int, default=-1, help="Copies of each (the broker's default).")
+@click.option("-p", "--partitions", type=POSITIVE, help="Number of partitions (the broker's num.partitions).")
+@click.option("-r", "--replication-factor", type=POSITIVE, help="Copies of each (the broker's default).")
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A setting of the topic.")
 @click.option("--if-not-exists", is_flag=True, help="An existing topic is no error.")
 @connected
 @formatted
 def create(
     name: str,
-    partitions: int,
-    replication_factor: int,
+    partitions: int | None,
+    replication_factor: int | None,
     configs: tuple[str, ...],
     if_not_exists: bool,
     bootstrap: str,
@@ -60,7 +64,10 @@ def create(
             raise click.UsageError(f"--config takes KEY=VALUE, not {text!r}")
         settings.append(CreatableTopicConfig(name=key.strip(), value=value.strip()))
     wanted = CreatableTopic(
-        name=name, num_partitions=partitions, replication_factor=replication_factor, configs=settings
+        name=name,
+        num_partitions=partitions or BROKERS_DEFAULT,
+        replication_factor=replication_factor or BROKERS_DEFAULT,
+        configs=settings,
     )
     with open_cluster(bootstrap) as cluster:
         response = cluster.call_controller(CreateTopicsRequest(topics=[wanted]))
