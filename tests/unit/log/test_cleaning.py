@@ -188,6 +188,18 @@ def test_an_aborted_record_takes_no_committed_one_with_it() -> None:
     assert rows(log)[0] == (0, b"a", b"kept")
 
 
+def test_a_transaction_behind_the_keys_of_this_round_stays_aborted() -> None:
+    """The round ends within a segment when its memory is full; the segment is written anew as a whole."""
+    disk, log = new_log(COMPACT)
+    put(log, (b"a", b"1"))
+    put(log, (b"b", b"1"))
+    in_transaction(log, b"c", commit=False)
+    log.roll(NOW)
+    assert clean(log, disk, max_keys=1).end == 1
+    assert log.aborted_transactions(0, log.log_end_offset) == [(1, 2)]
+    assert committed(log) == {b"a": b"1", b"b": b"1"}
+
+
 def test_what_is_undecided_or_uncommitted_is_left_alone() -> None:
     disk, log = new_log(COMPACT)
     put(log, (b"a", b"1"))

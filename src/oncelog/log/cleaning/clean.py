@@ -86,16 +86,17 @@ class Cleaning:
         """
         try:
             yield from self._index_keys()
-            end = self._map.latest + 1
             log = self._log
+            # Segments are written anew as a whole, also beyond the last key that the map had room for.
+            aborted = log.segments.aborted_between(log.segments.first_offset, self._plan.end)
             rules = BatchFilter(
                 self._map,
-                transactions := CleanedTransactions(log.segments.aborted_between(log.segments.first_offset, end)),
+                transactions := CleanedTransactions(aborted),
                 last_records(log.producer_entries),
                 now_ms=self._now_ms,
                 delete_retention_ms=log.config.delete_retention_ms,
             )
-            for group in group_segments(self._plan, end):
+            for group in group_segments(self._plan, self._map.latest + 1):
                 yield from self._clean_group(group, rules, transactions)
         finally:
             if self._unfinished is not None:
