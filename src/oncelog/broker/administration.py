@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from oncelog.broker.dynamic_config import DynamicConfig, check_broker_configs
-from oncelog.broker.topic_config import check_topic_configs, without_effect
+from oncelog.broker.dynamic_config import DynamicConfig, check_changed_broker_configs
+from oncelog.broker.topic_config import check_changed_configs, check_topic_configs, without_effect
 from oncelog.cluster import configs
 from oncelog.cluster.metadata import PartitionInfo, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -53,7 +53,7 @@ class Administration:
         broker = self._broker
 
         def checked(before: Mapping[str, str]) -> dict[str, str]:
-            return check_topic_configs(broker.config, change(before))
+            return check_changed_configs(broker.config, before, change(before))
 
         async with self.changing:
             topic = broker.metadata.topic(name)
@@ -77,7 +77,7 @@ class Administration:
         broker, layers = self._broker, self.layers
 
         def checked(before: Mapping[str, str]) -> dict[str, str]:
-            return check_broker_configs(change(before))
+            return check_changed_broker_configs(before, change(before))
 
         async with self.changing:
             before = layers.of_all if node_id is None else layers.own

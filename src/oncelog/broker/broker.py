@@ -77,6 +77,7 @@ class Broker:
         self.cleaner = LogCleaner(self)
         self.flusher = Flusher(self)
         self.partitions: Partitions
+        self._has_partitions = False
         self.transactions: TransactionService
         self.groups: GroupService
         self.fetch_sessions = FetchSessions(
@@ -129,6 +130,7 @@ class Broker:
         self.transactions = TransactionService(self)
         self.groups = GroupService(self)
         self.partitions.on_transaction_end = self.groups.transaction_completed
+        self._has_partitions = True
         limits = Limits(
             max_request_size=self.config.socket_request_max_bytes,
             idle_ms=self.config.connections_max_idle_ms,
@@ -215,16 +217,17 @@ class Broker:
     def _take_offline(self, directory: DataDirectory, error: OSError) -> None:
         """Its partitions have no leader from now on, its coordinators resign; with none left the broker has to end."""
         self.log.error("log directory %s has failed and is offline: %s", directory.path, error)
+        if not self.failed.done():
+            if not self.directories.online:
+                paths = ", ".join(each.path for each in self.directories)
+                self.failed.set_result(f"all log directories have failed: {paths}: {error}")
+            elif directory.path == self._metadata_dir:
+                self.failed.set_result(f"the log directory with the metadata has failed: {directory.path}: {error}")
+        if not self._has_partitions:
+            return
         for topic, partition in self.partitions.fail(directory):
             if topic in INTERNAL_TOPICS:
                 self._service_of(topic).shell.resign(partition)
-        if self.failed.done():
-            return
-        if not self.directories.online:
-            paths = ", ".join(each.path for each in self.directories)
-            self.failed.set_result(f"all log directories have failed: {paths}: {error}")
-        elif directory.path == self._metadata_dir:
-            self.failed.set_result(f"the log directory with the metadata has failed: {directory.path}: {error}")
 
     async def update_features(self, changes: Sequence[Change], *, validate_only: bool) -> None:
         """Changes levels of features, all or none; INVALID_UPDATE_VERSION, REQUEST_TIMED_OUT."""

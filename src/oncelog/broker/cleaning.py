@@ -14,7 +14,6 @@ from oncelog.log.checkpoint import CorruptCheckpointError, read_offset_checkpoin
 from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError, LeftoverError
 from oncelog.log.cleaning.offsets import BYTES_PER_KEY
 from oncelog.log.cleaning.plan import Plan, make_plan
-from oncelog.log.disk import Disk
 from oncelog.log.log import Log
 from oncelog.log.retention import apply_retention
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -94,6 +93,8 @@ class LogCleaner:
                 self._uncleanable.add(log)
             broker.log.error("cannot compact %r: %s", log, error)
             return False
+        if log.closed:
+            return False  # its topic was deleted in the last pause: one that is made anew has been cleaned by nobody
         result = cleaning.result
         self._note(log, result.end)
         broker.log.info(
@@ -148,9 +149,6 @@ class LogCleaner:
                 self._broker.log.warning("%s is not used: %s", path, error)
                 self._offsets[directory] = {}
         return self._offsets[directory]
-
-    def _disk(self, directory: str) -> Disk:
-        return self._broker.directories.disk_of(directory)
 
     def _note(self, log: Log, end: int) -> None:
         self._known(log)[log.topic, log.partition] = end

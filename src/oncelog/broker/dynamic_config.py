@@ -78,6 +78,13 @@ def check_broker_configs(configs: Mapping[str, str]) -> dict[str, str]:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, str(error)) from error
 
 
+def check_changed_broker_configs(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """As `check_broker_configs`, for a change; what is there that this version cannot use stays as it is."""
+    usable = _usable(before)
+    foreign = {name: text for name, text in before.items() if name not in usable and after.get(name) == text}
+    return check_broker_configs({name: text for name, text in after.items() if name not in foreign}) | foreign
+
+
 def _usable(configs: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, text in configs.items():

@@ -178,6 +178,19 @@ def check_topic_configs(config: BrokerConfig, configs: Mapping[str, str | None])
     return checked
 
 
+def check_changed_configs(
+    config: BrokerConfig, before: Mapping[str, str], after: Mapping[str, str | None]
+) -> dict[str, str]:
+    """As `check_topic_configs`, for a change; what the topic has that this version does not know stays as it is."""
+    foreign = {name: value for name, value in before.items() if not _is_known(name) and after.get(name) == value}
+    ours = {name: value for name, value in after.items() if name not in foreign}
+    return check_topic_configs(config, ours) | foreign
+
+
+def _is_known(name: str) -> bool:
+    return name in TOPIC_KEYS or name == INTERNAL_SEGMENT_BYTES
+
+
 def without_effect(configs: Iterable[str]) -> list[str]:
     """A sentence for each of these settings that does nothing here."""
     return [f"{name} has no effect in oncelog: {WITHOUT_EFFECT[name]}" for name in configs if name in WITHOUT_EFFECT]

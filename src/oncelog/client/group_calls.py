@@ -57,8 +57,9 @@ async def delete_groups(cluster: ClusterClient, group_ids: Iterable[str]) -> Non
     """Delete groups without members, with their offsets; the first error is raised after all have been tried."""
     failure: errors.KafkaError | None = None
     for group_id in dict.fromkeys(group_ids):
-        response = await cluster.call_coordinator("group", group_id, DeleteGroupsRequest(groups_names=[group_id]))
+        request = DeleteGroupsRequest(groups_names=[group_id])
         try:
+            response = await cluster.call_coordinator("group", group_id, request)
             raise_for_error(response, f"group {group_id!r}")
         except errors.KafkaError as error:
             failure = failure or error

@@ -360,11 +360,10 @@ class Reader:
             await asyncio.wait([search], timeout=max(limit - self.loop.time(), 1.0))
         if not search.done():
             return
-        if self._search is search:
-            self._search = None
-        if search.cancelled():
-            return
-        failure = search.exception()
+        failure = None if search.cancelled() else search.exception()
+        if self._search is not search:
+            return  # it was for a former assignment
+        self._search = None
         if failure is not None and (
             isinstance(failure, errors.UnknownTopicError) or not isinstance(failure, errors.RetriableError)
         ):
@@ -454,4 +453,3 @@ async def _told(listener: Listener, partitions: list[TopicPartition]) -> None:
     result = listener(partitions)
     if isinstance(result, Coroutine):
         await result
-

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 from uuid import UUID
 
+from oncelog.log.config import INT64_MAX
 from oncelog.log.log import AppendResult, Log, Origin
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
@@ -69,6 +70,8 @@ class Replica:
         self.offline = False
         """Its log directory has failed."""
         self.min_insync_replicas = min(min_insync_replicas, replicas)
+        if log.config.flush_messages < INT64_MAX:
+            log.flush()  # recovery may have found what was appended, but neither synced nor acknowledged
         self.synced_offset = log.recovery_point
         """What lies before it is on the device."""
         self.synced_names = -1

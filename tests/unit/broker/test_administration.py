@@ -86,6 +86,28 @@ def test_changes_at_the_same_time_are_all_kept(tmp_path: Path, tree: FailingTree
     assert configs.read(tree, "/config/topics/t") == dict.fromkeys(names, "77")
 
 
+def test_settings_of_another_version_stay_and_do_not_stand_in_the_way(tmp_path: Path, tree: FailingTree) -> None:
+    foreign = "leader.replication.throttled.replicas"
+
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1, configs={foreign: "*"})
+        await broker.administration.alter_topic("t", setting("retention.ms", "77"), validate_only=False)
+        assert configs.read(tree, "/config/topics/t") == {foreign: "*", "retention.ms": "77"}
+        for change in (setting(foreign, "0:1"), setting("another.strange.one", "1")):
+            with pytest.raises(ProtocolError) as caught:
+                await broker.administration.alter_topic("t", change, validate_only=False)
+            assert caught.value.code == ErrorCode.INVALID_CONFIG
+        await broker.administration.alter_topic("t", lambda _: {}, validate_only=False)
+        assert configs.read(tree, "/config/topics/t") == {}
+        tree.create(configs.broker_path(1), configs.encode({"from.the.future": "1"}))
+        change = setting("log.cleaner.backoff.ms", "77")
+        await broker.administration.alter_broker(1, change, validate_only=False)
+        found = configs.read(tree, configs.broker_path(1))
+        assert found == {"from.the.future": "1", "log.cleaner.backoff.ms": "77"}
+
+    live(tmp_path, tree, life)
+
+
 def test_growing_and_deleting_at_the_same_time(tmp_path: Path, tree: FailingTree) -> None:
     """Whichever is first: nothing of the topic is left, and nothing of it comes back."""
 

@@ -89,6 +89,10 @@ class BrokenDisk(OsDisk):
         self.check("list", path)
         return super().listdir(path)
 
+    def read_file(self, path: str) -> bytes:
+        self.check("read whole", path)
+        return super().read_file(path)
+
     def sync(self, path: str) -> None:
         self.check("sync", path)
         super().sync(path)
@@ -354,6 +358,17 @@ def test_a_directory_that_cannot_be_read_at_the_start_is_offline(house: House) -
     assert list(Path(house.paths[0]).glob("t-0.*-stray"))
     house.disk.break_down("list", str(Path(house.paths[0]).parent))
     assert "none of the log directories can be used" in refused(house)
+
+
+def test_a_directory_that_fails_while_metadata_is_loaded_is_offline(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        assert {Path(each.path).name for each in broker.directories.online} == {"b"}
+        assert not broker.failed.done()
+
+    house.live(lambda broker: fill(broker, "before", 2))
+    house.disk.break_down("read whole", house.paths[0])
+    house.live(life)
 
 
 def test_one_log_that_cannot_be_read_takes_its_directory_offline(house: House) -> None:

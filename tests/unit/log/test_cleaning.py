@@ -371,6 +371,29 @@ def test_a_log_that_changes_ends_the_round(number: int) -> None:
     assert rows(log) == [row for row in rows(open_log(disk, COMPACT)) if row[0] >= log.log_start_offset]
 
 
+def test_a_segment_that_goes_between_two_chunks_does_not_come_back() -> None:
+    """At any step of a round over segments that are read in several."""
+    config = replace(COMPACT, segment_bytes=4 * CHUNK)
+    for number in itertools.count():
+        disk, log = new_log(config)
+        for each in range(80):
+            put(log, (b"%d" % (each % 7), bytes(3000)))
+        work = Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100).run()
+        carry_out(work, number)
+        first = log.segments.active.base_offset
+        log.advance_log_start(first)
+        log.delete_old_segments()
+        whole = True
+        try:
+            carry_out(work)
+        except CleaningAbortedError:
+            whole = False
+        assert [name for name in disk.listdir(FOLDER) if name.endswith(".log")] == [f"{first:020d}.log"], number
+        if whole:
+            break
+    assert number > 8  # several chunks of each segment
+
+
 def test_a_closed_log_ends_the_round() -> None:
     disk, log = filled()
     work = Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100).run()

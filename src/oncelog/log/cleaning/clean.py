@@ -169,6 +169,7 @@ class Cleaning:
                 self._check(group)
                 self._read += len(chunk)
                 yield Step(partial(self._write, cleaned), sum(len(batch.data) for batch in self._found))
+                self._check(group)
         for aborted in transactions.retained[known:]:
             cleaned.txn_index.append(aborted)
         cleaned.finish()
