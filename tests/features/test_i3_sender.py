@@ -157,7 +157,8 @@ def test_a_batch_waits_while_an_earlier_one_is_retried(wire: Wire, server: Serve
 def test_a_delivery_that_takes_too_long_is_told(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
     wire.create_topic(name)
     proxy.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS
-    options = {"linger_ms": 0, "request_timeout_ms": 200, "delivery_timeout_ms": 300}
+    options = {"linger_ms": 0, "request_timeout_ms": 2_000, "delivery_timeout_ms": 2_500}
+    options |= {"retry_backoff_ms": 10_000, "retry_backoff_max_ms": 10_000}  # its time is up while it waits
     with Producer(server.bootstrap, None, **options) as producer:
         with pytest.raises(errors.TimedOutError, match="not in the log") as caught:
             producer.send(name, b"v").result(30)
