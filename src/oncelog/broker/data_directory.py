@@ -25,6 +25,7 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 
@@ -64,6 +65,8 @@ class DataDirectory:
         """(topic, partition) -> offset up to which the log was flushed when the broker started."""
         self.start_offsets: Offsets = {}
         """(topic, partition) -> first offset that was not deleted when the broker started."""
+        self._cleaned: Offsets = {}
+        self._cleaned_written = True
         self._node_id = node_id
         self._logger = logger
 
@@ -117,6 +120,7 @@ class DataDirectory:
         self.found = set(self.list_partitions())
         self.recovery_points = self._read(RECOVERY_POINTS)
         self.start_offsets = self._read(START_OFFSETS)
+        self._cleaned = self._read(CLEANER_OFFSETS)
 
     def _identify(self, cluster_id: str, new_directory_id: Callable[[], UUID]) -> None:
         found = self.identity()
@@ -191,15 +195,35 @@ class DataDirectory:
         self.disk.atomic_write(path, encode_partition_metadata(topic_id), sync=True)
 
     def forget_offsets(self, topic: str, partition: int) -> bool:
-        """Forgets what the checkpoints said of a log that is gone; whether they said anything."""
+        """Forgets what the checkpoints said of a log that is gone; whether they said anything.
+
+        They are to be written then: a new log of this name must not begin, nor count as compacted, where that one did.
+        """
         known = [offsets.pop((topic, partition), None) for offsets in (self.recovery_points, self.start_offsets)]
-        return any(known)
+        cleaned = self._cleaned.pop((topic, partition), None)
+        self._cleaned_written = self._cleaned_written and cleaned is None
+        return any(known) or cleaned is not None
+
+    def cleaned(self, topic: str, partition: int) -> int | None:
+        """The offset up to which a log has been compacted; None for never."""
+        return self._cleaned.get((topic, partition))
+
+    def note_cleaned(self, topic: str, partition: int, end: int) -> None:
+        """Writes down that a log has been compacted up to `end`; OSError."""
+        self._cleaned[topic, partition] = end
+        self._write_cleaned()
+
+    def _write_cleaned(self) -> None:
+        write_offset_checkpoint(self.disk, self._file(CLEANER_OFFSETS), self._cleaned)
+        self._cleaned_written = True
 
     def checkpoint(self, *, recovery_points: Offsets, start_offsets: Offsets, high_watermarks: Offsets) -> None:
-        """Writes the three offset checkpoints."""
+        """Writes the offset checkpoints: these three, and the cleaner's if it has changed."""
         write_offset_checkpoint(self.disk, self._file(RECOVERY_POINTS), recovery_points)
         write_offset_checkpoint(self.disk, self._file(START_OFFSETS), start_offsets)
         write_offset_checkpoint(self.disk, self._file(HIGH_WATERMARKS), high_watermarks)
+        if not self._cleaned_written:
+            self._write_cleaned()
 
     def mark_clean(self) -> None:
         """Says that every log was closed in order, so that the next start need not recover."""

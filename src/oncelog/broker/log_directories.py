@@ -107,6 +107,7 @@ class LogDirectories:
                 )
             stale = directory if ours[0] is other else other
             aside = self.set_aside(stale, *partition, stale.topic_id(*partition), STRAY_SUFFIX)
+            stale.forget_offsets(*partition)
             self._logger.warning("%s is the log of another topic of this name, now in %s", partition[0], aside)
             if ours[0] is other:
                 return
@@ -152,8 +153,12 @@ class LogDirectories:
         directory.disk.rename(directory.folder(topic, partition), aside)
         return aside
 
+    def holding(self, path: str) -> DataDirectory:
+        """The directory that a path lies in: none lies in another."""
+        return next(
+            directory for directory in self._all if path == directory.path or path.startswith(f"{directory.path}/")
+        )
+
     def disk_of(self, path: str) -> GuardedDisk:
         """The disk for a path in one of the directories."""
-        return next(
-            directory.disk for directory in self._all if path == directory.path or path.startswith(f"{directory.path}/")
-        )
+        return self.holding(path).disk

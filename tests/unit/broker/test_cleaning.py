@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.cleaning import CLEANER_OFFSETS
 from oncelog.broker.config import load
+from oncelog.broker.data_directory import CLEANER_OFFSETS
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
@@ -111,6 +111,44 @@ def test_a_deleted_topic_is_forgotten(house: House) -> None:
         assert len(keys(replica)) < 10
 
     house.live(life)
+
+
+def test_a_topic_that_is_deleted_before_anything_was_cleaned_is_forgotten(house: House) -> None:
+    async def first(broker: Broker) -> None:
+        fill(await made(broker, "t"))
+        assert await broker.cleaner.clean_due()
+
+    async def second(broker: Broker) -> None:
+        topic = broker.metadata.topic("t")
+        assert topic is not None
+        await broker.delete_topic(topic)
+        assert house.offsets == []
+
+    house.live(first)
+    house.live(second)
+
+
+def test_a_log_that_is_set_aside_is_forgotten(house: House) -> None:
+    """The deletion of its topic was interrupted, and a new one has the same name."""
+
+    async def first(broker: Broker) -> None:
+        fill(await made(broker, "t"))
+        assert await broker.cleaner.clean_due()
+        topic = broker.metadata.topic("t")
+        assert topic is not None
+        broker.metadata.erase(topic)
+
+    async def second(broker: Broker) -> None:
+        replica = await made(broker, "t")
+        assert replica.log.log_end_offset == 0
+        assert house.offsets == []
+        fill(replica, 40)
+        assert await broker.cleaner.clean_due()
+        assert len(keys(replica)) < 10
+
+    house.live(first)
+    house.live(second)
+    assert list(house.directory.glob("t-0.*-stray"))
 
 
 def test_only_what_is_dirty_enough(house: House) -> None:
