@@ -74,6 +74,9 @@ class CrashDisk:
             raise FileNotFoundError(path)
         return bytes(self.files[path].data)
 
+    def read_part(self, path: str, size: int, pos: int) -> bytes:
+        return self.read_file(path)[pos : pos + size]
+
     def size(self, path: str) -> int | None:
         return len(self.files[path].data) if path in self.files else None
 

@@ -7,15 +7,16 @@ takes long. Source: Kafka's ``LogCleaner``.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from oncelog.cluster.replica import Replica
-from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError, LeftoverError
+from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError
 from oncelog.log.cleaning.offsets import BYTES_PER_KEY
 from oncelog.log.cleaning.plan import Plan, make_plan
+from oncelog.log.guarded_disk import OF_THE_PROCESS
 from oncelog.log.log import Log
 from oncelog.log.retention import apply_retention
-from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
@@ -40,33 +41,31 @@ class LogCleaner:
 
     async def clean_due(self) -> bool:
         """Goes once through the logs that are due, the dirtiest first; whether there was one that could be cleaned."""
-        plans = [plan for replica in self._compacted() if (plan := self._plan(replica.log)) and plan.is_due]
+        plans = [plan async for log in self._compacted() if (plan := self._plan(log)) and plan.is_due]
         cleaned = False
         for plan in sorted(plans, key=lambda plan: plan.dirty_ratio, reverse=True):
             current = None if plan.log.closed else self._plan(plan.log)
             if current is not None and current.is_due:
                 cleaned = await self._clean(current) or cleaned
-        for replica in self._compacted():
-            self._retain(replica)
+        async for log in self._compacted():
+            self._retain(log)
         self._uncleanable = {log for log in self._uncleanable if not log.closed}
         return cleaned
 
-    def _compacted(self) -> list[Replica]:
-        replicas = tuple(self._broker.partitions.opened())
-        return [replica for replica in replicas if replica.log.config.compact and self._is_usable(replica)]
-
-    @staticmethod
-    def _is_usable(replica: Replica) -> bool:
-        return not (replica.log.closed or replica.offline)
+    async def _compacted(self) -> AsyncIterator[Log]:
+        """The logs that may be cleaned; between any two the others have their turn."""
+        for replica in tuple(self._broker.partitions.opened()):
+            log = replica.log
+            if log.config.compact and not (log.closed or replica.offline or log in self._uncleanable):
+                yield log
+                await asyncio.sleep(0)
 
     def _plan(self, log: Log) -> Plan | None:
-        if log in self._uncleanable:
-            return None
         try:
             home = self._broker.directories.holding(log.directory)
             return make_plan(log, home.cleaned(log.topic, log.partition), self._broker.now_ms())
-        except OSError as error:
-            self._broker.log.error("cannot look at %r for compaction: %s", log, error)
+        except Exception as error:  # noqa: BLE001 - `_give_up` tells all of it
+            self._give_up(log, error)
             return None
 
     async def _clean(self, plan: Plan) -> bool:
@@ -79,15 +78,8 @@ class LogCleaner:
         except CleaningAbortedError as error:
             broker.log.info("%s", error)
             return False
-        except OSError as error:  # a full disk: the log is as it was, and it is tried again
-            if isinstance(error, LeftoverError):
-                self._uncleanable.add(log)
-            broker.log.error("cannot compact %r: %s", log, error)
-            return False
-        except ProtocolError as error:
-            if error.code != ErrorCode.KAFKA_STORAGE_ERROR:
-                self._uncleanable.add(log)
-            broker.log.error("cannot compact %r: %s", log, error)
+        except Exception as error:  # noqa: BLE001 - `_give_up` tells all of it
+            self._give_up(log, error)
             return False
         if log.closed:
             return False  # its topic was deleted in the last pause: one that is made anew has been cleaned by nobody
@@ -98,6 +90,25 @@ class LogCleaner:
             log, result.end, result.keys, result.bytes_read, result.bytes_written,
         )  # fmt: skip
         return True
+
+    def _give_up(self, log: Log, error: Exception) -> None:
+        """A log could not be compacted: the others go on, and it is left alone until the next start unless that passes.
+
+        An error of the disk has taken the directory offline (`GuardedDisk`), a full one too, and the log with it. What
+        passes is that too many files are open: the log is as it was then. All else is marked as uncleanable, as
+        Kafka's ``LogCleanerManager`` does: what fails once on these bytes fails again.
+        """
+        logger = self._broker.log
+        cause = error.__cause__ if isinstance(error, ProtocolError) else error
+        if log.closed:
+            logger.info("%r was closed while it was compacted: %s", log, error)
+        elif not self._broker.directories.holding(log.directory).online:
+            logger.error("cannot compact %r: %s", log, error)
+        elif isinstance(cause, OSError) and cause.errno in OF_THE_PROCESS:
+            logger.error("cannot compact %r now: %s", log, error)
+        else:
+            self._uncleanable.add(log)
+            logger.error("cannot compact %r, it is left alone until the next start", log, exc_info=error)
 
     async def _carry_out(self, cleaning: Cleaning) -> None:
         limit = self._broker.config.log_cleaner_io_max_bytes_per_second
@@ -115,13 +126,13 @@ class LogCleaner:
         finally:
             steps.close()
 
-    def _retain(self, replica: Replica) -> None:
+    def _retain(self, log: Log) -> None:
         """Kafka applies the retention of compacted logs from here too, more often than that of the others."""
         try:
-            if apply_retention(replica.log, self._broker.now_ms()):
-                self._broker.log.info("%r: dropped old segments", replica)
-        except (OSError, ProtocolError) as error:
-            self._broker.log.error("%r: %s", replica, error)
+            if apply_retention(log, self._broker.now_ms()):
+                self._broker.log.info("%r: dropped old segments", log)
+        except Exception as error:  # noqa: BLE001 - `_give_up` tells all of it
+            self._give_up(log, error)
 
     def _note(self, log: Log, end: int) -> None:
         try:

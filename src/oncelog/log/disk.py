@@ -65,6 +65,13 @@ class Disk(Protocol):
         """Return the whole file; ``FileNotFoundError`` where there is none."""
         ...
 
+    def read_part(self, path: str, size: int, pos: int) -> bytes:
+        """As `File.pread`, with a handle of its own: may be called from a worker thread.
+
+        ``FileNotFoundError`` where there is no such file (any more).
+        """
+        ...
+
     def size(self, path: str) -> int | None:
         """Return the length of the file in bytes, or None where there is none."""
         ...
@@ -158,6 +165,14 @@ class OsDisk:
         """See `Disk.read_file`."""
         with open(path, "rb", buffering=0) as file:
             return file.read()
+
+    def read_part(self, path: str, size: int, pos: int) -> bytes:
+        """See `Disk.read_part`."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return _pread(fd, size, pos)
+        finally:
+            os.close(fd)
 
     def size(self, path: str) -> int | None:
         """See `Disk.size`."""
@@ -263,17 +278,7 @@ class OsFile:
 
     def pread(self, size: int, pos: int) -> bytes:
         """See `File.pread`."""
-        fd = self._use()
-        data = os.pread(fd, size, pos)
-        if len(data) == size:
-            return data
-        parts = [data]
-        got = len(data)
-        while data and got < size:
-            data = os.pread(fd, size - got, pos + got)
-            parts.append(data)
-            got += len(data)
-        return b"".join(parts)
+        return _pread(self._use(), size, pos)
 
     def view(self, size: int, pos: int) -> bytes | memoryview:
         """See `File.view`."""
@@ -307,3 +312,16 @@ class OsFile:
         if fd >= 0:
             self._disk.detach(self)
             os.close(fd)
+
+
+def _pread(fd: int, size: int, pos: int) -> bytes:
+    data = os.pread(fd, size, pos)
+    if len(data) == size:
+        return data
+    parts = [data]
+    got = len(data)
+    while data and got < size:
+        data = os.pread(fd, size - got, pos + got)
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from oncelog.log.disk import Buffer, Disk, File
 
-_OF_THE_PROCESS = frozenset({errno.EMFILE, errno.ENFILE})
+OF_THE_PROCESS = frozenset({errno.EMFILE, errno.ENFILE})
 """Too many open files: says nothing of the disk, and nothing was done."""
 
 
@@ -55,7 +55,7 @@ class GuardedDisk:
 
     def fail(self, error: OSError) -> None:
         """Take the directory offline, unless the failure was the process's own."""
-        if self.failure is None and error.errno not in _OF_THE_PROCESS:
+        if self.failure is None and error.errno not in OF_THE_PROCESS:
             self.failure = error
             self._on_failure(error)
 
@@ -70,6 +70,11 @@ class GuardedDisk:
         """See `Disk.read_file`."""
         with self._guarded(may_be_missing=True):
             return self._disk.read_file(path)
+
+    def read_part(self, path: str, size: int, pos: int) -> bytes:
+        """See `Disk.read_part`; that the file is gone is no failure, for it may have been deleted meanwhile."""
+        with self._guarded(may_be_missing=True):
+            return self._disk.read_part(path, size, pos)
 
     def size(self, path: str) -> int | None:
         """See `Disk.size`."""

@@ -217,6 +217,12 @@ class Mount:
         self._live().check("read", path)
         return bytes(self.content(path).data)
 
+    def read_part(self, path: str, size: int, pos: int) -> bytes:
+        """See `Disk.read_part`."""
+        content = self.content(path)
+        self.check_read(path)
+        return bytes(memoryview(content.data)[pos : pos + size])
+
     def size(self, path: str) -> int | None:
         """See `Disk.size`."""
         content = self._live().files.get(path)
@@ -329,9 +335,7 @@ class SimFile:
 
     def pread(self, size: int, pos: int) -> bytes:
         """See `File.pread`."""
-        content = self._mount.content(self._path)
-        self._mount.check_read(self._path)
-        return bytes(memoryview(content.data)[pos : pos + size])
+        return self._mount.read_part(self._path, size, pos)
 
     def view(self, size: int, pos: int) -> bytes | memoryview:
         """See `File.view`."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +17,7 @@ from oncelog.broker.config import load
 from oncelog.broker.data_directory import CLEANER_OFFSETS
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.log.cleaning.offsets import OffsetMap
 from oncelog.log.disk import OsDisk
 from oncelog.protocol.records import Record, build_batch, decode_records, iter_batches
 
@@ -26,13 +30,14 @@ class House:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "data"
+        self.disk = OsDisk()
         self._tree = MemoryTree(lambda: NOW)
 
     def live(self, life: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
         async def run() -> None:
             given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.directory)}
             given |= {"log.cleaner.enable": "false"} | {key.replace("_", "."): value for key, value in settings.items()}
-            broker = Broker(load(given), disk=OsDisk(), tree=self._tree, now_ms=lambda: NOW)
+            broker = Broker(load(given), disk=self.disk, tree=self._tree, now_ms=lambda: NOW)
             await broker.start()
             try:
                 await life(broker)
@@ -233,3 +238,103 @@ def test_it_runs_by_itself(house: House) -> None:
             await asyncio.sleep(0.001)
 
     house.live(life, log_cleaner_enable="true", log_cleaner_backoff_ms="1")
+
+
+def test_whatever_goes_wrong_with_one_log_the_others_are_cleaned(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put, tried = OffsetMap.put, []
+
+    def broken_put(offsets: OffsetMap, key: bytes, offset: int) -> bool:
+        if key == b"bad":
+            tried.append(offset)
+            raise RuntimeError("nobody has thought of this")
+        return put(offsets, key, offset)
+
+    async def life(broker: Broker) -> None:
+        bad, good = await made(broker, "bad"), await made(broker, "good")
+        bad.append(memoryview(build_batch([Record(0, NOW, b"bad", b"1")])), now_ms=NOW)
+        fill(bad, 60)
+        fill(good)
+        for _ in range(2):
+            while len(keys(good)) >= 10:
+                await asyncio.sleep(0.001)
+            fill(bad)
+            fill(good)
+        assert len(keys(bad)) == 101
+
+    monkeypatch.setattr(OffsetMap, "put", broken_put)
+    with caplog.at_level(logging.ERROR):
+        house.live(life, log_cleaner_enable="true", log_cleaner_backoff_ms="1")
+    assert tried == [0]
+    (entry,) = caplog.records
+    assert "bad-0" in entry.getMessage()
+    assert entry.exc_info is not None
+    assert isinstance(entry.exc_info[1], RuntimeError)
+
+
+class FailingDisk(OsDisk):
+    """Reads of a cleaner fail so many times; says which threads they were in."""
+
+    def __init__(self, number: int, times: int) -> None:
+        super().__init__()
+        self._number = number
+        self.times = times
+        self.threads: set[int] = set()
+
+    def read_part(self, path: str, size: int, pos: int) -> bytes:
+        self.threads.add(threading.get_ident())
+        if self.times:
+            self.times -= 1
+            raise OSError(self._number, "no read", path)
+        return super().read_part(path, size, pos)
+
+
+def test_too_many_open_files_pass(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        replica = await made(broker, "t")
+        fill(replica)
+        assert not await broker.cleaner.clean_due()
+        assert len(keys(replica)) == 20
+        assert await broker.cleaner.clean_due()
+        assert len(keys(replica)) < 10
+        assert threading.get_ident() not in disk.threads
+
+    house.disk = disk = FailingDisk(errno.EMFILE, 1)
+    house.live(life)
+
+
+def test_a_disk_that_fails_takes_its_logs_from_the_cleaner(house: House) -> None:
+    """The next start, with its recovery, gives them back."""
+
+    async def first(broker: Broker) -> None:
+        replica = await made(broker, "t")
+        fill(replica)
+        assert not await broker.cleaner.clean_due()
+        assert "all log directories have failed" in await broker.failed
+        assert replica.offline
+        assert not await broker.cleaner.clean_due()
+
+    async def second(broker: Broker) -> None:
+        replica = broker.partitions.find("t", 0)
+        assert len(keys(replica)) == 20
+        assert await broker.cleaner.clean_due()
+        assert len(keys(replica)) < 10
+
+    house.disk = FailingDisk(errno.EIO, 1)
+    house.live(first)
+    house.live(second)
+
+
+def test_the_others_have_their_turn_while_it_looks_for_work(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        for number in range(20):
+            await made(broker, f"t{number}")
+        turns = 0
+        looking = asyncio.ensure_future(broker.cleaner.clean_due())
+        while not looking.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 20
+
+    house.live(life)

@@ -89,6 +89,10 @@ class BrokenDisk(OsDisk):
         self.check("list", path)
         return super().listdir(path)
 
+    def read_part(self, path: str, size: int, pos: int) -> bytes:
+        self.check("read", path)
+        return super().read_part(path, size, pos)
+
     def read_file(self, path: str) -> bytes:
         self.check("read whole", path)
         return super().read_file(path)

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from oncelog.log.cleaning.clean import CHUNK, Cleaning, CleaningAbortedError, Result, Steps
+from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError, Result, Steps
 from oncelog.log.cleaning.offsets import OffsetMap
 from oncelog.log.cleaning.plan import group_segments, make_plan
+from oncelog.log.cleaning.reading import CHUNK, READ
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
 from oncelog.log.retention import apply_retention
@@ -353,7 +354,7 @@ def test_segments_are_grouped_up_to_the_size_of_one() -> None:
 # --- what comes in between ---
 
 
-STEPS = 29
+STEPS = 41
 """Of a round over twenty batches, but the last three: nothing of the log is needed any more by then."""
 
 
@@ -410,6 +411,60 @@ def test_giving_up_leaves_nothing_behind() -> None:
         next(work).run()
     work.close()
     assert not [name for name in disk.listdir(FOLDER) if name.endswith(LEFTOVERS)]
+
+
+def test_giving_up_on_a_broken_disk_tells_of_nothing_else() -> None:
+    """The next start takes away what is left; whoever ends the round is not to be stopped by it."""
+    disk, log = filled()
+    work = Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100).run()
+    while not any(name.endswith(".cleaned") for name in disk.listdir(FOLDER)):
+        next(work).run()
+    disk.broken = True
+    work.close()
+    disk.kill()
+    assert any(name.endswith(".cleaned") for name in disk.listdir(FOLDER))
+    again = open_log(disk, COMPACT)
+    assert not [name for name in disk.listdir(FOLDER) if name.endswith(LEFTOVERS)]
+    assert rows(again) == rows(log)
+
+
+class ColdDisk(CrashDisk):
+    """Says when a part of a file is read that a worker thread should read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[int] = []
+
+    def read_part(self, path: str, size: int, pos: int) -> bytes:
+        self.parts.append(size)
+        return super().read_part(path, size, pos)
+
+
+def test_cold_segments_are_read_by_slow_steps_only() -> None:
+    """In portions; a batch that is larger than one as a whole."""
+    disk = ColdDisk()
+    log = open_log(disk, replace(COMPACT, segment_bytes=8 * READ))
+    for turn in range(200):
+        put(log, (b"k%d" % turn, bytes(3 * READ if turn == 100 else 3000)))
+    log.roll(NOW)
+    before = rows(log)
+    slow = 0
+    for step in Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=1000).run():
+        found = len(disk.parts)
+        step.run()
+        assert step.slow or len(disk.parts) == found
+        slow += len(disk.parts) > found
+    assert slow >= 2 * (600_000 // READ)
+    assert max(disk.parts) > 3 * READ
+    assert sorted(disk.parts)[-3] <= READ
+    assert rows(log) == before
+
+
+def test_a_segment_whose_file_is_gone_is_no_empty_one() -> None:
+    disk, log = filled()
+    del disk.files[next(iter(log.segments)).path]
+    with pytest.raises(FileNotFoundError):
+        clean(log, disk)
 
 
 @pytest.mark.parametrize("position", [66, 80])

@@ -8,22 +8,20 @@ Source: Kafka's ``Cleaner`` and ``LocalLog.replaceSegments``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 from oncelog.log.cleaning.batches import BatchFilter, RetainedBatch, last_records
 from oncelog.log.cleaning.offsets import OffsetMap
 from oncelog.log.cleaning.plan import Plan, group_segments
+from oncelog.log.cleaning.reading import SegmentReader
 from oncelog.log.cleaning.transactions import CleanedTransactions
 from oncelog.log.disk import Disk
 from oncelog.log.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX
 from oncelog.log.segment import SEGMENT_SUFFIXES, Segment
-from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.records import LOG_OVERHEAD, decode_records, iter_batches
-
-CHUNK = 32 * 1024
-"""Bytes of batches that are looked at in one step; a larger batch is one of its own."""
+from oncelog.protocol.records import decode_records, iter_batches
 
 
 class Step(NamedTuple):
@@ -41,13 +39,6 @@ Steps = Generator[Step, None, None]
 
 class CleaningAbortedError(Exception):
     """The log was closed, or lost segments that were being cleaned: there is nothing to go on with."""
-
-
-class LeftoverError(OSError):
-    """Not even what a failed round has written could be removed: no other one may begin before the next start.
-
-    What is left is whole, or will be taken for unfinished then; it must not replace what a later round has made.
-    """
 
 
 class Result(NamedTuple):
@@ -86,6 +77,7 @@ class Cleaning:
         """
         try:
             yield from self._index_keys()
+            yield from self._load_indexes()
             log = self._log
             # Segments are written anew as a whole, also beyond the last key that the map had room for.
             aborted = log.segments.aborted_between(log.segments.first_offset, self._plan.end)
@@ -101,17 +93,15 @@ class Cleaning:
         finally:
             if self._unfinished is not None:
                 self._unfinished.close()
-                self._discard(self._unfinished.base_offset)
+                with suppress(OSError):  # the directory is offline then; the next start takes away what is left
+                    self._discard(self._unfinished.base_offset)
 
     def _discard(self, base_offset: int) -> None:
         """Remove the files of an unfinished segment, which may have been renamed in part."""
         stem = f"{self._log.directory}/{base_offset:020d}"
-        try:
-            for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX):  # while there is a .cleaned, a .swap does not count
-                for kind in SEGMENT_SUFFIXES:
-                    self._disk.remove(stem + kind + suffix)
-        except OSError as error:
-            raise LeftoverError(*error.args) from error
+        for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX):  # while there is a .cleaned, a .swap does not count
+            for kind in SEGMENT_SUFFIXES:
+                self._disk.remove(stem + kind + suffix)
 
     def _check(self, segments: list[Segment]) -> None:
         """Raise unless the segments are still those of the log."""
@@ -131,11 +121,15 @@ class Cleaning:
         for segment, end in zip(dirty, ends, strict=True):
             start = segment.position_of(plan.first_dirty) if segment.base_offset < plan.first_dirty else 0
             full: list[bool] = []
-            for chunk, slow in chunks(segment, start):
-                yield Step(partial(self._index_chunk, chunk, full), len(chunk), slow)
+            reader = SegmentReader(self._disk, segment, start)
+            while not reader.done:
+                yield Step(reader.fill, slow=True)
                 self._check([segment])
-                if full:
-                    return
+                for chunk, slow in reader.chunks():
+                    yield Step(partial(self._index_chunk, chunk, full), len(chunk), slow)
+                    self._check([segment])
+                    if full:
+                        return
             self._map.latest = end - 1
 
     def _index_chunk(self, chunk: memoryview, full: list[bool]) -> None:
@@ -156,20 +150,31 @@ class Cleaning:
 
     # --- everything up to there: what stays ---
 
+    def _load_indexes(self) -> Steps:
+        """Read the indexes of the segments, whose sizes decide about the groups, one at a time."""
+        segments = [segment for segment in self._log.segments if segment.base_offset <= self._map.latest]
+        for segment in segments:
+            yield Step(segment.index_bytes)
+            self._check(segments)
+
     def _clean_group(self, group: list[Segment], rules: BatchFilter, transactions: CleanedTransactions) -> Steps:
         self._check(group)
         cleaned = self._unfinished = self._segment_for(group)
         self._discard(cleaned.base_offset)
         cleaned.create()
-        keep_end = max(segment.next_offset() for segment in group)
+        keep_end = group[-1].next_offset()
         known = len(transactions.retained)
         for segment in group:
-            for chunk, slow in chunks(segment, 0):
-                yield Step(partial(self._filter_chunk, rules, chunk, keep_end), len(chunk), slow)
+            reader = SegmentReader(self._disk, segment, 0)
+            while not reader.done:
+                yield Step(reader.fill, slow=True)
                 self._check(group)
-                self._read += len(chunk)
-                yield Step(partial(self._write, cleaned), sum(len(batch.data) for batch in self._found))
-                self._check(group)
+                for chunk, slow in reader.chunks():
+                    yield Step(partial(self._filter_chunk, rules, chunk, keep_end), len(chunk), slow)
+                    self._check(group)
+                    self._read += len(chunk)
+                    yield Step(partial(self._write, cleaned), sum(len(batch.data) for batch in self._found))
+                    self._check(group)
         for aborted in transactions.retained[known:]:
             cleaned.txn_index.append(aborted)
         cleaned.finish()
@@ -206,32 +211,3 @@ class Cleaning:
             now_ms=max(each.created_ms for each in group),
             suffix=CLEANED_SUFFIX,
         )
-
-
-def chunks(segment: Segment, position: int) -> Iterator[tuple[memoryview, bool]]:
-    """Yield the batches of a segment some at a time, and whether it takes long to look at them.
-
-    Raises CORRUPT_MESSAGE where the segment ends in half a batch.
-    """
-    while position < segment.size:
-        left = segment.size - position
-        data = memoryview(segment.pread(min(CHUNK, left), position))
-        end, compressed = _whole(data)
-        if not end:
-            size = int.from_bytes(data[8:LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
-            if not len(data) < size <= left:
-                message = f"{segment.path} has a batch of {size} bytes at position {position}, {left} are left"
-                raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, message)
-            data = memoryview(segment.pread(size, position))
-            end, compressed = _whole(data)
-        yield data[:end], compressed or end > CHUNK
-        position += end
-
-
-def _whole(data: memoryview) -> tuple[int, bool]:
-    """Return where the last whole batch ends, and whether a batch is compressed."""
-    end, compressed = 0, False
-    for header, view in iter_batches(data, partial_ok=True):
-        end += len(view)
-        compressed = compressed or header.codec != 0
-    return end, compressed

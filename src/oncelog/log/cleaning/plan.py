@@ -68,8 +68,11 @@ def _young(dirty: list[Segment], lag_ms: int, now_ms: int) -> list[int]:
 
 
 def _is_overdue(dirty: list[Segment], lag_ms: int, now_ms: int) -> bool:
+    latest = now_ms - lag_ms
+    if latest <= 0:  # there is no limit: what each segment begins with need not be read
+        return False
     firsts = [segment.first_batch_timestamp() or 0 for segment in dirty]
-    return min((first for first in firsts if first > 0), default=now_ms) < now_ms - lag_ms
+    return min((first for first in firsts if first > 0), default=now_ms) < latest
 
 
 def group_segments(plan: Plan, end: int) -> list[list[Segment]]:

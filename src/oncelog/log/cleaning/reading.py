@@ -1,0 +1,84 @@
+"""Reading a segment that compaction goes through: cold data, which may have to come from the device.
+
+A worker thread reads some hundred KiB with a handle of its own; what it has read is looked at in smaller chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oncelog.log.disk import Disk
+from oncelog.log.segment import Segment
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.records import LOG_OVERHEAD, is_partial, iter_batches
+
+READ = 256 * 1024
+"""Bytes that are read at once; a larger batch is read as a whole."""
+
+CHUNK = 32 * 1024
+"""Bytes of batches that are looked at in one step; a larger batch is one of its own."""
+
+
+class SegmentReader:
+    """Goes through the batches of a segment that is not appended to: `fill`, `chunks`, until `done`."""
+
+    def __init__(self, disk: Disk, segment: Segment, position: int) -> None:
+        """``position`` is the start of a batch."""
+        self._disk = disk
+        self._path = segment.path
+        self._end = segment.size
+        self._position = position
+        self._data = memoryview(b"")
+        self._missing: FileNotFoundError | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether all of the segment has been through `chunks`."""
+        return self._position >= self._end
+
+    def fill(self) -> None:
+        """Read on, at least one batch; may be called from a worker thread. Raises OSError.
+
+        That the file is gone shows in `chunks` only: first is to be seen whether the segment is still the log's.
+        """
+        left = self._end - self._position
+        try:
+            data = self._disk.read_part(self._path, min(READ, left), self._position)
+            if is_partial(data, 0) and len(data) < _first_size(data) <= left:
+                data = self._disk.read_part(self._path, _first_size(data), self._position)
+        except FileNotFoundError as error:
+            self._missing = error
+        else:
+            self._data = memoryview(data)
+
+    def chunks(self) -> Iterator[tuple[memoryview, bool]]:
+        """Yield what `fill` has read, whole batches some at a time, and whether it takes long to look at them.
+
+        Raises CORRUPT_MESSAGE where the segment ends in half a batch, and FileNotFoundError.
+        """
+        if self._missing is not None:
+            raise self._missing
+        data = self._data
+        if is_partial(data, 0):
+            size, left = _first_size(data), self._end - self._position
+            message = f"{self._path} has a batch of {size} bytes at position {self._position}, {left} are left"
+            raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, message)
+        while not is_partial(data, 0):
+            end, compressed = _whole(data[: max(CHUNK, _first_size(data))])
+            self._position += end
+            yield data[:end], compressed or end > CHUNK
+            data = data[end:]
+
+
+def _first_size(data: memoryview | bytes) -> int:
+    """Return the size that the first batch claims to have."""
+    return int.from_bytes(data[8:LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
+
+
+def _whole(data: memoryview) -> tuple[int, bool]:
+    """Return where the last whole batch ends, and whether a batch is compressed."""
+    end, compressed = 0, False
+    for header, view in iter_batches(data, partial_ok=True):
+        end += len(view)
+        compressed = compressed or header.codec != 0
+    return end, compressed
