@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -448,6 +449,34 @@ def test_what_lies_in_the_directories_is_described(house: House) -> None:
             assert partition.partition_size == broker.partitions.find("t", index).log.size_bytes > 0
             assert (partition.offset_lag, partition.is_future_key) == (0, False)
         answer = await log_dirs(broker, {"t": [1, 7], "missing": [0]})
+        assert [[topic.name for topic in result.topics] for result in answer.results] == [[], ["t"]]
+
+    house.live(life)
+
+
+def test_others_have_their_turn_while_log_dirs_are_described(house: House) -> None:
+    """The logs are opened one by one, and looked at once however many directories there are."""
+
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=40)
+        describing = asyncio.ensure_future(log_dirs(broker))
+        opened = []
+        while not describing.done():
+            opened.append(len(broker.partitions))
+            await asyncio.sleep(0)
+        assert {later - earlier for earlier, later in itertools.pairwise(opened)} <= {0, 1}
+        found = [len(topic.partitions) for result in (await describing).results for topic in result.topics]
+        assert found == [20, 20]
+
+    house.live(life)
+
+
+def test_a_directory_that_fails_while_it_is_described_says_so(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=2)
+        house.disk.break_down("list", f"{house.paths[0]}/t-0")  # where the log is opened
+        answer = await log_dirs(broker)
+        assert [result.error_code for result in answer.results] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
         assert [[topic.name for topic in result.topics] for result in answer.results] == [[], ["t"]]
 
     house.live(life)
