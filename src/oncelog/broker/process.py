@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
+import itertools
 import os
 import signal
 import socket
@@ -139,13 +140,24 @@ def run(launch: Launch) -> int:
     return 0
 
 
+def check_apart(folders: Sequence[str]) -> None:
+    """Raises StartError for log directories of which two are the same, or one lies in another.
+
+    An inner one would be taken for something of the outer: Kafka does not start on it (`parseTopicPartitionName`), or
+    loads it as a log where it is called like one.
+    """
+    for inner, outer in itertools.permutations(folders, 2):
+        below, above = os.path.realpath(inner), os.path.realpath(outer)
+        if below == above:
+            raise StartError(f"log.dirs names {inner} more than once")
+        if os.path.commonpath([below, above]) == above:
+            raise StartError(f"log.dirs names {inner}, which lies in {outer}: each must be a folder of its own")
+
+
 @contextlib.contextmanager
 def _locked(folders: Sequence[str], wait_s: float, log: logging.Logger) -> Iterator[list[str]]:
     """Sole use of all log directories that can be used, and which they are; StartError."""
-    real = [os.path.realpath(folder) for folder in folders]
-    twice = [folder for index, folder in enumerate(folders) if real[index] in real[:index]]
-    if twice:
-        raise StartError(f"log.dirs names {twice[0]} more than once")
+    check_apart(folders)
     with contextlib.ExitStack() as stack:
         usable: list[str] = []
         for folder in folders:
