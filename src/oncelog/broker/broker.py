@@ -114,7 +114,7 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         self.failed = self.loop.create_future()
         await self.offload(self._load_metadata)
-        self.directories.open(self.cluster_id, self._new_topic_id)
+        await self.offload(self.directories.open, self.cluster_id, self._new_topic_id)
         self.directories.locate(self.metadata)
         self.partitions = Partitions(
             topics=self.metadata,

@@ -190,9 +190,9 @@ class DataDirectory:
             return None
 
     def write_topic_id(self, topic: str, partition: int, topic_id: UUID) -> None:
-        """Writes into a partition's folder which topic it belongs to; OSError."""
+        """Writes into a partition's folder which topic it belongs to; OSError. Not synced: what is lost is told again."""
         path = f"{self.folder(topic, partition)}/{PARTITION_METADATA}"
-        self.disk.atomic_write(path, encode_partition_metadata(topic_id), sync=True)
+        self.disk.atomic_write(path, encode_partition_metadata(topic_id))
 
     def forget_offsets(self, topic: str, partition: int) -> bool:
         """Forgets what the checkpoints said of a log that is gone; whether they said anything.

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import itertools
 import shutil
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -67,6 +68,7 @@ class BrokenDisk(OsDisk):
         super().__init__()
         self._fault: tuple[str, str, int] | None = None
         self.once = False
+        self.sync_threads: set[int] = set()
 
     def break_down(self, kind: str, path: str, error: int = errno.EIO) -> None:
         self._fault = kind, path, error
@@ -99,6 +101,7 @@ class BrokenDisk(OsDisk):
         return super().read_file(path)
 
     def sync(self, path: str) -> None:
+        self.sync_threads.add(threading.get_ident())
         self.check("sync", path)
         super().sync(path)
 
@@ -208,6 +211,16 @@ def test_each_directory_has_an_identity_of_its_own(house: House) -> None:
     assert [Path(path, "meta.properties").read_text() for path in house.paths] == before
     assert "oncelog.format=1" in before[0]
     assert "version=1" in before[0]
+
+
+def test_directories_are_opened_in_a_worker_thread(house: House) -> None:
+    """Their `meta.properties` are synced, and what was left of deletions is removed."""
+
+    async def life(broker: Broker) -> None:
+        assert house.disk.sync_threads
+        assert threading.get_ident() not in house.disk.sync_threads
+
+    house.live(life)
 
 
 async def nothing(broker: Broker) -> None:
