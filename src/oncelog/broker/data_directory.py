@@ -190,7 +190,7 @@ class DataDirectory:
             return None
 
     def write_topic_id(self, topic: str, partition: int, topic_id: UUID) -> None:
-        """Writes into a partition's folder which topic it belongs to; OSError. Not synced: what is lost is told again."""
+        """Writes into a partition's folder which topic it belongs to, unsynced: what is lost is told again. OSError."""
         path = f"{self.folder(topic, partition)}/{PARTITION_METADATA}"
         self.disk.atomic_write(path, encode_partition_metadata(topic_id))
 
