@@ -378,6 +378,37 @@ def test_a_directory_that_cannot_be_read_at_the_start_is_offline(house: House) -
     assert "none of the log directories can be used" in refused(house)
 
 
+def test_checkpoints_say_nothing_of_a_log_that_was_set_aside(house: House) -> None:
+    """Its topic was deleted and made again, in another directory, while its own was offline."""
+    names = ("cleaner-offset-checkpoint", "recovery-point-offset-checkpoint")
+
+    def checkpoints(path: str) -> list[bool]:
+        return ["t 0 " in Path(path, name).read_text() for name in names]
+
+    async def first(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS | {"cleanup.policy": "compact"})
+        for _ in range(9):
+            append(broker.partitions.find("t", 0))
+        assert await broker.cleaner.clean_due()
+
+    async def second(broker: Broker) -> None:
+        await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
+        await fill(broker, "t", 1)
+
+    async def third(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+
+    house.live(first, log_cleaner_enable="false")
+    assert checkpoints(house.paths[0]) == [True, True]
+    house.disk.break_down("list", house.paths[0])
+    house.live(second)
+    house.disk.repair()
+    house.live(third)
+    assert list(Path(house.paths[0]).glob("t-0.*-stray"))
+    assert checkpoints(house.paths[0]) == [False, False]
+    assert house.homes()["t-0"] == "b"
+
+
 def test_a_directory_that_fails_while_metadata_is_loaded_is_offline(house: House) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
