@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from oncelog.broker.apis import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
 from oncelog.broker.config import BrokerConfig
 from oncelog.broker.data_directory import DataDirectory
 from oncelog.broker.log_directories import LogDirectories
-from oncelog.cluster import kafka_metadata
+from oncelog.cluster import configs, kafka_metadata
 from oncelog.cluster.kafka_metadata import BROKER_RESOURCE, FOLDER, TOPIC_RESOURCE, KafkaMetadata
 from oncelog.cluster.metadata import PartitionInfo, TopicInfo, Topics
 from oncelog.cluster.tree import NodeExistsError, NoNodeError, Tree, ensure
@@ -31,10 +31,12 @@ from oncelog.protocol.records import HEADER, HEADER_SIZE, BatchHeader, decode_re
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 SEEN_PATH = "/oncelog/kafka_metadata"
-"""How far `__cluster_metadata-0` went when this cluster had its topics from there, or gave them back."""
+"""Where `__cluster_metadata-0` ended when this cluster had its topics from there (`kafka_metadata.position`)."""
 LEAP = 1000 * BLOCK_SIZE
 """Producer ids that are passed over where only logs can tell which were given out."""
 _EPOCHS = "leader-epoch-checkpoint"
+_RESOURCES = {BROKER_RESOURCE: "broker", 16: "client metrics", 32: "group"}
+"""Of Kafka's `ConfigResource`."""
 
 
 class Adoption:
@@ -67,12 +69,14 @@ class Adoption:
             return initial
         for directory in self._directories:
             directory.check(cluster_id)
+        self._start_over()
         for directory in self._directories:
             folder = f"{directory.path}/{FOLDER}"
             if directory.disk.listdir(folder):
                 found = kafka_metadata.read(directory.disk, folder)
                 self._take(self._from_kafka(found), found.next_producer_id)
-                note_seen(self._tree, found.end_offset)
+                self._take_settings(found)
+                note_seen(self._tree, directory)
                 self._logger.info("took over %d topics of Apache Kafka from %s", len(found.topics), folder)
                 return {name: min(found.features.get(name, 0), most) for name, (_, most) in SUPPORTED_FEATURES.items()}
         topics = self._from_folders()
@@ -82,13 +86,16 @@ class Adoption:
             self._logger.warning("the metadata is new: took over what lies in the log directories: %s", names)
         return initial
 
+    def _start_over(self) -> None:
+        """Forgets what an attempt took over that was interrupted: Kafka may have run since, and changed it."""
+        self._topics.load()
+        for topic in tuple(self._topics.topics()):
+            self._topics.erase(topic)
+            self._topics.forget(topic)
+
     def _take(self, topics: list[TopicInfo], next_producer_id: int) -> None:
         for topic in topics:
-            try:
-                self._topics.write(topic)
-            except ProtocolError as error:
-                if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # an earlier attempt came so far
-                    raise
+            self._topics.write(topic)
         if next_producer_id > 0:
             block = encode_block(ProducerIdBlock(self._config.node_id, 0, next_producer_id - 1))
             with suppress(NodeExistsError):
@@ -109,13 +116,19 @@ class Adoption:
                     f"cluster whose partitions are all on node {node_id} alone can be taken over",
                 )
             partitions = tuple(_led_by(node_id, info.leader_epoch + 1) for info in topic.partitions)
-            configs = found.configs.get((TOPIC_RESOURCE, topic.name), {})
-            topics.append(TopicInfo(topic.name, topic.topic_id, partitions, configs))
-        for (kind, name), settings in found.configs.items():
-            if kind != TOPIC_RESOURCE and settings:
-                what = f"broker {name or '(default)'}" if kind == BROKER_RESOURCE else f"resource {kind} {name}"
-                self._logger.warning("dynamic settings of %s are not taken over: %s", what, ", ".join(sorted(settings)))
+            overrides = found.configs.get((TOPIC_RESOURCE, topic.name), {})
+            topics.append(TopicInfo(topic.name, topic.topic_id, partitions, overrides))
         return sorted(topics, key=lambda topic: topic.name)
+
+    def _take_settings(self, found: KafkaMetadata) -> None:
+        """Dynamic settings of this broker and of all: those without use here too, for Kafka may have them back."""
+        ours = {"": None, str(self._config.node_id): self._config.node_id}
+        for name, node_id in ours.items():
+            configs.update_broker(self._tree, node_id, _always(found.configs.get((BROKER_RESOURCE, name), {})))
+        for (kind, name), settings in sorted(found.configs.items()):
+            if kind != TOPIC_RESOURCE and settings and not (kind == BROKER_RESOURCE and name in ours):
+                what = f"{_RESOURCES.get(kind, f'resource {kind}')} {name}"
+                self._logger.warning("settings of %s are not taken over: %s", what, ", ".join(sorted(settings)))
 
     # -- folders ----------------------------------------------------------------------------------------------------
 
@@ -143,8 +156,8 @@ class Adoption:
                 _led_by(self._config.node_id, epochs.get((topic, index), 0))
                 for index in range(max(most, counts.get(topic, 0)))
             )
-            configs = {"cleanup.policy": "compact"} if topic in counts else {}
-            topics.append(TopicInfo(topic, ids.get(topic) or self._new_topic_id(), tuple(infos), configs))
+            overrides = {"cleanup.policy": "compact"} if topic in counts else {}
+            topics.append(TopicInfo(topic, ids.get(topic) or self._new_topic_id(), tuple(infos), overrides))
         return topics
 
     def _next_producer_id(self) -> int:
@@ -167,31 +180,38 @@ class Adoption:
                             yield from (entry.producer_id for entry in entries)
 
 
-def note_seen(tree: Tree, end_offset: int) -> None:
-    """Notes that nothing in `__cluster_metadata-0` up to there is news."""
+def _always(settings: dict[str, str]) -> configs.Change:
+    return lambda _: dict(settings)
+
+
+def note_seen(tree: Tree, directory: DataDirectory) -> None:
+    """Notes that nothing in a directory's `__cluster_metadata-0` is news. OSError."""
     ensure(tree, SEEN_PATH)
-    tree.set(SEEN_PATH, json.dumps({"end_offset": end_offset}).encode())
+    tree.set(SEEN_PATH, json.dumps(kafka_metadata.position(directory.disk, f"{directory.path}/{FOLDER}")).encode())
 
 
-def check_seen(directories: LogDirectories, tree: Tree) -> None:
-    """Raises INCONSISTENT_CLUSTER_ID if Apache Kafka has run on the directories since their metadata was read."""
+def check_all_seen(directories: Iterable[DataDirectory], tree: Tree) -> None:
+    """As `check_seen`, of those directories that can be read."""
     for directory in directories:
-        try:
-            end = kafka_metadata.end_offset(directory.disk, f"{directory.path}/{FOLDER}")
-        except OSError:  # it is offline by now
-            continue
-        if end is None:
-            continue
-        try:
-            seen = json.loads(tree.get(SEEN_PATH).data)["end_offset"]
-        except NoNodeError:
-            seen = -1
-        if seen != end:
-            raise ProtocolError(
-                ErrorCode.INCONSISTENT_CLUSTER_ID,
-                f"Apache Kafka has run on {directory.path} and may have changed its topics: move oncelog's metadata "
-                f"(metadata.sqlite) away to take them over from {FOLDER}, or that folder to go on without",
-            )
+        with suppress(OSError):  # it is offline by now
+            check_seen(directory, tree)
+
+
+def check_seen(directory: DataDirectory, tree: Tree) -> None:
+    """Raises INCONSISTENT_CLUSTER_ID if Apache Kafka has run on a directory since its metadata was read; OSError."""
+    found = kafka_metadata.position(directory.disk, f"{directory.path}/{FOLDER}")
+    if found is None:
+        return
+    try:
+        seen = json.loads(tree.get(SEEN_PATH).data)
+    except NoNodeError:
+        seen = None
+    if seen != found:
+        raise ProtocolError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"Apache Kafka has run on {directory.path} and may have changed its topics: move oncelog's metadata "
+            f"(metadata.sqlite) away to take them over from {FOLDER}, or that folder to go on without",
+        )
 
 
 def _led_by(node_id: int, epoch: int) -> PartitionInfo:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from oncelog.broker import housekeeping
 from oncelog.broker.administration import Administration
-from oncelog.broker.adoption import Adoption, check_seen
+from oncelog.broker.adoption import Adoption, check_all_seen
 from oncelog.broker.apis import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
 from oncelog.broker.cleaning import LogCleaner
 from oncelog.broker.config import BrokerConfig
@@ -184,7 +184,7 @@ class Broker:
             ).run()  # fmt: skip
         self.features.load(features)
         self.cluster_id = self.metadata.cluster_id(self.directories.cluster_id() or self._random_id())
-        check_seen(self.directories, self.tree)
+        check_all_seen(self.directories, self.tree)
         self.metadata.load()
         self.administration.load()
 

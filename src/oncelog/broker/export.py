@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from oncelog.broker.adoption import check_seen
 from oncelog.broker.apis import SUPPORTED_FEATURES
-from oncelog.broker.data_directory import DataDirectory
-from oncelog.cluster import kafka_metadata
+from oncelog.broker.data_directory import STRAY_SUFFIX, DataDirectory
+from oncelog.cluster import configs, kafka_metadata
 from oncelog.cluster.features import Features
 from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER
 from oncelog.cluster.metadata import Topics, parse_topic_id
@@ -22,17 +23,23 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 
 class Exported(NamedTuple):
-    """What was written, and which folder of an older metadata log was set aside for it."""
+    """What was written, and where older metadata logs are now."""
 
     path: str
     topics: int
-    set_aside: str | None
+    settings: int
+    """Dynamic ones, of brokers."""
+    set_aside: tuple[str, ...]
 
 
 def export(tree: Tree, directories: Sequence[DataDirectory], now_ms: int) -> Exported:
     """Writes the bootstrap file into the first directory; no broker may run on them. Blocks.
 
-    Raises INCONSISTENT_CLUSTER_ID for directories that are not this cluster's, KAFKA_STORAGE_ERROR, OSError.
+    Where it is interrupted it may be done again. As long as an older metadata log is in its place, Kafka looks at that,
+    and not at the bootstrap file, which therefore comes first.
+
+    Raises INCONSISTENT_CLUSTER_ID for directories that are not this cluster's, or where Kafka has run since they were
+    taken over; KAFKA_STORAGE_ERROR, OSError.
     """
     topics = Topics(tree)
     topics.prepare()
@@ -51,28 +58,40 @@ def export(tree: Tree, directories: Sequence[DataDirectory], now_ms: int) -> Exp
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory.path} was never used: start it once")
         ids.append(parse_topic_id(text))
         homes |= dict.fromkeys(directory.list_partitions(), ids[-1])
-    first = directories[0]
+        check_seen(directory, tree)
+    settings = _broker_configs(tree)
     data = kafka_metadata.bootstrap(
         topics.topics(),
         lambda topic, partition: homes.get((topic, partition), ids[0]),
         next_producer_id=_next_producer_id(tree),
         features={**features.levels, "group.version": 1},
+        broker_configs=settings,
         now_ms=now_ms,
     )
-    aside = _set_aside(first, now_ms)
-    path = f"{first.path}/{BOOTSTRAP}"
-    first.disk.atomic_write(path, data, sync=True)
-    return Exported(path, sum(1 for _ in topics.topics()), aside)
+    path = f"{directories[0].path}/{BOOTSTRAP}"
+    directories[0].disk.atomic_write(path, data, sync=True)
+    aside = tuple(_set_aside(each, now_ms) for each in directories if each.disk.exists(f"{each.path}/{FOLDER}"))
+    return Exported(path, sum(1 for _ in topics.topics()), sum(map(len, settings.values())), aside)
 
 
-def _set_aside(directory: DataDirectory, now_ms: int) -> str | None:
-    """A metadata log that is there would count, and not the bootstrap file."""
+def _set_aside(directory: DataDirectory, now_ms: int) -> str:
+    """Moves a metadata log away: it would count, and not the bootstrap file; outside the first directory Kafka would
+    not start.
+
+    It stays in the directory, for that may be a mount point. Kafka's `LogManager` takes the name for a stray log of the
+    metadata's topic, and leaves all of those alone.
+    """
     folder = f"{directory.path}/{FOLDER}"
-    if not directory.disk.exists(folder):
-        return None
-    aside = f"{directory.path}.{FOLDER}.{now_ms}"
+    aside = f"{folder}.{now_ms}{STRAY_SUFFIX}"
     directory.disk.rename(folder, aside)
+    directory.disk.sync(directory.path)
     return aside
+
+
+def _broker_configs(tree: Tree) -> dict[str, dict[str, str]]:
+    """Dynamic settings by broker, as Kafka names them: "" is all brokers."""
+    found = {name: configs.read(tree, f"/config/brokers/{name}") for name in tree.children("/config/brokers")}
+    return {"" if name == configs.ALL_BROKERS else name: settings for name, settings in found.items()}
 
 
 def _next_producer_id(tree: Tree) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sqlite3
 import time
 
 import click
 
 from oncelog.broker.config import load
-from oncelog.broker.process import METADATA_FILE, FolderLock, StartError
+from oncelog.broker.process import METADATA_FILE, FolderLock, StartError, check_apart
 from oncelog.cli.settings import gather
 from oncelog.cli.up import DEFAULT_DATA
 
@@ -38,6 +39,9 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
     metadata = os.path.join(config.log_dirs[0] if config_file and data is None else folder, METADATA_FILE)
     if not os.path.exists(metadata):
         raise click.ClickException(f"there is no {metadata}: name the folder with --data")
+    for path in config.log_dirs:
+        if not os.path.isdir(path):
+            raise click.ClickException(f"there is no folder {path}: name the broker's with --set log.dirs=...")
     logger = logging.getLogger("oncelog.export")
     directories = [
         DataDirectory(OsDisk(), path, config.node_id, logger, lambda _directory, _error: None)
@@ -45,7 +49,9 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
     ]
     with contextlib.ExitStack() as stack:
         try:
-            for path in config.log_dirs:
+            check_apart(config.log_dirs)
+            # The supervisor holds the folder of the metadata, also while it starts its broker again.
+            for path in sorted({os.path.realpath(path) for path in (*config.log_dirs, os.path.dirname(metadata))}):
                 stack.callback(FolderLock(path).release)
         except StartError as error:
             raise click.ClickException(str(error)) from error
@@ -53,10 +59,12 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
             tree = SqliteTree(metadata)
         except NewerFormatError as error:
             raise click.ClickException(str(error)) from error
+        except sqlite3.Error as error:
+            raise click.ClickException(f"{metadata} cannot be read: {error}") from error
         stack.callback(tree.close)
         done = write(tree, directories, time.time_ns() // 1_000_000)
-    click.echo(f"wrote {done.path} with {done.topics} topics")
-    if done.set_aside is not None:
-        click.echo(f"moved the former metadata log to {done.set_aside}")
+    click.echo(f"wrote {done.path} with {done.topics} topics and {done.settings} dynamic settings of brokers")
+    for path in done.set_aside:
+        click.echo(f"moved the former metadata log to {path}")
     click.echo("start Apache Kafka 4.3 (process.roles=broker,controller) with:")
     click.echo(f"node.id={config.node_id}\nlog.dirs={','.join(os.path.abspath(path) for path in config.log_dirs)}")

@@ -6,7 +6,7 @@ The newest snapshot, and the log behind it. Source: Kafka's `MetadataImage` and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -34,6 +34,7 @@ from oncelog.protocol.schema import DecodeError, Message
 FOLDER = "__cluster_metadata-0"
 BOOTSTRAP = "bootstrap.checkpoint"
 """What Kafka reads instead when that folder is empty."""
+METADATA_FEATURE = "metadata.version"
 METADATA_VERSION = 30
 """`metadata.version` of Apache Kafka 4.3."""
 
@@ -55,10 +56,14 @@ class KafkaMetadata:
     next_producer_id: int = 0
     end_offset: int = 0
     """Of what was read."""
+    newest: int = 0
+    """The highest `metadata.version` that it ever had."""
     _open: list[Message] | None = None
 
     def replay(self, record: Message) -> None:
         """Takes over one record; those of a transaction count with its end (KIP-868)."""
+        if isinstance(record, FeatureLevelRecord) and record.name == METADATA_FEATURE:
+            self.newest = max(self.newest, record.feature_level)
         if isinstance(record, BeginTransactionRecord):
             self._open = []
         elif isinstance(record, AbortTransactionRecord):
@@ -125,15 +130,50 @@ _APPLY: dict[type[Message], Callable[[KafkaMetadata, Any], None]] = {
 }
 
 
-def end_offset(disk: Disk, folder: str) -> int | None:
-    """How far the log in a `__cluster_metadata-0` goes, None where there is none. Raises OSError."""
-    found = [name for name in disk.listdir(folder) if _SNAPSHOT.fullmatch(name) or _SEGMENT.fullmatch(name)]
-    return read(disk, folder).end_offset if found else None
+def position(disk: Disk, folder: str) -> dict[str, int] | None:
+    """How far the log in a `__cluster_metadata-0` goes, None where there is none. Raises OSError.
+
+    Its `end_offset`, and the `crc` of the last batch: another log may be as long. No record is looked into.
+    """
+    names = disk.listdir(folder)
+    snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))
+    segments = sorted(name for name in names if _SEGMENT.fullmatch(name))
+    for name in reversed(segments):
+        data = memoryview(disk.read_file(f"{folder}/{name}"))
+        try:
+            headers = [header for header, _ in iter_batches(data, partial_ok=True)]
+        except ProtocolError:  # damaged: whatever was seen, it was not this
+            return {"end_offset": -1, "crc": -1}
+        if headers:
+            return {"end_offset": headers[-1].next_offset, "crc": headers[-1].crc}
+    return {"end_offset": int(snapshots[-1][:20]), "crc": 0} if snapshots else None
 
 
 def read(disk: Disk, folder: str) -> KafkaMetadata:
-    """What a `__cluster_metadata-0` says. Raises OSError, and CORRUPT_MESSAGE for what is no metadata log."""
+    """What a `__cluster_metadata-0` says.
+
+    Raises OSError, UNSUPPORTED_VERSION for that of a newer Kafka, and CORRUPT_MESSAGE for what is no metadata log.
+    """
     metadata = KafkaMetadata()
+    try:
+        _read(metadata, disk, folder)
+    except ProtocolError:
+        _check_version(metadata.newest, folder)  # then what cannot be read is no damage
+        raise
+    _check_version(metadata.features.get(METADATA_FEATURE, 0), folder)
+    return metadata
+
+
+def _check_version(level: int, folder: str) -> None:
+    if level > METADATA_VERSION:
+        raise ProtocolError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{folder} has {METADATA_FEATURE} {level}, this oncelog reads up to {METADATA_VERSION} (Apache Kafka 4.3): "
+            "it was written by a newer Apache Kafka",
+        )
+
+
+def _read(metadata: KafkaMetadata, disk: Disk, folder: str) -> None:
     names = disk.listdir(folder)
     snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))
     if snapshots:
@@ -142,7 +182,6 @@ def read(disk: Disk, folder: str) -> KafkaMetadata:
     start = metadata.end_offset
     for name in sorted(name for name in names if _SEGMENT.fullmatch(name)):
         metadata.end_offset = max(metadata.end_offset, _replay(metadata, disk, f"{folder}/{name}", start))
-    return metadata
 
 
 def _replay(metadata: KafkaMetadata, disk: Disk, path: str, start: int) -> int:
@@ -168,16 +207,18 @@ def bootstrap(
     directory_of: Callable[[str, int], UUID],
     *,
     next_producer_id: int,
-    features: dict[str, int],
+    features: Mapping[str, int],
+    broker_configs: Mapping[str, Mapping[str, str]],
     now_ms: int,
 ) -> bytes:
     """A `bootstrap.checkpoint`: with it, Kafka's first controller has these topics.
 
-    ``directory_of``: the id of the log directory that a partition is in.
+    ``directory_of``: the id of the log directory that a partition is in. ``broker_configs``: dynamic settings by the
+    broker's number in decimal digits, "" for those of all brokers.
     """
     records: list[tuple[Message, int]] = [
         (FeatureLevelRecord(name=name, feature_level=level), 0)
-        for name, level in {"metadata.version": METADATA_VERSION, **features}.items()
+        for name, level in {METADATA_FEATURE: METADATA_VERSION, **features}.items()
         if level > 0
     ]
     for topic in topics:
@@ -194,9 +235,9 @@ def bootstrap(
                 directories=[directory_of(topic.name, index)] * len(info.replicas),
             )
             records.append((partition, 1))
-        for key, value in sorted(topic.configs.items()):
-            config = ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=key, value=value)
-            records.append((config, 0))
+        records += _settings(TOPIC_RESOURCE, topic.name, topic.configs)
+    for name, configs in sorted(broker_configs.items()):
+        records += _settings(BROKER_RESOURCE, name, configs)
     records.append((ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=next_producer_id), 0))
     rows = [
         Record(offset, now_ms, None, encode_record(message, version))
@@ -206,3 +247,10 @@ def bootstrap(
         bytes(build_batch(rows[start : start + _RECORDS_A_BATCH], base_offset=start, leader_epoch=0))
         for start in range(0, len(rows), _RECORDS_A_BATCH)
     )
+
+
+def _settings(kind: int, name: str, configs: Mapping[str, str]) -> list[tuple[Message, int]]:
+    return [
+        (ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value), 0)
+        for key, value in sorted(configs.items())
+    ]

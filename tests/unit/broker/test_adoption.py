@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from uuid import UUID
 
@@ -17,17 +17,18 @@ from oncelog.broker.config import load
 from oncelog.broker.data_directory import DataDirectory
 from oncelog.broker.export import export
 from oncelog.cluster import kafka_metadata
-from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER
+from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER, KafkaMetadata
 from oncelog.cluster.metadata import PartitionInfo, TopicInfo
 from oncelog.cluster.tree import Tree
 from oncelog.cluster.tree_memory import MemoryTree
-from oncelog.log.disk import OsDisk
+from oncelog.log.disk import Buffer, Disk, OsDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     ConfigRecord,
     EndTransactionRecord,
+    FeatureLevelRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
@@ -76,6 +77,19 @@ def metadata_log(data: Path, *records: Message, node_id: int = 1) -> Path:
     rows = [Record(index, NOW, None, encode_record(record, 0)) for index, record in enumerate(records)]
     (folder / f"{0:020d}.log").write_bytes(build_batch(rows, base_offset=0, leader_epoch=1))
     return folder
+
+
+def directory_at(data: Path, disk: Disk | None = None) -> DataDirectory:
+    return DataDirectory(disk or OsDisk(), str(data), 1, logging.getLogger(), lambda _directory, _error: None)
+
+
+def read_bootstrap(data: Path) -> KafkaMetadata:
+    """What Kafka finds in the file that was exported."""
+    folder = data.with_name(f"{data.name}-read")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    shutil.copy(data / BOOTSTRAP, folder / f"{0:020d}.log")
+    return kafka_metadata.read(OsDisk(), str(folder))
 
 
 def partition(topic_id: UUID, index: int, replicas: tuple[int, ...] = (1,)) -> PartitionRecord:
@@ -210,17 +224,9 @@ def test_what_is_exported_is_what_is_read(tmp_path: Path) -> None:
             await asyncio.sleep(0.005)
 
     live(data, tree, life)
-    directory = DataDirectory(OsDisk(), str(data), 1, logging.getLogger(), lambda _directory, _error: None)
-    (data / FOLDER).mkdir()  # left by a Kafka of former times
-    done = export(tree, [directory], NOW)
-    assert (done.path, done.topics) == (str(data / BOOTSTRAP), 1)
-    assert done.set_aside is not None
-    assert not (data / FOLDER).exists()
-    shutil.rmtree(done.set_aside)
-    folder = tmp_path / "read"
-    folder.mkdir()
-    shutil.copy(done.path, folder / f"{0:020d}.log")
-    found = kafka_metadata.read(OsDisk(), str(folder))
+    done = export(tree, [directory_at(data)], NOW)
+    assert (done.path, done.topics, done.set_aside) == (str(data / BOOTSTRAP), 1, ())
+    found = read_bootstrap(data)
     assert list(found.topics.values()) == [
         TopicInfo("t", ids[0], tuple(PartitionInfo(1, 1, (1,), (1,)) for _ in range(3)))
     ]
@@ -247,3 +253,183 @@ def test_a_kafka_that_has_run_since_is_noticed(tmp_path: Path) -> None:
         assert broker.metadata.topic("a") is not None
 
     live(data, new_tree(), life)
+
+
+CHANGES = (TopicRecord(name="a", topic_id=A), partition(A, 0))
+
+
+def test_another_log_of_the_same_length_is_news(tmp_path: Path) -> None:
+    data, tree = tmp_path / "data", new_tree()
+    folder = metadata_log(data, *CHANGES)
+    live(data, tree)
+    live(data, tree)  # nothing is news
+    shutil.rmtree(folder)
+    text = (data / "meta.properties").read_text()
+    metadata_log(data, TopicRecord(name="b", topic_id=B), partition(B, 0))
+    (data / "meta.properties").write_text(text)
+    with pytest.raises(ProtocolError, match="Apache Kafka has run on"):
+        live(data, tree)
+
+
+def test_the_metadata_log_is_set_aside_where_it_lies(tmp_path: Path) -> None:
+    first, second, tree = tmp_path / "1", tmp_path / "2", new_tree()
+    log_dirs = {"log_dirs": f"{first},{second}"}
+    metadata_log(first, *CHANGES)
+    live(first, tree, **log_dirs)
+    shutil.copytree(first / FOLDER, second / FOLDER)  # Kafka would not start with one in the second directory
+    done = export(tree, [directory_at(first), directory_at(second)], NOW)
+    # The name is that of a stray log of the metadata's topic, which Kafka passes over.
+    assert done.set_aside == tuple(f"{data}/{FOLDER}.{NOW}-stray" for data in (first, second))
+    for data in (first, second):
+        assert [path.name for path in data.glob("__cluster*")] == [f"{FOLDER}.{NOW}-stray"]
+        assert list((data / f"{FOLDER}.{NOW}-stray").iterdir())
+    assert not (second / BOOTSTRAP).exists()
+    live(first, tree, **log_dirs)  # who thinks better of it goes on
+
+
+def test_a_kafka_that_has_run_is_not_exported_over(tmp_path: Path) -> None:
+    data, tree = tmp_path / "data", new_tree()
+    live(data, tree)
+    export(tree, [directory_at(data)], NOW)
+    before = (data / BOOTSTRAP).read_bytes()
+    text = (data / "meta.properties").read_text()
+    metadata_log(data, *CHANGES)
+    (data / "meta.properties").write_text(text)
+    with pytest.raises(ProtocolError, match="Apache Kafka has run on"):
+        export(tree, [directory_at(data)], NOW + 1)
+    assert (data / FOLDER).exists()
+    assert (data / BOOTSTRAP).read_bytes() == before
+
+
+def test_dynamic_settings_of_brokers_come_and_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data, tree = tmp_path / "data", new_tree()
+
+    def setting(kind: int, resource: str, name: str, value: str) -> ConfigRecord:
+        return ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value)
+
+    metadata_log(
+        data,
+        setting(4, "", "log.retention.ms", "77000"),
+        setting(4, "", "ssl.cipher.suites", "x"),  # of no use here
+        setting(4, "1", "max.connections", "99"),
+        setting(4, "7", "max.connections", "3"),
+        setting(32, "g", "consumer.session.timeout.ms", "45000"),
+    )
+
+    async def life(broker: Broker) -> None:
+        assert (broker.config.log_retention_ms, broker.config.max_connections) == (77000, 99)
+
+        def smaller(before: Mapping[str, str]) -> dict[str, str]:
+            return {**before, "max.connections": "98"}
+
+        await broker.administration.alter_broker(1, smaller, validate_only=False)
+
+    live(data, tree, life)
+    told = [each.getMessage() for each in caplog.records if "not taken over" in each.getMessage()]
+    assert told == [
+        "settings of broker 7 are not taken over: max.connections",
+        "settings of group g are not taken over: consumer.session.timeout.ms",
+    ]
+    assert export(tree, [directory_at(data)], NOW).settings == 3
+    assert read_bootstrap(data).configs == {
+        (4, ""): {"log.retention.ms": "77000", "ssl.cipher.suites": "x"},
+        (4, "1"): {"max.connections": "98"},
+    }
+
+
+def test_a_newer_kafkas_directory_is_refused(tmp_path: Path) -> None:
+    data, tree = tmp_path / "data", new_tree()
+    newer = FeatureLevelRecord(name="metadata.version", feature_level=kafka_metadata.METADATA_VERSION + 1)
+    folder = metadata_log(data, BeginTransactionRecord(), newer, *CHANGES, EndTransactionRecord())
+    for damage in (False, True):
+        if damage:  # or a record that nobody knows here
+            with (folder / f"{0:020d}.log").open("ab") as file:
+                file.write(build_batch([Record(0, NOW, None, b"\x01\x02\x63")], base_offset=5))
+        with pytest.raises(ProtocolError, match=r"metadata\.version 31.* newer Apache Kafka") as caught:
+            live(data, tree)
+        assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
+    assert tree.children("/brokers/topics") == []
+
+
+def test_an_interrupted_take_over_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, tree = tmp_path / "data", new_tree()
+    folder = metadata_log(data, *CHANGES)
+    with monkeypatch.context() as patch:
+        patch.setattr("oncelog.broker.adoption.note_seen", _die)
+        with pytest.raises(KilledError):
+            live(data, tree)
+    assert tree.children("/brokers/topics") == ["a"]
+    shutil.rmtree(folder)
+    metadata_log(data, TopicRecord(name="b", topic_id=B), partition(B, 0))  # meanwhile Kafka has replaced it
+
+    async def life(broker: Broker) -> None:
+        assert [topic.name for topic in broker.metadata.topics()] == ["b"]
+
+    live(data, tree, life)
+
+
+class KilledError(Exception):
+    """The process ends here."""
+
+
+def _die(*_: object) -> None:
+    raise KilledError
+
+
+class MortalDisk(OsDisk):
+    """Dies before its `life`-th change, or in the middle of it."""
+
+    def __init__(self, life: int, *, midway: bool) -> None:
+        super().__init__()
+        self.life = life
+        self.midway = midway
+
+    def _step(self) -> None:
+        self.life -= 1
+        if self.life < 0:
+            raise KilledError
+
+    def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
+        if self.midway and self.life == 0:
+            Path(f"{path}.tmp").write_bytes(bytes(data)[: len(data) // 2])
+        self._step()
+        super().atomic_write(path, data, sync=sync)
+
+    def rename(self, source: str, target: str) -> None:
+        self._step()
+        super().rename(source, target)
+
+    def sync(self, path: str) -> None:
+        self._step()
+        super().sync(path)
+
+
+@pytest.mark.parametrize("midway", [False, True])
+def test_an_export_that_is_killed_is_done_again(tmp_path: Path, *, midway: bool) -> None:
+    """Wherever that was: Kafka has the old metadata log or all of the new one, and oncelog can go on."""
+    data, tree = tmp_path / "data", new_tree()
+    metadata_log(data, *CHANGES)
+
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=2)
+
+    live(data, tree, life)
+    original = sorted(path.read_bytes() for path in (data / FOLDER).iterdir())
+    deaths = 0
+    while True:
+        shutil.rmtree(copy := tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(data, copy)
+        try:
+            export(tree, [directory_at(copy, MortalDisk(deaths, midway=midway))], NOW)
+            break
+        except KilledError:
+            deaths += 1
+        if not (copy / FOLDER).exists():
+            assert {topic.name for topic in read_bootstrap(copy).topics.values()} == {"a", "t"}
+        live(copy, tree)
+        export(tree, [directory_at(copy)], NOW + 1)
+        assert {topic.name for topic in read_bootstrap(copy).topics.values()} == {"a", "t"}
+        (aside,) = copy.glob("__cluster*")
+        assert sorted(path.read_bytes() for path in aside.iterdir()) == original
+        live(copy, tree)
+    assert deaths >= 4, "written, synced, renamed, synced"
