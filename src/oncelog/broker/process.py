@@ -9,6 +9,7 @@ What only a running broker needs is imported then: the supervisor uses this modu
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import gc
 import itertools
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 
     from oncelog.broker.broker import Broker
 
-LOCK_FILE = ".lock"
+LOCK_FILE = ".oncelog.lock"
+"""Locked with flock(2)."""
+KAFKAS_LOCK_FILE = ".lock"
+"""Locked with fcntl(2), which on Linux knows nothing of the other kind, and on other systems collides with it."""
 PID_FILE = "broker.pid"
 TRACE_VARIABLE = "ONCELOG_TRACE"
 """Set to anything, an error is shown with its traceback."""
@@ -84,38 +88,65 @@ class DiskFailureError(Exception):
 
 
 class FolderLock:
-    """Sole use of a folder, for as long as this process lives."""
+    """Sole use of a folder, for as long as this process lives: before other oncelogs, and before Apache Kafka."""
 
     def __init__(self, folder: str, wait_s: float = 0.0) -> None:
         """StartError, naming the process that has it; UnusableFolderError."""
-        self._path = os.path.join(folder, LOCK_FILE)
+        self._folder = folder
+        self._fds: list[int] = []
         try:
             os.makedirs(folder, exist_ok=True)
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._take(wait_s)
         except OSError as error:
+            self.release()
             raise UnusableFolderError(f"cannot use the folder {folder}: {error.strerror}") from error
+        except StartError:
+            self.release()
+            raise
+
+    def _take(self, wait_s: float) -> None:
+        own = self._open(LOCK_FILE)
         deadline = time.monotonic() + wait_s
-        while not self._try():
+        while not _locks(fcntl.flock, own):
             if time.monotonic() >= deadline:
-                owner = os.pread(self._fd, 20, 0).decode(errors="replace").strip()
-                os.close(self._fd)
+                owner = os.pread(own, 20, 0).decode(errors="replace").strip()
                 raise StartError(
-                    f"the folder {folder} is in use by process {owner or '?'}: stop that one or choose another folder"
+                    f"the folder {self._folder} is in use by process {owner or '?'}: stop that one or choose another "
+                    "folder"
+                )
+            time.sleep(0.02)
+        # Only now: whoever closes that file gives up what his process has of it.
+        kafkas = self._open(KAFKAS_LOCK_FILE)
+        while not _locks(fcntl.lockf, kafkas):
+            if time.monotonic() >= deadline:
+                raise StartError(
+                    f"the folder {self._folder} is in use by Apache Kafka: stop it first or choose another folder"
                 )
             time.sleep(0.02)
         with contextlib.suppress(OSError):  # who has it is for people; a full disk may still be read
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+            os.ftruncate(own, 0)
+            os.pwrite(own, f"{os.getpid()}\n".encode(), 0)
 
-    def _try(self) -> bool:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        return False
+    def _open(self, name: str) -> int:
+        fd = os.open(os.path.join(self._folder, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fds.append(fd)
+        return fd
 
     def release(self) -> None:
         """Gives the folder free; so does the end of the process."""
-        os.close(self._fd)
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+def _locks(lock: Callable[[int, int], None], fd: int) -> bool:
+    """Locks a file in the way of `lock`, unless another process has."""
+    try:
+        lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        raise
+    return True
 
 
 def run(launch: Launch) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.broker.process import StartError, check_apart
+from oncelog.broker.process import FolderLock, StartError, check_apart
 
 Paths = Callable[[Path], list[Path]]
 
@@ -49,3 +50,24 @@ def test_others_are_not(tmp_path: Path, names: list[str]) -> None:
 def test_the_root_is_above_all(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="lies in"):
         check_apart([str(tmp_path), "/"])
+
+
+LOCK = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print(1)"
+"""What Apache Kafka does with the file `.lock` of each log directory."""
+
+
+def test_apache_kafka_is_kept_out_and_keeps_out(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-c", f"{LOCK}; sys.stdin.read()", str(tmp_path / ".lock")]
+    lock = FolderLock(str(tmp_path))
+    with pytest.raises(StartError, match=f"in use by process {os.getpid()}"):
+        FolderLock(str(tmp_path))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
+    assert done.stderr.strip().endswith("Resource temporarily unavailable"), "the second attempt gave nothing free"
+    lock.release()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as kafka:
+        assert kafka.stdout is not None
+        assert kafka.stdout.readline() == b"1\n"
+        with pytest.raises(StartError, match="in use by Apache Kafka"):
+            FolderLock(str(tmp_path))
+        kafka.communicate(timeout=60)
+    FolderLock(str(tmp_path), 60.0).release()
