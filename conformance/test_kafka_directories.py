@@ -7,6 +7,7 @@ ids go on, sequences are remembered, and no producer id is given out twice.
 from __future__ import annotations
 
 import copy
+import re
 import shutil
 import subprocess
 import sys
@@ -18,9 +19,15 @@ from uuid import UUID
 import pytest
 
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
+)
+from oncelog.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
 )
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from oncelog.protocol.messages.offset_commit import (
@@ -41,6 +48,9 @@ PARTITIONS = 3
 GROUP = "readers"
 TXN_ID = "writer"
 TOPIC = 2
+BROKER = 4
+DIRECTORIES = ("data", "data-2")
+METADATA = "__cluster_metadata-0"
 
 
 @dataclass
@@ -150,27 +160,92 @@ def check(wire: Wire, work: Work) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    shutil.rmtree(tmp_path / "data", ignore_errors=True)
+    for name in DIRECTORIES:
+        shutil.rmtree(tmp_path / name, ignore_errors=True)
+
+
+def log_dirs(folder: Path) -> str:
+    return ",".join(str(folder / name) for name in DIRECTORIES)
 
 
 def kafka_on(folder: Path, number: int, *, formatted: bool) -> ApacheKafka:
-    return ApacheKafka(folder / f"kafka-{number}", settings={"log.dirs": str(folder / "data")}, formatted=formatted)
+    return ApacheKafka(folder / f"kafka-{number}", settings={"log.dirs": log_dirs(folder)}, formatted=formatted)
 
 
 def oncelog_on(folder: Path, number: int) -> OncelogCluster:
-    return OncelogCluster(folder / f"oncelog-{number}", settings={"log.dirs": str(folder / "data")})
+    return OncelogCluster(folder / f"oncelog-{number}", settings={"log.dirs": log_dirs(folder)})
+
+
+def run_export(folder: Path, cluster: OncelogCluster) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("oncelog")
+    command = [program, "export", "--data", cluster.data, "--set", f"log.dirs={log_dirs(folder)}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def export(folder: Path, cluster: OncelogCluster) -> None:
-    program = Path(sys.executable).with_name("oncelog")
-    command = [program, "export", "--data", cluster.data, "--set", f"log.dirs={folder / 'data'}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_export(folder, cluster)
     assert (done.returncode, done.stderr) == (0, "")
     assert "wrote" in done.stdout
-    assert f"log.dirs={folder / 'data'}" in done.stdout
+    assert f"log.dirs={log_dirs(folder)}" in done.stdout
 
 
-def use(server: Server, work: Work | None) -> Work:
+def refuses(folder: Path, cluster: OncelogCluster, reason: str) -> None:
+    """Neither export nor oncelog goes on with the directory."""
+    done = run_export(folder, cluster)
+    assert done.returncode == 1
+    assert re.match(f"oncelog: .*{reason}", done.stderr), done.stderr
+    with pytest.raises(AssertionError, match=reason):
+        cluster.start()
+
+
+@dataclass
+class Stops:
+    """What administrators did, a topic and a value of each setting a stop: the topics' ids and their values."""
+
+    topics: list[tuple[UUID, list[list[bytes | None]]]] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def check(self, wire: Wire) -> None:
+        for number, (topic_id, values) in enumerate(self.topics):
+            request = MetadataRequest(topics=[MetadataRequestTopic(name=f"stop-{number}")])
+            found = until(lambda request=request: wire.call(request, 12).topics[0], lambda t: not t.error_code, "known")
+            assert (found.topic_id, len(found.partitions)) == (topic_id, len(values))
+            wire.leaders_serve(f"stop-{number}", len(values))
+            assert [wire.values(topic_id, partition) for partition in range(len(values))] == values
+        of_all = {name: value for name, value in self.settings.items() if name.startswith("log.")}
+        for resource_name, expected in (("", of_all), ("1", self.settings)):
+            resource = DescribeConfigsResource(resource_type=BROKER, resource_name=resource_name)
+
+            def known(resource: DescribeConfigsResource = resource) -> dict[str, str]:
+                entries = wire.call(DescribeConfigsRequest(resources=[resource])).results[0].configs
+                return {each.name: each.value for each in entries if each.name in self.settings}
+
+            until(known, lambda found, right=expected: found == right, f"the settings of broker {resource_name!r}")
+
+    def go_on(self, wire: Wire) -> None:
+        number = len(self.topics)
+        topic_id = wire.create_topic(f"stop-{number}")
+        self.topics.append((topic_id, [[]]))
+        if number:  # the former stop's topic gets one more partition
+            grown = CreatePartitionsTopic(name=f"stop-{number - 1}", count=2, assignments=None)
+            answer = wire.call(CreatePartitionsRequest(topics=[grown], timeout_ms=10_000)).results[0]
+            assert not answer.error_code, answer
+            wire.leaders_serve(f"stop-{number - 1}", 2)
+            self.topics[-2][1].append([])
+        for index, (_, values) in enumerate(self.topics):
+            for partition, known in enumerate(values):
+                known.append(b"stop %d" % number)
+                found = wire.produce(f"stop-{index}", batch([known[-1]]), partition=partition)
+                assert not found.error_code, found
+        self.settings = {"log.retention.ms": str(10**9 + number), "max.connections": str(1000 + number)}
+        for resource_name, name in (("", "log.retention.ms"), ("1", "max.connections")):
+            setting = AlterableConfig(name=name, value=self.settings[name])
+            resource = AlterConfigsResource(resource_type=BROKER, resource_name=resource_name, configs=[setting])
+            answer = wire.call(IncrementalAlterConfigsRequest(resources=[resource])).responses[0]
+            assert not answer.error_code, answer
+
+
+def use(server: Server, work: Work | None, stops: Stops) -> Work:
     """Checks what is there, does a turn, and stops the server cleanly."""
     try:
         with Wire(server.bootstrap) as wire:
@@ -178,28 +253,33 @@ def use(server: Server, work: Work | None) -> Work:
                 work = begin(wire)
             else:
                 check(wire, work)
+                stops.check(wire)
             go_on(wire, work)
+            stops.go_on(wire)
             check(wire, work)
+            stops.check(wire)
     finally:
         server.stop()
     return work
 
 
 def test_from_apache_kafka_to_oncelog_and_back(folder: Path) -> None:
-    work = use(kafka_on(folder, 0, formatted=False), None)
-    shutil.copytree(folder / "data", folder / "copy" / "data")
+    stops = Stops()
+    work = use(kafka_on(folder, 0, formatted=False), None, stops)
+    for name in DIRECTORIES:
+        shutil.copytree(folder / name, folder / "copy" / name)
     without_metadata(folder / "copy", copy.deepcopy(work))
     cluster = oncelog_on(folder, 0)
-    work = use(cluster, work)
+    use(cluster, work, stops)
     cluster.start()
-    work = use(cluster, work)  # the topics are its own now
+    use(cluster, work, stops)  # the topics are its own now
     export(folder, cluster)
-    use(kafka_on(folder, 1, formatted=True), work)
+    use(kafka_on(folder, 1, formatted=True), work, stops)
 
 
 def without_metadata(folder: Path, work: Work) -> None:
     """Where Kafka's metadata is lost, the folders tell nearly all; the settings of topics are gone."""
-    shutil.rmtree(folder / "data" / "__cluster_metadata-0")
+    shutil.rmtree(folder / "data" / METADATA)
     cluster = oncelog_on(folder, 0)
     try:
         with Wire(cluster.bootstrap) as wire:
@@ -212,11 +292,26 @@ def without_metadata(folder: Path, work: Work) -> None:
         cluster.stop()
 
 
-def test_from_oncelog_to_apache_kafka_and_back(folder: Path) -> None:
+def test_from_oncelog_to_apache_kafka_and_back_twice(folder: Path) -> None:
+    """At each stop there are topics, partitions and settings that the one before did not know."""
     cluster = oncelog_on(folder, 0)
-    work = use(cluster, None)
-    export(folder, cluster)
-    work = use(kafka_on(folder, 0, formatted=True), work)
-    with pytest.raises(AssertionError, match="Apache Kafka has run on"):
+    stops = Stops()
+    work = use(cluster, None, stops)
+    for turn in range(2):
+        if turn:  # Kafka does not start with one in another directory than the first
+            shutil.copytree(folder / "data" / METADATA, folder / "data-2" / METADATA)
+        export(folder, cluster)
+        export(folder, cluster)  # done again, it is the same
+        kafka = kafka_on(folder, turn, formatted=True)
+        try:
+            refuses(folder, cluster, "in use by Apache Kafka")
+        except BaseException:
+            kafka.stop()
+            raise
+        use(kafka, work, stops)
+        refuses(folder, cluster, "Apache Kafka has run on")
+        (cluster.data / "metadata.sqlite").rename(folder / f"metadata-{turn}.sqlite")  # as that says
         cluster.start()
-    use(oncelog_on(folder, 1), work)
+        use(cluster, work, stops)
+    for name in DIRECTORIES:  # what was set aside is still there: Kafka has passed it over
+        assert [any(aside.iterdir()) for aside in (folder / name).glob(f"{METADATA}.*-stray")] == [True]
