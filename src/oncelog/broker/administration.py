@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from oncelog.broker.deadline import Deadline
 from oncelog.broker.dynamic_config import DynamicConfig, check_changed_broker_configs
 from oncelog.broker.topic_config import check_changed_configs, check_topic_configs, without_effect
 from oncelog.cluster import configs
@@ -96,10 +97,14 @@ class Administration:
 
     # -- partitions -------------------------------------------------------------------------------------------------
 
-    async def add_partitions(self, topic: TopicInfo, added: list[tuple[int, ...]]) -> None:
+    async def add_partitions(
+        self, topic: TopicInfo, added: list[tuple[int, ...]], deadline: Deadline | None = None
+    ) -> None:
         """Adds partitions with these replicas; UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, REQUEST_TIMED_OUT."""
         broker = self._broker
         async with self.changing:
+            if deadline is not None:
+                deadline.check()
             known = broker.metadata.topic(topic.name)
             if known is None or known.topic_id != topic.topic_id:
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} does not exist")

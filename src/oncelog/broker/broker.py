@@ -21,6 +21,7 @@ from oncelog.broker.apis import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
 from oncelog.broker.cleaning import LogCleaner
 from oncelog.broker.config import BrokerConfig
 from oncelog.broker.data_directory import DataDirectory
+from oncelog.broker.deadline import Deadline
 from oncelog.broker.dispatch import Dispatcher
 from oncelog.broker.fetch_sessions import FetchSessions
 from oncelog.broker.flushing import Flusher
@@ -313,11 +314,13 @@ class Broker:
         assert internal_topic in INTERNAL_TOPICS
         return self.groups if internal_topic == CONSUMER_OFFSETS else self.transactions
 
-    async def delete_topic(self, topic: TopicInfo) -> None:
-        """Deletes a topic and its data; UNKNOWN_TOPIC_OR_PARTITION when somebody else was quicker."""
+    async def delete_topic(self, topic: TopicInfo, deadline: Deadline | None = None) -> None:
+        """Deletes a topic and its data; REQUEST_TIMED_OUT, UNKNOWN_TOPIC_OR_PARTITION if somebody else was quicker."""
         if topic.internal:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{topic.name} is the coordinators' own topic")
         async with self.administration.changing:
+            if deadline is not None:
+                deadline.check()
             topic = self.metadata.topic_by_id(topic.topic_id) or topic  # it may have grown meanwhile
             await self.offload(self.metadata.erase, topic)
             self.metadata.forget(topic)

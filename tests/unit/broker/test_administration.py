@@ -12,6 +12,7 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.config import load
 from oncelog.broker.context import RequestContext
+from oncelog.broker.deadline import Deadline
 from oncelog.broker.handlers.fetch import handle as fetch
 from oncelog.cluster import configs
 from oncelog.cluster.metadata import Topics
@@ -125,6 +126,27 @@ def test_growing_and_deleting_at_the_same_time(tmp_path: Path, tree: FailingTree
             )
             assert broker.metadata.topic("t") is None
             assert tree.children("/brokers/topics") == []
+
+    live(tmp_path, tree, life)
+
+
+def test_a_change_whose_turn_comes_too_late_is_not_made(tmp_path: Path, tree: FailingTree) -> None:
+    async def life(broker: Broker) -> None:
+        topic = await broker.create_topic("t", partitions=1)
+        deadline = Deadline(broker, 1)
+        async with broker.administration.changing:
+            work = (
+                asyncio.ensure_future(broker.administration.add_partitions(topic, [(1,)], deadline)),
+                asyncio.ensure_future(broker.delete_topic(topic, deadline)),
+            )
+            over = broker.loop.time() + 0.001
+            while broker.loop.time() <= over:
+                await asyncio.sleep(0.001)
+        for each in await asyncio.gather(*work, return_exceptions=True):
+            assert isinstance(each, ProtocolError)
+            assert each.code == ErrorCode.REQUEST_TIMED_OUT
+        assert broker.metadata.topic("t") == topic
+        assert (await broker.offload(broker.metadata.read, "t")) == topic
 
     live(tmp_path, tree, life)
 

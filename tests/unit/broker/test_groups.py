@@ -366,7 +366,7 @@ def test_offsets_of_a_deleted_topic_are_forgotten() -> None:
         assert await setup.commit(7, 9) == E.NONE
         assert await setup.commit_in_transaction(8, 5) is E.NONE
         await setup.writer.call(
-            DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=setup.topic)]),
+            DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=setup.topic)], timeout_ms=10_000),
             lambda response: response.responses[0].error_code,
         )
         setup.topic = await setup.writer.create_topic("t", 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from oncelog.broker.deadline import Deadline
 from oncelog.broker.handlers.create_topics import MAX_PARTITIONS, check_replicas
 from oncelog.cluster.metadata import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, request: CreatePartitionsRequest, ctx: RequestContext) -> CreatePartitionsResponse:
     """Each topic has its own error; a name that comes twice is answered once, with INVALID_REQUEST."""
     named = Counter(topic.name for topic in request.topics)
+    deadline = Deadline(broker, request.timeout_ms)
+    if 1 in named.values():
+        try:
+            deadline.check()
+        except ProtocolError as error:
+            return _refused(request, error)
     results = []
     for topic in {topic.name: topic for topic in request.topics}.values():
         result = CreatePartitionsTopicResult(name=topic.name)
@@ -34,11 +41,20 @@ async def handle(broker: Broker, request: CreatePartitionsRequest, ctx: RequestC
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} does not exist")
             added = _replicas(broker, found, topic)
             if not request.validate_only:
-                await broker.administration.add_partitions(found, added)
+                await broker.administration.add_partitions(found, added, deadline)
         except ProtocolError as error:
             result.error_code, result.error_message = error.code, str(error)
         results.append(result)
     return CreatePartitionsResponse(results=results)
+
+
+def _refused(request: CreatePartitionsRequest, error: ProtocolError) -> CreatePartitionsResponse:
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=str(error))
+            for topic in request.topics
+        ]
+    )
 
 
 def _replicas(broker: Broker, topic: TopicInfo, wanted: CreatePartitionsTopic) -> list[tuple[int, ...]]:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from oncelog.broker.config_entries import describe_topic
+from oncelog.broker.deadline import Deadline
 from oncelog.broker.topic_config import check_topic_configs, without_effect
 from oncelog.cluster.metadata import check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -32,6 +33,11 @@ RESERVED = "__cluster_metadata"
 async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestContext) -> CreateTopicsResponse:
     """Each topic has its own error; a name that comes twice is answered once, with INVALID_REQUEST."""
     named = Counter(topic.name for topic in request.topics)
+    if any(times == 1 and name != RESERVED for name, times in named.items()):
+        try:
+            Deadline(broker, request.timeout_ms).check()
+        except ProtocolError as error:
+            return _refused(request, error)
     too_many = _total_partitions(broker, request) > MAX_PARTITIONS
     results = []
     for topic in request.topics:
@@ -52,6 +58,15 @@ async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestConte
                 )
             )
     return CreateTopicsResponse(topics=results)
+
+
+def _refused(request: CreateTopicsRequest, error: ProtocolError) -> CreateTopicsResponse:
+    return CreateTopicsResponse(
+        topics=[
+            CreatableTopicResult(name=topic.name, error_code=error.code, error_message=str(error), configs=[])
+            for topic in request.topics
+        ]
+    )
 
 
 def _total_partitions(broker: Broker, request: CreateTopicsRequest) -> int:

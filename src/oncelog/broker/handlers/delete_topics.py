@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from oncelog.broker.deadline import Deadline
 from oncelog.cluster.metadata import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_topics import (
@@ -30,6 +31,14 @@ async def handle(broker: Broker, request: DeleteTopicsRequest, ctx: RequestConte
     if ctx.api_version < _WITH_TOPIC_IDS:
         asked = [DeleteTopicState(name=name) for name in request.topic_names]
     named = Counter((state.name, state.topic_id) for state in asked)
+    deadline = Deadline(broker, request.timeout_ms)
+    if broker.config.delete_topic_enable and any(
+        times == 1 and (name is None) != (topic_id == NO_UUID) for (name, topic_id), times in named.items()
+    ):
+        try:
+            deadline.check()
+        except ProtocolError as error:
+            return _refused(asked, error)
     found: dict[int, TopicInfo] = {}
     results = []
     for (name, topic_id), times in named.items():
@@ -51,14 +60,25 @@ async def handle(broker: Broker, request: DeleteTopicsRequest, ctx: RequestConte
         except ProtocolError as error:
             result.error_code, result.error_message = error.code, str(error)
     for slot, topic in found.items():
-        await _delete(broker, topic, results[slot])
+        await _delete(broker, topic, results[slot], deadline)
     return DeleteTopicsResponse(responses=results)
 
 
-async def _delete(broker: Broker, topic: TopicInfo, result: DeletableTopicResult) -> None:
+def _refused(asked: list[DeleteTopicState], error: ProtocolError) -> DeleteTopicsResponse:
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(
+                name=state.name, topic_id=state.topic_id, error_code=error.code, error_message=str(error)
+            )
+            for state in asked
+        ]
+    )
+
+
+async def _delete(broker: Broker, topic: TopicInfo, result: DeletableTopicResult, deadline: Deadline) -> None:
     result.name, result.topic_id = topic.name, topic.topic_id
     try:
-        await broker.delete_topic(topic)
+        await broker.delete_topic(topic, deadline)
     except ProtocolError as error:
         result.error_code, result.error_message = error.code, str(error)
 

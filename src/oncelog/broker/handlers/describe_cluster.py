@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oncelog.broker import operations
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -15,18 +16,27 @@ if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.broker.context import RequestContext
 
-_BROKERS = 1
+_BROKERS, _CONTROLLERS = 1, 2
 
 
 def handle(broker: Broker, request: DescribeClusterRequest, ctx: RequestContext) -> DescribeClusterResponse:
-    """There are no controllers to ask for (endpoint type 2): MISMATCHED_ENDPOINT_TYPE, as a Kafka broker says."""
+    """Brokers only: MISMATCHED_ENDPOINT_TYPE for controllers, which answer for themselves in Kafka; others are unknown.
+
+    Source: `AuthHelper.computeDescribeClusterResponse`.
+    """
     if request.endpoint_type != _BROKERS:
+        known = request.endpoint_type == _CONTROLLERS
         return DescribeClusterResponse(
-            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message="this is a broker; ask for endpoint type 1",
-            endpoint_type=_BROKERS,
         )
     me = DescribeClusterBroker(broker_id=broker.node_id, host=broker.advertised_host, port=broker.advertised_port)
     return DescribeClusterResponse(
-        endpoint_type=_BROKERS, cluster_id=broker.cluster_id, controller_id=broker.node_id, brokers=[me]
+        endpoint_type=_BROKERS,
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        brokers=[me],
+        cluster_authorized_operations=(
+            operations.OF_CLUSTER if request.include_cluster_authorized_operations else operations.NOT_ASKED
+        ),
     )

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oncelog.broker import operations
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.broker.context import RequestContext
-
-_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11
-_ALL_OPERATIONS = sum(1 << bit for bit in (_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS))
-"""Everybody may do everything: there is no authorizer."""
 
 
 def handle(broker: Broker, request: DescribeGroupsRequest, ctx: RequestContext) -> DescribeGroupsResponse:
@@ -22,5 +19,5 @@ def handle(broker: Broker, request: DescribeGroupsRequest, ctx: RequestContext) 
     if request.include_authorized_operations:
         for group in groups:
             if group.error_code == ErrorCode.NONE:
-                group.authorized_operations = _ALL_OPERATIONS
+                group.authorized_operations = operations.OF_GROUP
     return DescribeGroupsResponse(groups=groups)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oncelog.broker import operations
 from oncelog.cluster.metadata import INTERNAL_TOPICS, NO_LEADER, PartitionInfo, TopicInfo, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_topic_partitions import (
@@ -20,9 +21,6 @@ from oncelog.protocol.messages.describe_topic_partitions import (
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.broker.context import RequestContext
-
-ALL_TOPIC_OPERATIONS = 0b1101_1111_1000
-"""What a user may do with a topic where nobody is denied anything: bits are numbers of `AclOperation`."""
 
 
 def handle(
@@ -69,7 +67,7 @@ def _described(broker: Broker, topic: TopicInfo, first: int, most: int) -> Descr
             _partition(broker, topic.name, index, info)
             for index, info in enumerate(topic.partitions[first : first + most], first)
         ],
-        topic_authorized_operations=ALL_TOPIC_OPERATIONS,
+        topic_authorized_operations=operations.OF_TOPIC,
     )
 
 
@@ -97,7 +95,7 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
         error_code=code,
         name=name,
         is_internal=name in INTERNAL_TOPICS,
-        topic_authorized_operations=ALL_TOPIC_OPERATIONS,
+        topic_authorized_operations=operations.OF_TOPIC,
     )
 
 

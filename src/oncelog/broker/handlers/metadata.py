@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from oncelog.broker import operations
 from oncelog.cluster.metadata import INTERNAL_TOPICS, NO_LEADER, PartitionInfo, TopicInfo, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.metadata import (
@@ -28,16 +29,16 @@ def handle(
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
     """Null topics (or none at all in version 0) mean every topic."""
     if request.topics is None or (ctx.api_version == 0 and not request.topics):
-        return _response(broker, [_topic(broker, topic) for topic in broker.metadata.topics()])
+        return _response(broker, request, [_topic(broker, topic) for topic in broker.metadata.topics()])
     if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
         missing = [topic.name for topic in request.topics if topic.name and broker.metadata.topic(topic.name) is None]
         if missing:
-            return _create_then_answer(broker, missing, request.topics)
-    return _response(broker, [_asked(broker, topic) for topic in request.topics])
+            return _create_then_answer(broker, missing, request, request.topics)
+    return _response(broker, request, [_asked(broker, topic) for topic in request.topics])
 
 
 async def _create_then_answer(
-    broker: Broker, missing: list[str], asked: list[MetadataRequestTopic]
+    broker: Broker, missing: list[str], request: MetadataRequest, asked: list[MetadataRequestTopic]
 ) -> MetadataResponse:
     for name in missing:
         try:
@@ -53,7 +54,7 @@ async def _create_then_answer(
                 )
         except ProtocolError as error:
             broker.log.info("cannot create topic %r on demand: %s", name, error)
-    return _response(broker, [_asked(broker, topic) for topic in asked])
+    return _response(broker, request, [_asked(broker, topic) for topic in asked])
 
 
 def _asked(broker: Broker, asked: MetadataRequestTopic) -> MetadataResponseTopic:
@@ -97,8 +98,20 @@ def _partition(broker: Broker, topic: str, index: int, info: PartitionInfo) -> M
     )
 
 
-def _response(broker: Broker, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+def _response(
+    broker: Broker, request: MetadataRequest, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    """`include_..._operations` come in the versions that have the fields, and are false in the others."""
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:
+                topic.topic_authorized_operations = operations.OF_TOPIC
+    of_cluster = operations.OF_CLUSTER if request.include_cluster_authorized_operations else operations.NOT_ASKED
     me = MetadataResponseBroker(node_id=broker.node_id, host=broker.advertised_host, port=broker.advertised_port)
     return MetadataResponse(
-        brokers=[me], cluster_id=broker.cluster_id, controller_id=broker.node_id, topics=topics
+        brokers=[me],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        topics=topics,
+        cluster_authorized_operations=of_cluster,
     )
