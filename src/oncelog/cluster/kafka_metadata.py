@@ -15,6 +15,7 @@ from oncelog.cluster.metadata import PartitionInfo, TopicInfo
 from oncelog.log.disk import Disk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.metadata_records import (
+    NOT_READ,
     AbortTransactionRecord,
     BeginTransactionRecord,
     ConfigRecord,
@@ -27,6 +28,7 @@ from oncelog.protocol.messages.metadata_records import (
     TopicRecord,
     decode_record,
     encode_record,
+    record_kind,
 )
 from oncelog.protocol.records import Record, build_batch, check_crc, decode_records, iter_batches
 from oncelog.protocol.schema import DecodeError, Message
@@ -56,6 +58,8 @@ class KafkaMetadata:
     next_producer_id: int = 0
     end_offset: int = 0
     """Of what was read."""
+    not_read: set[str] = field(default_factory=set)
+    """What else there is, or was, in plain words."""
     newest: int = 0
     """The highest `metadata.version` that it ever had."""
     _open: list[Message] | None = None
@@ -193,13 +197,20 @@ def _replay(metadata: KafkaMetadata, disk: Disk, path: str, start: int) -> int:
                 check_crc(header, view)
                 if not header.is_control:
                     for entry in decode_records(view):
-                        record = decode_record(entry.value or b"") if entry.offset >= start else None
-                        if record is not None:
-                            metadata.replay(record)
+                        if entry.offset >= start:
+                            _replay_value(metadata, entry.value or b"")
             end = header.next_offset
     except (DecodeError, LookupError, ProtocolError) as error:
         raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"{path} cannot be read: {error!r}") from error
     return end
+
+
+def _replay_value(metadata: KafkaMetadata, value: bytes) -> None:
+    record = decode_record(value)
+    if record is not None:
+        metadata.replay(record)
+    elif (kind := record_kind(value)) in NOT_READ:
+        metadata.not_read.add(NOT_READ[kind])
 
 
 def bootstrap(

@@ -324,11 +324,15 @@ def test_dynamic_settings_of_brokers_come_and_go(tmp_path: Path, caplog: pytest.
 
         await broker.administration.alter_broker(1, smaller, validate_only=False)
 
+    acl = build_batch([Record(5, NOW, None, b"\x01\x12\x00")], base_offset=5, leader_epoch=1)
+    with (data / FOLDER / f"{0:020d}.log").open("ab") as file:
+        file.write(acl)
     live(data, tree, life)
     told = [each.getMessage() for each in caplog.records if "not taken over" in each.getMessage()]
     assert told == [
         "settings of broker 7 are not taken over: max.connections",
         "settings of group g are not taken over: consumer.session.timeout.ms",
+        "not taken over: ACLs; every client may do everything",
     ]
     assert export(tree, [directory_at(data)], NOW).settings == 3
     assert read_bootstrap(data).configs == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +23,11 @@ def test_a_broker_that_runs_and_one_that_did_not_stop_cleanly(tmp_path: Path) ->
     cluster = OncelogCluster(tmp_path)
     try:
         assert f"{cluster.data} is in use by process {cluster.process.pid}" in run(cluster.data).stderr
-        elsewhere = run(tmp_path / "other", "--set", f"log.dirs={cluster.data / 'broker-1'}")
+        log_dirs = ("--set", f"log.dirs={cluster.data / 'broker-1'}")
+        shutil.copytree(cluster.data, tmp_path / "copy", ignore=shutil.ignore_patterns("broker-1"))
+        of_its_directory = run(tmp_path / "copy", *log_dirs)
+        assert f"broker-1 is in use by process {cluster.broker_pid()}" in of_its_directory.stderr
+        elsewhere = run(tmp_path / "other", *log_dirs)
         assert "there is no " in elsewhere.stderr
         assert not (tmp_path / "other").exists()
         assert not (cluster.data / "broker-1" / "bootstrap.checkpoint").exists()

@@ -109,9 +109,19 @@ _TYPES: dict[int, type[Message]] = {
 }
 
 
+NOT_READ = {10: "delegation tokens", 11: "SCRAM users", 14: "client quotas", 18: "ACLs"}
+"""Records that mean something to whoever administers a cluster, and are passed over here all the same."""
+
+
 def encode_record(message: Message, version: int) -> bytes:
     """A record's value, with its frame (Kafka's `MetadataRecordSerde`)."""
     return varint(_FRAME_VERSION) + varint(message.API_KEY) + varint(version) + message.encode(version)
+
+
+def record_kind(value: bytes | memoryview) -> int:
+    """The number of the kind of record in a value. Raises DecodeError."""
+    view = memoryview(value)
+    return read_varint(view, read_varint(view, 0)[1])[0]
 
 
 def decode_record(value: bytes | memoryview) -> Message | None:
