@@ -13,6 +13,7 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.config import load
 from oncelog.broker.context import RequestContext
 from oncelog.broker.handlers.produce import handle as produce
+from oncelog.broker.handlers.write_txn_markers import handle as handle_markers
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
 from oncelog.protocol.errors import ErrorCode
@@ -22,6 +23,12 @@ from oncelog.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
+)
+from oncelog.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 from oncelog.protocol.records import Record, build_batch
 
@@ -177,6 +184,40 @@ def test_a_topic_that_is_deleted_meanwhile_keeps_nobody_waiting(tmp_path: Path) 
         await asyncio.sleep(0)
         assert broker.partitions.drop(topic)
         assert outcome(await task).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    live(tmp_path, life, log_flush_interval_messages="1")
+
+
+def write_markers(broker: Broker, *partitions: int) -> asyncio.Task[WriteTxnMarkersResponse]:
+    topic = WritableTxnMarkerTopic(name="t", partition_indexes=list(partitions))
+    marker = WritableTxnMarker(producer_id=1, producer_epoch=0, transaction_result=False, topics=[topic])
+    answer = handle_markers(broker, WriteTxnMarkersRequest(markers=[marker]), CONTEXT)
+    assert isinstance(answer, Awaitable), "it was answered before the sync"
+    return asyncio.ensure_future(answer)  # type: ignore[arg-type]
+
+
+def codes(response: WriteTxnMarkersResponse) -> list[int]:
+    return [each.error_code for each in response.markers[0].topics[0].partitions]
+
+
+def test_an_operators_marker_is_answered_once_it_is_synced(tmp_path: Path) -> None:
+    async def life(broker: Broker, disk: GatedDisk) -> None:
+        await broker.create_topic("t", partitions=2)
+        disk.gate.clear()
+        answer = write_markers(broker, 0, 1, 2)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+        assert not answer.done()
+        disk.gate.set()
+        assert codes(await answer) == [0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert sorted(disk.synced) == ["t-0", "t-1"]
+        assert broker.partitions.find("t", 1).log.high_watermark == 1
+        disk.fails = True
+        assert codes(await write_markers(broker, 1, 2)) == [
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
 
     live(tmp_path, life, log_flush_interval_messages="1")
 
