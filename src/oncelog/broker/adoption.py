@@ -129,8 +129,8 @@ class Adoption:
             if kind != TOPIC_RESOURCE and settings and not (kind == BROKER_RESOURCE and name in ours):
                 what = f"{_RESOURCES.get(kind, f'resource {kind}')} {name}"
                 self._logger.warning("settings of %s are not taken over: %s", what, ", ".join(sorted(settings)))
-        if found.not_read:
-            self._logger.warning("not taken over: %s; every client may do everything", ", ".join(sorted(found.not_read)))
+        for what in sorted(found.not_read):
+            self._logger.warning("%s are not taken over: every client may do everything", what)
 
     # -- folders ----------------------------------------------------------------------------------------------------
 

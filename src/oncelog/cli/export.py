@@ -24,7 +24,7 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
     """Make the data of a stopped broker ready for Apache Kafka 4.3.
 
     Writes bootstrap.checkpoint beside the partitions, which stay where they are. Kafka is then started with the
-    log.dirs and node.id that are printed; what else it needs (listeners, quorum) is its own.
+    log.dirs, node.id and static quorum that are printed; what else it needs (listeners) is its own.
     """
     from oncelog.broker.data_directory import DataDirectory
     from oncelog.broker.export import export as write
@@ -67,4 +67,6 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
     for path in done.set_aside:
         click.echo(f"moved the former metadata log to {path}")
     click.echo("start Apache Kafka 4.3 (process.roles=broker,controller) with:")
+    # Without a metadata log nobody knows the voters of a dynamic quorum (KIP-853), and none would be elected.
+    click.echo(f"controller.quorum.voters={config.node_id}@HOST:PORT")
     click.echo(f"node.id={config.node_id}\nlog.dirs={','.join(os.path.abspath(path) for path in config.log_dirs)}")

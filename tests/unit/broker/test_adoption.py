@@ -332,7 +332,7 @@ def test_dynamic_settings_of_brokers_come_and_go(tmp_path: Path, caplog: pytest.
     assert told == [
         "settings of broker 7 are not taken over: max.connections",
         "settings of group g are not taken over: consumer.session.timeout.ms",
-        "not taken over: ACLs; every client may do everything",
+        "ACLs are not taken over: every client may do everything",
     ]
     assert export(tree, [directory_at(data)], NOW).settings == 3
     assert read_bootstrap(data).configs == {
