@@ -40,15 +40,27 @@ RETRY_MAX_MS = 60_000
 """A partition that could not be loaded is tried again after this time, doubled each time up to the maximum."""
 
 
+APPEND_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""What a log says of an append, as a coordinator's client understands it (Kafka's `TransactionStateManager`)."""
+
+
 class Shard(Protocol):
-    """One coordinator: a state machine over the records of one partition.
+    """One coordinator: a state machine over the records of one partition."""
 
-    A shard of `__consumer_offsets` takes `producer_id` and `producer_epoch` as keyword arguments of `replay` for
-    records of a transaction, and has `replay_end_transaction(producer_id, producer_epoch, commit)`.
-    """
+    def replay(self, record: CoordinatorRecord, /, *, producer_id: int | None = None, producer_epoch: int = -1) -> None:
+        """Takes over one record that is in the log; with a producer id it is part of that producer's transaction."""
 
-    def replay(self, record: CoordinatorRecord, /) -> None:
-        """Takes over one record that is in the log."""
+    def replay_end_transaction(self, producer_id: int, producer_epoch: int, commit: bool, /) -> None:
+        """Takes over a marker that is in the log."""
 
     def loaded(self, now: Any, /) -> Effects:
         """What is left to do once the partition was replayed; `now` is what the shell's `now` gives."""
@@ -61,6 +73,7 @@ class Shard(Protocol):
 
 
 S = TypeVar("S", bound=Shard)
+R = TypeVar("R")
 
 
 class CoordinatorShell(Generic[S]):
@@ -120,6 +133,13 @@ class CoordinatorShell(Generic[S]):
         """Every loaded (partition, coordinator)."""
         yield from sorted(self._shards.items())
 
+    def check_loaded(self) -> None:
+        """Raises COORDINATOR_LOAD_IN_PROGRESS unless every partition that this broker leads is loaded."""
+        info = self.broker.metadata.topic(self.topic)
+        for partition in range(info.partition_count if info else 0):
+            if partition not in self._shards and self.broker.partitions.leads(self.topic, partition):
+                raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is not loaded")
+
     # -- requests ---------------------------------------------------------------------------------------------------
 
     async def request(
@@ -138,11 +158,23 @@ class CoordinatorShell(Generic[S]):
         """
         shard = self.shard(partition)
         token: asyncio.Future[Any] = self.broker.loop.create_future()
+        effects = operation(shard, token)
         waiting = self._waiting.setdefault(partition, set())
         waiting.add(token)
         token.add_done_callback(waiting.discard)
-        self.apply(partition, operation(shard, token), producer=producer, guard=guard)
+        self.apply(partition, effects, producer=producer, guard=guard)
         return await token
+
+    async def read(self, partition: int, query: Callable[[S], R]) -> R:
+        """What `query` sees in the coordinator, once all that it may have seen is committed."""
+        answer: R = await self.request(partition, lambda shard, token: Effects(replies=[Reply(token, query(shard))]))
+        return answer
+
+    async def settled(self) -> None:
+        """Waits until all that the coordinators hold now is committed: what was read from them before will last."""
+        for partition in tuple(self._shards):
+            if partition in self._shards:
+                await self.read(partition, lambda _: None)
 
     def apply(
         self,
@@ -165,8 +197,12 @@ class CoordinatorShell(Generic[S]):
                 self._arm(partition)
                 return
             shard = self._shards[partition]
-            for record in effects.records:
-                _replay(shard, record, producer)
+            try:
+                for record in effects.records:
+                    _replay(shard, record, producer)
+            except Exception as error:  # noqa: BLE001 - `_load_again` tells all of it
+                self._load_again(partition, error)
+                return
             self._written[partition] = last_offset
             replica.when_committed(last_offset, lambda: self._committed(replica, effects))
         else:
@@ -245,8 +281,14 @@ class CoordinatorShell(Generic[S]):
     def _tick(self, partition: int) -> None:
         del self._timers[partition]
         shard = self._shards.get(partition)
-        if shard is not None:
-            self.apply(partition, shard.tick(self.now()))
+        if shard is None:
+            return
+        try:
+            effects = shard.tick(self.now())
+        except Exception as error:  # noqa: BLE001 - `_load_again` tells all of it
+            self._load_again(partition, error)
+            return
+        self.apply(partition, effects)
 
     # -- loading ----------------------------------------------------------------------------------------------------
 
@@ -267,14 +309,23 @@ class CoordinatorShell(Generic[S]):
             return
         try:
             self.load_partition(partition)
-        except (ProtocolError, OSError, ValueError, LookupError) as error:  # the disk, or what no coordinator wrote
-            self.broker.log.error(
-                "cannot load the coordinator of %s-%d, next try in %d s: %r",
-                self.topic, partition, retry_ms // 1000, error,
-            )  # fmt: skip
-            later = min(2 * retry_ms, RETRY_MAX_MS)
-            retry = self.broker.loop.call_later(retry_ms / 1000, self._try_to_load, partition, later)
-            self._retries[partition] = retry
+        except Exception:  # the disk, or what no coordinator wrote: the others serve whatever it is
+            self._shards.pop(partition, None)
+            self.broker.log.exception(
+                "cannot load the coordinator of %s-%d, next try in %d s", self.topic, partition, retry_ms // 1000
+            )
+            self._load_later(partition, retry_ms)
+
+    def _load_later(self, partition: int, retry_ms: int) -> None:
+        later = min(2 * retry_ms, RETRY_MAX_MS)
+        retry = self.broker.loop.call_later(retry_ms / 1000, self._try_to_load, partition, later)
+        self._retries[partition] = retry
+
+    def _load_again(self, partition: int, error: Exception) -> None:
+        """A coordinator could not follow its own log, or its clock: what is in the log counts."""
+        self.broker.log.error("the coordinator of %s-%d is loaded anew", self.topic, partition, exc_info=error)
+        self._load_later(partition, RETRY_MS)
+        self.resign(partition)
 
     def load_partition(self, partition: int) -> None:
         """Rebuilds a shard from its partition, then lets it finish what its predecessor had begun."""
@@ -292,7 +343,7 @@ class CoordinatorShell(Generic[S]):
                 producer = (header.producer_id, header.producer_epoch) if header.is_transactional else None
                 if header.is_control and header.count:  # of an emptied marker the transaction is gone as well
                     commit, _ = decode_control(view)
-                    _replay_end_transaction(shard, header.producer_id, header.producer_epoch, commit)
+                    shard.replay_end_transaction(header.producer_id, header.producer_epoch, commit)
                 elif not header.is_control:
                     self._replay_batch(shard, view, producer)
                 offset = header.next_offset
@@ -308,11 +359,11 @@ class CoordinatorShell(Generic[S]):
                 _replay(shard, decoded, producer)
 
     def resign(self, partition: int) -> None:
-        """Gives up a partition whose log is gone: whoever waits for its coordinator is told NOT_COORDINATOR."""
+        """Gives up a partition: whoever waits for its coordinator is told NOT_COORDINATOR."""
         self._shards.pop(partition, None)
         self._written.pop(partition, None)
         self._arm(partition)
-        error = ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is offline")
+        error = ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is not served any more")
         for token in self._waiting.pop(partition, set()).copy():
             if not token.done():
                 token.set_exception(error)
@@ -345,15 +396,11 @@ def split(records: list[Record], max_bytes: int) -> Iterator[list[Record]]:
     yield part
 
 
-def _replay(shard: Any, record: CoordinatorRecord, producer: tuple[int, int] | None) -> None:
+def _replay(shard: Shard, record: CoordinatorRecord, producer: tuple[int, int] | None) -> None:
     if producer is None:
         shard.replay(record)
     else:
         shard.replay(record, producer_id=producer[0], producer_epoch=producer[1])
-
-
-def _replay_end_transaction(shard: Any, producer_id: int, producer_epoch: int, commit: bool) -> None:
-    shard.replay_end_transaction(producer_id, producer_epoch, commit)
 
 
 def _fail(replies: list[Reply], error: ProtocolError) -> None:

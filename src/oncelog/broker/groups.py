@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from oncelog.broker.coordinators import CoordinatorShell
+from oncelog.broker.coordinators import APPEND_ERRORS, CoordinatorShell
 from oncelog.coordinator.groups.config import GroupConfig
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
 from oncelog.coordinator.groups.queries import unknown
@@ -35,16 +35,8 @@ _IMPLICIT_ADD_SINCE = 5
 _ABORTABLE_SINCE = 4
 
 # What a log says of an append, as a group's member understands it (`CoordinatorOperationExceptionHelper`).
-_OPERATION_ERRORS = {
+_OPERATION_ERRORS = APPEND_ERRORS | {
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
 
@@ -186,10 +178,10 @@ class GroupService:
             raise ProtocolError(code, f"{transactional_id}, producer {producer}: {code.text}")
         return guard
 
-    def fetch_offsets(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+    async def fetch_offsets(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         """OffsetFetch of one group; topics by name. An empty group id is one like any other."""
-        shard = self.shell.shard(self.shell.partition_for(request.group_id))
-        return shard.fetch_offsets(request, require_stable)
+        home = self.shell.partition_for(request.group_id)
+        return await self.shell.read(home, lambda shard: shard.fetch_offsets(request, require_stable))
 
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
         """OffsetDelete of partitions that exist."""
@@ -238,11 +230,10 @@ class GroupService:
 
     def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
         """The groups of this broker's coordinators; COORDINATOR_LOAD_IN_PROGRESS until all are loaded."""
-        info = self._broker.metadata.topic(CONSUMER_OFFSETS)
-        loaded = {partition for partition, _ in self.shell.shards()}
-        for partition in range(info.partition_count if info else 0):
-            if partition not in loaded and self._broker.partitions.leads(CONSUMER_OFFSETS, partition):
-                return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        try:
+            self.shell.check_loaded()
+        except ProtocolError as error:
+            return ListGroupsResponse(error_code=error.code)
         groups = [group for _, shard in self.shell.shards() for group in shard.list_groups(request)]
         return ListGroupsResponse(groups=groups)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from oncelog.broker.apis import TRANSACTION_VERSION_FEATURE
-from oncelog.broker.coordinators import CoordinatorShell
+from oncelog.broker.coordinators import APPEND_ERRORS, CoordinatorShell
 from oncelog.cluster.tree import (
     BadVersionError,
     NodeExistsError,
@@ -55,18 +55,6 @@ _ADD_RETRY_MAX_MS = 100
 `add.partitions.to.txn.retry.backoff.ms` and its maximum)."""
 
 Partition = tuple[str, int]
-
-# What a log says of an append, as a coordinator's client understands it (Kafka's `TransactionStateManager`).
-_APPEND_ERRORS = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
 
 
 class TreeBlockStore:
@@ -189,8 +177,10 @@ class TransactionService:
         try:
             home = self.shell.partition_for(transactional_id)
             if verify_only:
-                shard = self.shell.shard(home)
-                return shard.verify_partitions(transactional_id, producer_id, producer_epoch, wanted)
+                return await self.shell.read(
+                    home,
+                    lambda shard: shard.verify_partitions(transactional_id, producer_id, producer_epoch, wanted),
+                )
             code: ErrorCode = await self.shell.request(
                 home,
                 lambda shard, token: shard.add_partitions(
@@ -234,23 +224,22 @@ class TransactionService:
 
     async def list_transactions(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
         """Those of this broker's coordinators that pass the filters."""
-        loaded = {partition for partition, _ in self.shell.shards()}
-        partitions = range(self._existing_partitions())
-        if any(self._broker.partitions.leads(TRANSACTION_STATE, index) for index in partitions if index not in loaded):
-            return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        transactions = (
-            transaction
-            for _, shard in self.shell.shards()
-            for _, transaction in sorted(shard.transactions.items())
-        )
-        found = selected(transactions, request, self._broker.now_ms())
-        if request.transactional_id_pattern:
-            try:
+        try:
+            self.shell.check_loaded()
+            transactions = (
+                transaction
+                for _, shard in self.shell.shards()
+                for _, transaction in sorted(shard.transactions.items())
+            )
+            found = selected(transactions, request, self._broker.now_ms())
+            if request.transactional_id_pattern:
                 found = await self._matching(found, request.transactional_id_pattern)
-            except ProtocolError as error:
-                self._broker.log.info("%s", error)
-                return ListTransactionsResponse(error_code=error.code)
-        return list_response(found, request)
+            response = list_response(found, request)
+            await self.shell.settled()
+        except ProtocolError as error:
+            self._broker.log.info("%s", error)
+            return ListTransactionsResponse(error_code=error.code)
+        return response
 
     @staticmethod
     async def _matching(transactions: list[Transaction], pattern: str) -> list[Transaction]:
@@ -262,22 +251,21 @@ class TransactionService:
                 found.append(transaction)
         return found
 
-    def describe(self, transactional_id: str) -> TransactionState:
+    async def describe(self, transactional_id: str) -> TransactionState:
         """All there is to say of one transactional id, or the error."""
         if not transactional_id:
             return no_description(transactional_id, ErrorCode.INVALID_REQUEST)
+
+        def look(shard: TransactionCoordinator) -> TransactionState:
+            transaction = shard.transactions.get(transactional_id)
+            if transaction is None:
+                return no_description(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+            return description(transaction)
+
         try:
-            shard = self.shell.shard(self.shell.partition_for(transactional_id))
+            return await self.shell.read(self.shell.partition_for(transactional_id), look)
         except ProtocolError as error:
             return no_description(transactional_id, error.code)
-        transaction = shard.transactions.get(transactional_id)
-        if transaction is None:
-            return no_description(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-        return description(transaction)
-
-    def _existing_partitions(self) -> int:
-        info = self._broker.metadata.topic(TRANSACTION_STATE)
-        return info.partition_count if info else 0
 
     # -- markers ----------------------------------------------------------------------------------------------------
 
@@ -326,10 +314,10 @@ class TransactionService:
         self.shell.apply(
             home, shard.markers_written(markers, results, self._broker.now_ms(), deleted=deleted)
         )
-        outcomes = {partition: marker_outcome(error) for partition, error in results.items()}
-        if Outcome.FENCED in outcomes.values():
+        if ErrorCode.TRANSACTION_COORDINATOR_FENCED in results.values():
             return
-        rest = tuple(partition for partition, outcome in outcomes.items() if outcome is Outcome.RETRY)
+        # A partition that knows a later epoch takes no marker of this one; the others wait for theirs all the same.
+        rest = tuple(partition for partition, error in results.items() if marker_outcome(error) is Outcome.RETRY)
         if rest:
             self._broker.loop.call_later(
                 backoff_ms / 1000,
@@ -394,4 +382,4 @@ class TransactionService:
 
 
 def _coordinator_error(error: ProtocolError) -> ErrorCode:
-    return _APPEND_ERRORS.get(error.code, error.code)
+    return APPEND_ERRORS.get(error.code, error.code)

@@ -33,8 +33,9 @@ class Remembering:
     def __init__(self) -> None:
         self.seen: list[tuple[str, int]] = []
         self.ended: list[tuple[int, bool]] = []
+        self.due: int | None = None
 
-    def replay(self, record: CoordinatorRecord, **_: int) -> None:
+    def replay(self, record: CoordinatorRecord, **_: int | None) -> None:
         assert isinstance(record.key, OffsetCommitKey)
         assert isinstance(record.value, OffsetCommitValue)
         self.seen.append((record.key.topic, record.value.offset))
@@ -46,10 +47,10 @@ class Remembering:
         return Effects()
 
     def deadline(self) -> int | None:
-        return None
+        return self.due
 
     def tick(self, now_ms: int) -> Effects:
-        return Effects()
+        raise RuntimeError("no clock")
 
 
 def record(topic: str, offset: int) -> CoordinatorRecord:
@@ -106,7 +107,7 @@ def test_a_partition_that_cannot_be_loaded_is_tried_again(monkeypatch: pytest.Mo
     monkeypatch.setattr(coordinators, "RETRY_MS", 1)
     house = House()
     storage = ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")
-    house.fails = [storage, ValueError("what is that?"), IndexError(), storage]
+    house.fails = [storage, ValueError("what is that?"), AttributeError(), storage]
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         with pytest.raises(ProtocolError) as caught:
@@ -212,6 +213,70 @@ def test_an_answer_without_records_waits_for_the_records_before_it() -> None:
         for callback in held:
             callback()
         assert (await write, await read) == ("written", "read")
+
+    house.run(life)
+
+
+def test_what_is_read_is_told_once_it_is_committed() -> None:
+    """Else a reader goes on from an offset that is lost with the power."""
+    house = House(LogConfig(flush_messages=1))
+    nobody: Any = SimpleNamespace(now=lambda replica: None, later=lambda replica: None)
+    house.replica = Replica(TOPIC, 0, UUID(int=1), house.log, 0, flush=nobody)
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        write = asyncio.ensure_future(shell.request(0, say("written", record("t", 7))))
+        await asyncio.sleep(0)
+        reads = [asyncio.ensure_future(shell.read(0, lambda shard: shard.seen)), asyncio.ensure_future(shell.settled())]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in (write, *reads))
+        house.log.flush()
+        house.replica.synced(1)
+        assert (await write, await reads[0], await reads[1]) == ("written", [("t", 7)], None)
+
+    house.run(life)
+
+
+def test_nobody_waits_for_what_was_refused_at_once() -> None:
+    house = House()
+
+    def refuse(shard: Remembering, token: object) -> Effects:
+        raise ProtocolError(ErrorCode.ILLEGAL_GENERATION, "of yesterday")
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        for _ in range(3):
+            with pytest.raises(ProtocolError, match="of yesterday"):
+                await shell.request(0, refuse)
+        assert not shell._waiting.get(0)
+
+    house.run(life)
+
+
+@pytest.mark.parametrize("fault", ["replay", "tick"])
+def test_a_coordinator_that_cannot_follow_is_loaded_anew(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """What is in its log counts; its timers go on."""
+    monkeypatch.setattr(coordinators, "RETRY_MS", 1)
+    house = House()
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        await shell.request(0, say("here", record("t", 1)))
+        ((_, first),) = shell.shards()
+        if fault == "replay":
+            first.seen = None  # type: ignore[assignment]
+            with pytest.raises(ProtocolError) as caught:
+                await shell.request(0, say("lost", record("t", 2)))
+            assert caught.value.code == ErrorCode.NOT_COORDINATOR
+        else:
+            first.due = NOW
+            await shell.request(0, say("here", record("t", 2)))
+        while first in (shard for _, shard in shell.shards()) or not list(shell.shards()):
+            await asyncio.sleep(0.001)
+        ((_, second),) = shell.shards()
+        assert second.seen == [("t", 1), ("t", 2)]
+        assert await shell.request(0, say("here")) == "here"
 
     house.run(life)
 

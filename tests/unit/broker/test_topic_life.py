@@ -252,10 +252,10 @@ def test_a_groups_offsets_go_with_the_topic(house: House) -> None:
         asked = OffsetFetchRequestGroup(
             group_id="g", topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
         )
-        before = broker.groups.fetch_offsets(asked, require_stable=False)
+        before = await broker.groups.fetch_offsets(asked, require_stable=False)
         assert before.topics[0].partitions[0].committed_offset == 42
         await broker.delete_topic(topic)
-        after = broker.groups.fetch_offsets(asked, require_stable=False)
+        after = await broker.groups.fetch_offsets(asked, require_stable=False)
         assert after.topics[0].partitions[0].committed_offset == -1
 
     house.live(life)

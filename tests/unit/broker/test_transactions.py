@@ -162,6 +162,40 @@ def test_a_fenced_coordinator_leaves_the_rest_to_its_successor(monkeypatch: pyte
     with_broker(scenario)
 
 
+def test_a_partition_that_knows_a_later_epoch_does_not_keep_the_others_from_their_markers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(setup: Setup) -> None:
+        await setup.write(0)
+        await setup.write(1)
+        tried = refuse_markers(setup, monkeypatch, [E.INVALID_PRODUCER_EPOCH, E.KAFKA_STORAGE_ERROR])
+        await setup.writer.end(commit=True)
+        await asyncio.sleep(5)
+        assert tried == [("out", 0), ("out", 1), ("out", 1)]
+        assert await setup.writer.read_committed(setup.topic, 1) == [b"x"]
+
+    with_broker(scenario)
+
+
+def test_a_marker_in_the_coordinators_own_topic_does_not_stop_the_next_start() -> None:
+    async def scenario(setup: Setup) -> None:
+        await setup.write()
+        topic = WritableTxnMarkerTopic(name="__transaction_state", partition_indexes=[*range(50)])
+        marker = WritableTxnMarker(
+            producer_id=7, producer_epoch=0, transaction_result=True, coordinator_epoch=0, topics=[topic]
+        )
+        await setup.call(WriteTxnMarkersRequest(markers=[marker]), 1)
+        setup.sim.kill()
+        await setup.sim.start()
+        await setup.writer.start()
+        await setup.write()
+        await setup.writer.end(commit=True)
+        assert (await setup.state()).transaction_state == "CompleteCommit"
+        assert await setup.writer.read_committed(setup.topic, 0) == [b"x"]
+
+    with_broker(scenario)
+
+
 def test_operators_can_write_markers() -> None:
     async def scenario(setup: Setup) -> None:
         await setup.write()

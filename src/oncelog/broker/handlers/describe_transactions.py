@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from oncelog.broker.context import RequestContext
 
 
-def handle(
+async def handle(
     broker: Broker, request: DescribeTransactionsRequest, _ctx: RequestContext
 ) -> DescribeTransactionsResponse:
     """Each transactional id has its own error."""
     return DescribeTransactionsResponse(
-        transaction_states=[broker.transactions.describe(name) for name in request.transactional_ids]
+        transaction_states=[await broker.transactions.describe(name) for name in request.transactional_ids]
     )

@@ -28,11 +28,11 @@ _OF_SEVERAL_GROUPS = 8
 _WITH_TOPIC_IDS = 10
 
 
-def handle(broker: Broker, request: OffsetFetchRequest, ctx: RequestContext) -> OffsetFetchResponse:
+async def handle(broker: Broker, request: OffsetFetchRequest, ctx: RequestContext) -> OffsetFetchResponse:
     """One group's error says nothing of the others."""
     version = ctx.api_version
     if version >= _OF_SEVERAL_GROUPS:
-        groups = [_fetch(broker, group, request.require_stable, version) for group in request.groups]
+        groups = [await _fetch(broker, group, request.require_stable, version) for group in request.groups]
         return OffsetFetchResponse(groups=groups)
     topics = request.topics
     asked = OffsetFetchRequestGroup(
@@ -41,17 +41,17 @@ def handle(broker: Broker, request: OffsetFetchRequest, ctx: RequestContext) -> 
         if topics is None
         else [OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes) for topic in topics],
     )
-    return _single(_fetch(broker, asked, request.require_stable, version))
+    return _single(await _fetch(broker, asked, request.require_stable, version))
 
 
-def _fetch(
+async def _fetch(
     broker: Broker, asked: OffsetFetchRequestGroup, require_stable: bool, version: int
 ) -> OffsetFetchResponseGroup:
     by_id = version >= _WITH_TOPIC_IDS
     all_topics = asked.topics is None
     unknown = [] if asked.topics is None or not by_id else _take_unknown(broker, asked.topics)
     try:
-        response = broker.groups.fetch_offsets(asked, require_stable)
+        response = await broker.groups.fetch_offsets(asked, require_stable)
     except ProtocolError as error:
         return _error(asked, _fetch_error(error), version)
     if by_id and all_topics:

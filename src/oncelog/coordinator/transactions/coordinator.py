@@ -268,8 +268,13 @@ class TransactionCoordinator:
     def _record(self, transaction: Transaction) -> CoordinatorRecord:
         return transaction_record(transaction, self.config.transaction_version)
 
-    def replay(self, record: CoordinatorRecord) -> None:
-        """Makes a record the state; IllegalTransitionError for one that no request can have made."""
+    def replay(
+        self, record: CoordinatorRecord, *, producer_id: int | None = None, producer_epoch: int = -1
+    ) -> None:
+        """Makes a record the state; IllegalTransitionError for one that no request can have made.
+
+        That one is part of a transaction changes nothing: only the coordinator writes here, and never in one.
+        """
         key: Any = record.key
         transactional_id: str = key.transactional_id
         self._retries.pop(transactional_id, None)
@@ -290,6 +295,9 @@ class TransactionCoordinator:
         else:
             self._unwritten.pop(transactional_id, None)
         self._schedule(new)
+
+    def replay_end_transaction(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
+        """A marker, which only an operator can have written here: it ends nothing."""
 
     def loaded(self, now_ms: int) -> Effects:
         """All records are replayed: what was prepared is carried out."""
