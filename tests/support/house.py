@@ -74,8 +74,9 @@ def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for_types = {
         id(inner)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-        for inner in ast.walk(node)
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        for statement in node.body  # what stands under its `else` runs
+        for inner in ast.walk(statement)
     }
     for node in ast.walk(tree):
         if id(node) in for_types:

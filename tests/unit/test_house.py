@@ -30,6 +30,10 @@ def test_every_file_of_the_package_was_looked_at() -> None:
         ("broker/broker.py", "import asyncio, time", ["time"]),
         ("client/fetcher.py", "from .time import x", []),
         ("log/log.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import asyncio", []),
+        ("log/log.py", "import typing\nif typing.TYPE_CHECKING:\n    import asyncio", []),
+        ("log/log.py", "if TYPE_CHECKING:\n    import asyncio\nelse:\n    import os", ["os"]),
+        ("log/log.py", "if TYPE_CHECKING:\n    import asyncio\nelif x:\n    import os", ["os"]),
+        ("log/log.py", "if not TYPE_CHECKING:\n    import os", ["os"]),
     ],
 )
 def test_only_edges_reach_for_the_world(name: str, text: str, caught: list[str]) -> None:
