@@ -1,4 +1,4 @@
-"""Deadlines of many transactional ids, at a cost that does not grow with how often they change."""
+"""Deadlines of many keys (transactional ids, groups), at a cost that does not grow with how often they change."""
 
 from __future__ import annotations
 
