@@ -17,6 +17,7 @@ from oncelog.log.log import Origin
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import (
     HEADER_SIZE,
+    BatchHeader,
     Record,
     build_batch,
     decode_control,
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.cluster.replica import Replica
 
-LOAD_BYTES = 5 << 20
-"""How much of an internal topic is read at once while loading (Kafka's `offsets.load.buffer.size`)."""
+LOAD_BYTES = 256 << 10
+"""How much of an internal topic is read and replayed while loading before the others have their turn."""
 
 RECORD_OVERHEAD = 21
 """Bytes of a record besides key and value, at most: length, attributes, deltas, lengths, number of headers."""
@@ -103,6 +104,7 @@ class CoordinatorShell(Generic[S]):
         self._shards: dict[int, S] = {}
         self._timers: dict[int, tuple[int, asyncio.TimerHandle]] = {}
         self._waiting: dict[int, set[asyncio.Future[Any]]] = {}
+        self._loading: set[int] = set()
         self._retries: dict[int, asyncio.TimerHandle] = {}
         self._written: dict[int, int] = {}
 
@@ -300,26 +302,32 @@ class CoordinatorShell(Generic[S]):
         info = self.broker.metadata.topic(self.topic)
         for partition in range(info.partition_count if info else 0):
             if partition not in self._retries:
-                self._try_to_load(partition, RETRY_MS)
+                await self._try_to_load(partition, RETRY_MS)
                 await asyncio.sleep(0)
 
-    def _try_to_load(self, partition: int, retry_ms: int) -> None:
+    async def _try_to_load(self, partition: int, retry_ms: int) -> None:
         self._retries.pop(partition, None)
-        if partition in self._shards or not self.broker.partitions.leads(self.topic, partition):
+        if partition in self._shards or partition in self._loading:
             return
+        self._loading.add(partition)
         try:
-            self.load_partition(partition)
+            await self._load_partition(partition)
         except Exception:  # the disk, or what no coordinator wrote: the others serve whatever it is
             self._shards.pop(partition, None)
             self.broker.log.exception(
                 "cannot load the coordinator of %s-%d, next try in %d s", self.topic, partition, retry_ms // 1000
             )
             self._load_later(partition, retry_ms)
+        finally:
+            self._loading.discard(partition)
 
     def _load_later(self, partition: int, retry_ms: int) -> None:
         later = min(2 * retry_ms, RETRY_MAX_MS)
-        retry = self.broker.loop.call_later(retry_ms / 1000, self._try_to_load, partition, later)
-        self._retries[partition] = retry
+
+        def try_again() -> None:
+            self.broker.spawn(self._try_to_load(partition, later), f"load the coordinator of {self.topic}-{partition}")
+
+        self._retries[partition] = self.broker.loop.call_later(retry_ms / 1000, try_again)
 
     def _load_again(self, partition: int, error: Exception) -> None:
         """A coordinator could not follow its own log, or its clock: what is in the log counts."""
@@ -327,10 +335,13 @@ class CoordinatorShell(Generic[S]):
         self._load_later(partition, RETRY_MS)
         self.resign(partition)
 
-    def load_partition(self, partition: int) -> None:
-        """Rebuilds a shard from its partition, then lets it finish what its predecessor had begun."""
+    async def _load_partition(self, partition: int) -> None:
+        """Rebuilds a shard from its partition, then lets it finish what its predecessor had begun.
+
+        A little at a time: between two parts the others have their turn, and the log may grow.
+        """
         replica = self.broker.partitions.get(self.topic, partition)
-        if replica is None:
+        if replica is None or not self.broker.partitions.leads(self.topic, partition):
             return
         shard = self._make_shard(partition)
         log = replica.log
@@ -340,17 +351,21 @@ class CoordinatorShell(Generic[S]):
             if not data:  # compaction has left nothing up to the end
                 break
             for header, view in iter_batches(data):
-                producer = (header.producer_id, header.producer_epoch) if header.is_transactional else None
-                if header.is_control and header.count:  # of an emptied marker the transaction is gone as well
-                    commit, _ = decode_control(view)
-                    shard.replay_end_transaction(header.producer_id, header.producer_epoch, commit)
-                elif not header.is_control:
-                    self._replay_batch(shard, view, producer)
+                self._replay_batch(shard, header, view)
                 offset = header.next_offset
+            await asyncio.sleep(0)
+            if replica.offline or log.closed:
+                raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} went offline")
         self._shards[partition] = shard
         self.apply(partition, shard.loaded(self.now()))
 
-    def _replay_batch(self, shard: S, view: memoryview, producer: tuple[int, int] | None) -> None:
+    def _replay_batch(self, shard: S, header: BatchHeader, view: memoryview) -> None:
+        if header.is_control:
+            if header.count:  # of an emptied marker the transaction is gone as well
+                commit, _ = decode_control(view)
+                shard.replay_end_transaction(header.producer_id, header.producer_epoch, commit)
+            return
+        producer = (header.producer_id, header.producer_epoch) if header.is_transactional else None
         for record in decode_records(view):
             if record.key is None:
                 continue

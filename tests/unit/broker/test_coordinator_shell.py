@@ -83,10 +83,12 @@ class House:
 
     def run(self, life: Callable[[CoordinatorShell[Remembering]], Awaitable[None]]) -> None:
         async def main() -> None:
+            tasks: list[asyncio.Future[None]] = []
             broker: Any = SimpleNamespace(
                 loop=asyncio.get_running_loop(),
                 log=logging.getLogger("test"),
                 now_ms=lambda: NOW,
+                spawn=lambda work, name: tasks.append(asyncio.ensure_future(work)),
                 metadata=SimpleNamespace(topic=lambda name: SimpleNamespace(partition_count=1)),
                 partitions=SimpleNamespace(get=self.get, leads=lambda topic, partition: self.leading),
             )
@@ -123,6 +125,54 @@ def test_a_partition_that_cannot_be_loaded_is_tried_again(monkeypatch: pytest.Mo
         assert await shell.request(0, say("here")) == "here"
 
     house.run(life)
+
+
+def test_others_have_their_turn_while_a_partition_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what they append meanwhile is loaded as well."""
+    monkeypatch.setattr(coordinators, "LOAD_BYTES", 1)
+    house = House()
+
+    async def write(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        for number in range(3):
+            await shell.request(0, say("written", record("t", number)))
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        loading = asyncio.ensure_future(shell.load())
+        turns = 0
+        while not loading.done():
+            await asyncio.sleep(0)
+            turns += 1
+            if turns == 2:
+                append(house.log, build_batch([Record(0, NOW, *encoded(record("t", 3)))]))
+        assert turns > 3
+        ((_, shard),) = shell.shards()
+        assert [offset for _, offset in shard.seen] == [0, 1, 2, 3]
+
+    house.run(write)
+    house.run(life)
+
+
+def test_a_partition_that_goes_offline_while_it_is_loaded_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinators, "LOAD_BYTES", 1)
+    house = House()
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        append(house.log, build_batch([Record(0, NOW, *encoded(record("t", 3)))]))
+        loading = asyncio.ensure_future(shell.load())
+        await asyncio.sleep(0)
+        house.replica.fail()
+        await loading
+        with pytest.raises(ProtocolError) as caught:
+            shell.shard(0)
+        assert caught.value.code == ErrorCode.NOT_COORDINATOR
+
+    house.run(life)
+
+
+def encoded(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+    value = None if record.value is None else encode_versioned(record.value, record.value_version)
+    return encode_versioned(record.key, record.key_version), value
 
 
 def test_a_retry_ends_where_the_partition_is_led_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
