@@ -37,6 +37,8 @@ Compression = Annotated[str, Meta(pattern="^(uncompressed|zstd|lz4|snappy|gzip|p
 TimestampType = Annotated[str, Meta(pattern="^(CreateTime|LogAppendTime)$")]
 CleanupPolicies = Annotated[str, Meta(pattern=r"^((compact|delete)( *, *(?!\2$)(compact|delete))?)?$")]
 """Each policy at most once."""
+TextList = Annotated[str, Meta(title="list")]
+"""Parts with commas between them, kept as they were written."""
 RecordValidation = Annotated[str, Meta(pattern="^(header|full)$")]
 
 
@@ -49,13 +51,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # identity and listeners
     node_id: Int0 = 1
-    listeners: str = "PLAINTEXT://127.0.0.1:9092"
+    listeners: TextList = "PLAINTEXT://127.0.0.1:9092"
     """Kafka's default listens on every interface; a broker without authentication had better not."""
-    advertised_listeners: str = ""
+    advertised_listeners: TextList = ""
     listener_security_protocol_map: str = ""
-    controller_listener_names: str = ""
+    controller_listener_names: TextList = ""
     log_dirs: tuple[str, ...] = (".oncelog/broker-1",)
-    log_dir: str = ""
+    log_dir: TextList = ""
 
     # connections
     max_connections: Int1 = INT_MAX
@@ -66,7 +68,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # topics
     num_partitions: Int1 = 1
-    default_replication_factor: Short1 = 1
+    default_replication_factor: Int1 = 1
     auto_create_topics_enable: bool = True
     delete_topic_enable: bool = True
     min_insync_replicas: Int1 = 1
@@ -173,6 +175,13 @@ _SCALED: dict[str, tuple[str, int]] = {
     "broker.id": ("node.id", 1),
 }
 """Kafka's second names: (the first name, which wins; the factor to its unit). Earlier rows win."""
+
+
+def names_of(name: str) -> tuple[str, ...]:
+    """Every name that a setting can be given under; the first that is there counts."""
+    if name == "log.dirs":
+        return name, "log.dir"
+    return name, *(other for other, (first, _) in _SCALED.items() if first == name)
 
 
 class Key(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from oncelog.broker.config import LONG_MAX, CleanupPolicies, Key, keys
+from oncelog.broker.config import LONG_MAX, CleanupPolicies, Key, TextList, keys, names_of
 from oncelog.broker.dynamic_config import DYNAMIC, DynamicConfig
 from oncelog.broker.topic_config import TOPIC_KEYS, plain_text
 
@@ -64,12 +64,12 @@ def describe_topic(layers: DynamicConfig, overrides: Mapping[str, str]) -> list[
     """All settings of a topic, by name."""
     entries = []
     for name, key in TOPIC_KEYS.items():
-        synonyms = _broker_synonyms(layers, key.broker_key)
+        value, synonyms = _of_broker(layers, key.broker_key)
         if name in overrides:
-            synonyms.insert(0, Synonym(name, overrides[name], ConfigSource.TOPIC))
-        first = synonyms[0]
+            value = overrides[name]
+            synonyms.insert(0, Synonym(name, value, ConfigSource.TOPIC))
         kind = type_of(keys()[key.broker_key])
-        entries.append(ConfigEntry(name, first.value, first.source, kind, False, tuple(synonyms), key.doc))
+        entries.append(ConfigEntry(name, value, _source(synonyms), kind, False, tuple(synonyms), key.doc))
     return entries
 
 
@@ -77,10 +77,13 @@ def describe_broker(layers: DynamicConfig) -> list[ConfigEntry]:
     """All settings of this broker, by name."""
     entries = []
     for name, spec in sorted(keys().items()):
-        synonyms = tuple(_broker_synonyms(layers, name))
-        first = synonyms[0]
+        value, synonyms = _of_broker(layers, name)
         fixed = name not in DYNAMIC
-        entries.append(ConfigEntry(name, first.value, first.source, type_of(spec), fixed, synonyms, _DOCS.get(name)))
+        entries.append(
+            ConfigEntry(
+                name, value, _source(synonyms), type_of(spec), fixed, tuple(synonyms), _DOCS.get(name)
+            )
+        )
     return entries
 
 
@@ -93,7 +96,15 @@ def describe_all_brokers(layers: DynamicConfig) -> list[ConfigEntry]:
     ]
 
 
-def _broker_synonyms(layers: DynamicConfig, name: str) -> list[Synonym]:
+def _source(synonyms: list[Synonym]) -> ConfigSource:
+    return synonyms[0].source if synonyms else ConfigSource.DEFAULT
+
+
+def _of_broker(layers: DynamicConfig, name: str) -> tuple[str | None, list[Synonym]]:
+    """The value in force, None if there is none, and all places that it could come from.
+
+    What was given under another name (`log.retention.hours`) is told as it was given.
+    """
     spec = keys()[name]
     found = [
         Synonym(name, layer[name], source)
@@ -104,16 +115,22 @@ def _broker_synonyms(layers: DynamicConfig, name: str) -> list[Synonym]:
         if name in layer
     ]
     static = layers.static
-    value = getattr(static, spec.attribute)
-    if name in static.given or value != spec.default:
-        found.append(Synonym(name, plain_text(value), ConfigSource.STATIC_BROKER))
-    found.append(Synonym(name, plain_text(spec.default), ConfigSource.DEFAULT))
-    return found
+    value = plain_text(getattr(static, spec.attribute))
+    default = plain_text(spec.default)
+    given = next((each for each in names_of(name) if each in static.given), None)
+    if given is not None or value != default:
+        text = value if given in (None, name) else static.given[given].strip()
+        found.append(Synonym(given or name, text, ConfigSource.STATIC_BROKER))
+    if default:
+        found.append(Synonym(name, default, ConfigSource.DEFAULT))
+    dynamic = layers.own.get(name, layers.of_all.get(name))
+    in_force = value if dynamic is None else dynamic
+    return in_force if found else None, found
 
 
 def type_of(spec: Key) -> ConfigType:
     """The type that clients are told."""
-    if spec.type is tuple or spec.meta is CleanupPolicies.__metadata__[0]:  # type: ignore[attr-defined]
+    if spec.type is tuple or spec.meta in _LISTS:
         return ConfigType.LIST
     if spec.type is int:
         limit = spec.meta.le if spec.meta is not None else None
@@ -122,5 +139,7 @@ def type_of(spec: Key) -> ConfigType:
         return ConfigType.BOOLEAN
     return ConfigType.DOUBLE if spec.type is float else ConfigType.STRING
 
+
+_LISTS = tuple(hint.__metadata__[0] for hint in (CleanupPolicies, TextList))  # type: ignore[attr-defined]
 
 _DOCS = {key.broker_key: key.doc for key in TOPIC_KEYS.values()}

@@ -258,12 +258,32 @@ def test_where_a_topics_value_comes_from() -> None:
     assert set(entries) == set(TOPIC_KEYS)
     assert entries["retention.ms"].source == ConfigSource.STATIC_BROKER
     assert entries["retention.ms"].synonyms == (
-        Synonym("log.retention.ms", "3600000", ConfigSource.STATIC_BROKER),
+        Synonym("log.retention.hours", "1", ConfigSource.STATIC_BROKER),
         Synonym("log.retention.ms", "604800000", ConfigSource.DEFAULT),
     )
     assert entries["segment.ms"].value == "60000"
     assert [synonym.source for synonym in entries["segment.ms"].synonyms] == [ConfigSource.TOPIC, ConfigSource.DEFAULT]
     assert entries["max.message.bytes"].source == ConfigSource.DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "value", "first"),
+    [
+        ({"advertised.listeners": "PLAINTEXT://here:1"}, "advertised.listeners", "PLAINTEXT://here:1", None),
+        ({"advertised.listeners": ""}, "advertised.listeners", "", None),
+        ({"log.dir": "/a"}, "log.dirs", "/a", ("log.dir", "/a")),
+        ({"broker.id": "7"}, "node.id", "7", ("broker.id", "7")),
+        ({"node.id": "7", "broker.id": "7"}, "node.id", "7", None),
+        ({"log.roll.jitter.hours": "1"}, "log.roll.jitter.ms", "3600000", ("log.roll.jitter.hours", "1")),
+        ({"log.retention.hours": "-5"}, "log.retention.ms", "-1", ("log.retention.hours", "-5")),
+    ],
+)
+def test_what_was_given_is_told_as_it_was_given(
+    given: dict[str, str], key: str, value: str, first: tuple[str, str] | None
+) -> None:
+    [entry] = [entry for entry in describe_broker(DynamicConfig(load(given))) if entry.name == key]
+    assert (entry.value, entry.source) == (value, ConfigSource.STATIC_BROKER)
+    assert (entry.synonyms[0].name, entry.synonyms[0].value) == (first or (key, value))
 
 
 def test_types_of_settings_are_kafkas() -> None:
@@ -275,5 +295,5 @@ def test_types_of_settings_are_kafkas() -> None:
     assert types["min.cleanable.dirty.ratio"] == ConfigType.DOUBLE
     assert types["compression.type"] == ConfigType.STRING
     broker = {entry.name: entry.type for entry in describe_broker(DynamicConfig(BrokerConfig()))}
-    assert broker["default.replication.factor"] == ConfigType.SHORT
+    assert broker["offsets.topic.replication.factor"] == ConfigType.SHORT
     assert broker["log.dirs"] == ConfigType.LIST

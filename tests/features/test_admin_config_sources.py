@@ -1,0 +1,73 @@
+"""Where a broker's settings come from, as DescribeConfigs tells: given at the start or not, and under which name.
+
+Source: Kafka's `ConfigHelper.configSynonyms` (KIP-226).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from support.configs import BROKER, DEFAULT, DYNAMIC_BROKER, ME, SET, STATIC, TOPIC, alter, becomes, shown
+from support.servers import Server
+from support.wire import Wire
+
+BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = range(1, 8)
+LISTS = ("listeners", "advertised.listeners", "controller.listener.names", "log.dirs", "log.dir", "log.cleanup.policy")
+GIVEN = {
+    "num.partitions": "1",  # as it would be anyway
+    "message.max.bytes": "700000",
+    "log.retention.hours": "5",
+    "log.roll.ms": "3600000",
+    "log.roll.hours": "2",  # the other name wins
+}
+
+
+def synonyms(entry: Any) -> list[tuple[str, str | None, int]]:
+    """All places that the value could come from, the one that counts first."""
+    return [(each.name, each.value, each.source) for each in entry.synonyms]
+
+
+def test_what_was_given_and_what_was_not(start_server: Callable[..., Server], name: str) -> None:
+    """DIFFERS: a setting that was given under its second name is told with that name; Kafka leaves it out."""
+    server = start_server(GIVEN)
+    ours = server.name == "oncelog"
+    with Wire(server.bootstrap) as wire:
+        wire.create_topic(name)
+        broker, topic = shown(wire, BROKER, ME), shown(wire, TOPIC, name)
+        found = broker["num.partitions"]
+        assert (found.value, found.config_source, found.read_only) == ("1", STATIC, True)
+        assert synonyms(found) == [("num.partitions", "1", STATIC), ("num.partitions", "1", DEFAULT)]
+        found = topic["max.message.bytes"]
+        assert (found.value, found.config_source) == ("700000", STATIC)
+        assert synonyms(found) == [("message.max.bytes", "700000", STATIC), ("message.max.bytes", "1048588", DEFAULT)]
+        assert (broker["node.id"].value, broker["node.id"].config_source) == (ME, STATIC)
+        for key in ("listeners", "log.dirs"):
+            assert broker[key].config_source == STATIC
+        found = topic["segment.ms"]
+        assert (found.value, found.config_source) == ("3600000", STATIC)
+        assert synonyms(found)[0] == ("log.roll.ms", "3600000", STATIC)
+        found = topic["retention.ms"]
+        assert (found.value, found.config_source) == ("18000000", STATIC if ours else DEFAULT)
+        assert synonyms(found) == (
+            [("log.retention.hours", "5", STATIC), ("log.retention.ms", "604800000", DEFAULT)] if ours else []
+        )
+        assert not alter(wire, BROKER, ME, ("log.retention.ms", SET, "60000")).error_code
+        becomes(wire, TOPIC, name, "retention.ms", ("60000", DYNAMIC_BROKER))
+
+
+def test_what_has_no_value(wire: Wire) -> None:
+    """Nothing was given, and there is no default: no value, from nowhere."""
+    found = shown(wire, BROKER, ME)["advertised.listeners"]
+    assert (found.value, found.config_source, synonyms(found)) == (None, DEFAULT, [])
+
+
+def test_types(wire: Wire) -> None:
+    broker = shown(wire, BROKER, ME)
+    assert {key: broker[key].config_type for key in LISTS} == dict.fromkeys(LISTS, LIST)
+    assert broker["default.replication.factor"].config_type == INT
+    assert broker["offsets.topic.replication.factor"].config_type == SHORT
+    assert broker["log.retention.ms"].config_type == LONG
+    assert broker["log.cleaner.min.cleanable.ratio"].config_type == DOUBLE
+    assert broker["log.cleaner.enable"].config_type == BOOLEAN
+    assert broker["compression.type"].config_type == STRING
