@@ -62,8 +62,8 @@ class LeaderEpochs:
         return True
 
     def assign_batches(self, headers: list[BatchHeader]) -> None:
-        """Note the epochs of batches that are about to be appended; a failing write leaves all as it was."""
-        if headers[-1].partition_leader_epoch == self.latest == headers[0].partition_leader_epoch:
+        """Note the epochs of batches that are about to be appended; none has begun if the file cannot be written."""
+        if headers[-1].partition_leader_epoch == self.latest == headers[0].partition_leader_epoch and not self._dirty:
             return
         before = self.entries
         for header in headers:

@@ -1,9 +1,9 @@
 """The log of one partition: what is appended, in which order, and who may.
 
 `Log` ties the rooms' pieces together: validation, producer state, leader epochs, segments. An append checks everything
-first, writes once, and changes memory only when the bytes are in the file; a failing write leaves all as it was. There
-is no clock, no lock and no waiting here: one event loop owns a log, and the time comes as an argument. Source: Kafka's
-``UnifiedLog`` and ``LocalLog``.
+first, writes its batches at once, and counts them in only when they are in the file. A failing write leaves what the
+log holds as it was: at most there are files, or a new segment, with nothing in them. There is no clock, no lock and no
+waiting here: one event loop owns a log, and the time comes as an argument. Source: Kafka's UnifiedLog and LocalLog.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class Log:
         A client's request has one batch, a coordinator's one or more. ``transaction_version`` counts for markers.
         ``verified`` and ``guard`` say that the coordinator knows of the transaction; see `start_verification`.
         Raises ProtocolError: what `validate` raises, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH,
-        INVALID_TXN_STATE, TRANSACTION_COORDINATOR_FENCED, RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR. Nothing has
-        changed then.
+        INVALID_TXN_STATE, TRANSACTION_COORDINATOR_FENCED, RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR. Nothing is
+        appended then.
         """
         view = memoryview(records)
         if view.readonly:
@@ -198,7 +198,11 @@ class Log:
         with self._storage("append to"):
             segment = self._segment_for(headers[0], last, len(batches.view), now_ms)
             self._epochs.assign_batches(headers)
-            segment.write(batches.view)
+            try:
+                segment.write(batches.view)
+            except OSError:  # an epoch that began with it did not; the next start cuts it off in the file
+                self._epochs.truncate_from_end(self.log_end_offset)
+                raise
         for header in headers:
             segment.commit(header, header.last_offset, header.max_timestamp)
         if appends:

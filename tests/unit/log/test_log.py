@@ -404,6 +404,19 @@ def test_an_epoch_that_could_not_be_written_is_written_by_the_next_append() -> N
     assert disk.read_file(f"{FOLDER}/leader-epoch-checkpoint") == b"0\n2\n0 0\n1 1\n"
 
 
+def test_an_epoch_whose_first_batch_could_not_be_written_has_not_begun() -> None:
+    disk, log = new_log()
+    append(log, batch())
+    disk.fail_at = disk.operations + 2
+    assert code_of(lambda: append(log, batch(), leader_epoch=1)) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert disk.read_file(f"{FOLDER}/leader-epoch-checkpoint") == b"0\n2\n0 0\n1 1\n"
+    assert (log.leader_epoch, log.end_offset_for_epoch(0)) == (0, (0, 1))
+    disk.kill()
+    assert open_log(disk).leader_epoch == 0
+    append(log, batch(), leader_epoch=0)
+    assert disk.read_file(f"{FOLDER}/leader-epoch-checkpoint") == b"0\n1\n0 0\n"
+
+
 def test_positions_of_former_reads_are_forgotten_by_truncation() -> None:
     _, log = new_log()
     for _ in range(4):
