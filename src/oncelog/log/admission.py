@@ -1,4 +1,8 @@
-"""Whether batches may follow what is in the log, by what is known of their producers. Pure: nothing changes here."""
+"""Whether batches may follow what is in the log, by what is known of their producers.
+
+The producers' state is only looked at: it changes once the batches are written. What is found is counted in
+`LogStatistics`, and gaps are logged.
+"""
 
 from __future__ import annotations
 
