@@ -326,6 +326,18 @@ def test_segment_jitter_is_taken_off(wire: Wire, server: Server, name: str) -> N
     assert segments(server, name) > 11, "without jitter, each holds two"
 
 
+def test_segments_of_partitions_do_not_all_end_at_once(wire: Wire, server: Server, name: str) -> None:
+    """That is what the jitter is for: at half of segment.ms, about every second of these has ended."""
+    wire.create_topic(name, 24, segment_ms="1000000", segment_jitter_ms="1000000")
+    now = int(time.time() * 1000) - 20_000_000
+    for step in range(2):
+        for partition in range(24):
+            answer = wire.produce(name, batch([b"x"], timestamp=now + step * 500_000), partition=partition)
+            assert not answer.error_code, answer
+    ends = {len(list(server.partition_dir(name, partition).glob("*.log"))) for partition in range(24)}
+    assert ends == {1, 2}
+
+
 def test_cleanup_policy_acts_at_once(wire: Wire, name: str) -> None:
     """Records of a compacted topic have keys."""
     wire.create_topic(name)

@@ -59,14 +59,17 @@ class LogConfig:
         """The level to compress with (`compression.gzip.level`, ...); None for the codec's own."""
         return dict(self.compression_levels).get(self.compression) if self.compression is not None else None
 
-    def segment_age_ms(self, base_offset: int) -> int:
-        """Age at which the segment that begins at ``base_offset`` is rolled: `max_segment_ms` without its jitter.
+    def segment_age_ms(self, path: str) -> int:
+        """Age at which the segment at ``path`` is rolled: `max_segment_ms` without its jitter.
 
-        The jitter is made of the offset, not of chance: a test that runs again sees the same.
+        The jitter is made of partition and offset, not of chance: a test that runs again sees the same.
         """
         age = self.max_segment_ms
         bound = min(self.segment_jitter_ms, self.segment_ms)
-        return age - zlib.crc32(b"%d" % base_offset) % bound if bound else age
+        if not bound:
+            return age
+        folder, name = path.split("/")[-2:]
+        return age - zlib.crc32(f"{folder}/{name}".encode()) % bound
 
     def with_overrides(self, properties: Mapping[str, str]) -> LogConfig:
         """Return these settings with a topic's own ``properties`` (Kafka's dotted names) over them.

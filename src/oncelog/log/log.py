@@ -235,7 +235,7 @@ class Log:
             self._create(segment)
         if segment.size and (
             segment.size + size > self.config.segment_bytes
-            or segment.waited_ms(now_ms, last.max_timestamp) > self.config.segment_age_ms(segment.base_offset)
+            or segment.waited_ms(now_ms, last.max_timestamp) > self.config.segment_age_ms(segment.path)
             or not segment.can_take(last.last_offset)
         ):
             self._roll(first.base_offset, now_ms)
