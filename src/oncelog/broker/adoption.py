@@ -17,7 +17,7 @@ from oncelog.broker.config import BrokerConfig
 from oncelog.broker.data_directory import DataDirectory
 from oncelog.broker.log_directories import LogDirectories
 from oncelog.cluster import configs, kafka_metadata
-from oncelog.cluster.kafka_metadata import BROKER_RESOURCE, FOLDER, TOPIC_RESOURCE, KafkaMetadata
+from oncelog.cluster.kafka_metadata import FOLDER, KafkaMetadata
 from oncelog.cluster.metadata import PartitionInfo, TopicInfo, Topics
 from oncelog.cluster.tree import NodeExistsError, NoNodeError, Tree, ensure
 from oncelog.coordinator.producer_ids import BLOCK_PATH, BLOCK_SIZE, ProducerIdBlock, encode_block
@@ -26,6 +26,7 @@ from oncelog.log.checkpoint import CorruptCheckpointError, decode_checkpoint
 from oncelog.log.disk import read_if_exists
 from oncelog.log.snapshot import CorruptSnapshotError, decode_snapshot
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.transaction_log import TransactionLogValue
 from oncelog.protocol.records import HEADER, HEADER_SIZE, BatchHeader, decode_records, iter_batches
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -35,7 +36,11 @@ SEEN_PATH = "/oncelog/kafka_metadata"
 LEAP = 1000 * BLOCK_SIZE
 """Producer ids that are passed over where only logs can tell which were given out."""
 _EPOCHS = "leader-epoch-checkpoint"
-_RESOURCES = {BROKER_RESOURCE: "broker", 16: "client metrics", 32: "group"}
+_RESOURCES: dict[int, str] = {
+    ResourceType.BROKER: "broker",
+    ResourceType.CLIENT_METRICS: "client metrics",
+    ResourceType.GROUP: "group",
+}
 """Of Kafka's `ConfigResource`."""
 
 
@@ -116,7 +121,7 @@ class Adoption:
                     f"cluster whose partitions are all on node {node_id} alone can be taken over",
                 )
             partitions = tuple(_led_by(node_id, info.leader_epoch + 1) for info in topic.partitions)
-            overrides = found.configs.get((TOPIC_RESOURCE, topic.name), {})
+            overrides = found.configs.get((ResourceType.TOPIC, topic.name), {})
             topics.append(TopicInfo(topic.name, topic.topic_id, partitions, overrides))
         return sorted(topics, key=lambda topic: topic.name)
 
@@ -124,9 +129,9 @@ class Adoption:
         """Dynamic settings of this broker and of all: those without use here too, for Kafka may have them back."""
         ours = {"": None, str(self._config.node_id): self._config.node_id}
         for name, node_id in ours.items():
-            configs.update_broker(self._tree, node_id, _always(found.configs.get((BROKER_RESOURCE, name), {})))
+            configs.update_broker(self._tree, node_id, _always(found.configs.get((ResourceType.BROKER, name), {})))
         for (kind, name), settings in sorted(found.configs.items()):
-            if kind != TOPIC_RESOURCE and settings and not (kind == BROKER_RESOURCE and name in ours):
+            if kind != ResourceType.TOPIC and settings and not (kind == ResourceType.BROKER and name in ours):
                 what = f"{_RESOURCES.get(kind, f'resource {kind}')} {name}"
                 self._logger.warning("settings of %s are not taken over: %s", what, ", ".join(sorted(settings)))
         for what in sorted(found.not_read):

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from oncelog.broker import loggers
-from oncelog.broker.config_changes import (
-    NOT_SERVED,
-    Change,
-    Key,
-    ResourceType,
-    broker_key,
-    topic_key,
-)
+from oncelog.broker.config_changes import NOT_SERVED, Change, Key, broker_key, topic_key
 from oncelog.cluster.metadata import check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import ResourceType
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
 
 Wanted = Callable[[Mapping[str, str], Key], dict[str, str]]
 """From a resource's settings, and what says what its keys are, to those that are wanted; ProtocolError."""
+
+
+class Resource(Protocol):
+    """As a request names it."""
+
+    resource_type: int
+    resource_name: str
+
+
+R = TypeVar("R", bound=Resource)
+
+
+async def alter_each(
+    resources: Sequence[R], change: Callable[[R], Awaitable[None]]
+) -> list[tuple[R, ErrorCode, str | None]]:
+    """What came of `change` for each resource, error and message; one that is named twice is not changed at all."""
+    named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    outcomes = []
+    for resource in resources:
+        code, message = ErrorCode.NONE, None
+        try:
+            if named[resource.resource_type, resource.resource_name] > 1:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            await change(resource)
+        except ProtocolError as error:
+            code, message = error.code, str(error)
+        outcomes.append((resource, code, message))
+    return outcomes
 
 
 async def alter(broker: Broker, kind: int, name: str, wanted: Wanted, *, validate_only: bool) -> None:

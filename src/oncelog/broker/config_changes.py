@@ -10,20 +10,10 @@ from oncelog.broker.config import keys
 from oncelog.broker.config_entries import ConfigType, type_of
 from oncelog.broker.topic_config import TOPIC_KEYS, plain_text
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import ResourceType
 
 VALUE_MAX = 32_767
 """Characters of a value, as Kafka bounds them."""
-
-
-class ResourceType(IntEnum):
-    """Kinds of resources that have settings (`ConfigResource.Type`)."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
 
 NOT_SERVED: dict[int, str] = {
     ResourceType.CLIENT_METRICS: "client metrics (KIP-714) are not part of oncelog",

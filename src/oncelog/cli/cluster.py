@@ -8,8 +8,7 @@ import click
 
 from oncelog.cli.common import check, connected, formatted, open_cluster, show
 from oncelog.cli.lazy import LazyGroup
-
-BROKER_RESOURCE = 4
+from oncelog.protocol.kinds import ResourceType
 
 cluster = LazyGroup(
     "cluster",
@@ -64,7 +63,7 @@ def _configs(client: Any, broker: int) -> dict[str, str | None]:
     from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
     resource = DescribeConfigsResource(
-        resource_type=BROKER_RESOURCE, resource_name=str(broker), configuration_keys=None
+        resource_type=ResourceType.BROKER, resource_name=str(broker), configuration_keys=None
     )
     result = client.call_broker(broker, DescribeConfigsRequest(resources=[resource])).results[0]
     check(result.error_code, result.error_message or f"settings of broker {broker}")

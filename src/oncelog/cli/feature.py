@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from oncelog.cli.common import check, connected, formatted, open_cluster, show
+from oncelog.protocol.kinds import UpgradeType
 
 COLUMNS = ("feature", "supported_min", "supported_max", "level", "epoch")
-UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 API_VERSIONS_VERSION = 4
 """Earlier ones leave out features whose lowest level is 0 (KAFKA-17011)."""
 
@@ -39,7 +39,10 @@ def feature(
     if not levels and (downgrade or unsafe_downgrade or dry_run):
         raise click.UsageError("which feature? Name it, as in transaction.version=1")
     if levels:
-        kind = SAFE_DOWNGRADE if downgrade else UNSAFE_DOWNGRADE if unsafe_downgrade else UPGRADE
+        if downgrade:
+            kind = UpgradeType.SAFE_DOWNGRADE
+        else:
+            kind = UpgradeType.UNSAFE_DOWNGRADE if unsafe_downgrade else UpgradeType.UPGRADE
         _change(bootstrap, levels, kind, dry_run)
         rows = [{"feature": name, "level": level, "changed": not dry_run} for name, level in sorted(levels.items())]
         show(rows, form)

@@ -9,11 +9,11 @@ import click
 from oncelog import errors
 from oncelog.cli.common import TOPIC_WAIT_MS, check, connected, existing, formatted, open_cluster, show
 from oncelog.cli.lazy import LazyGroup
+from oncelog.protocol.kinds import ResourceType
 
 if TYPE_CHECKING:
     from oncelog.client.blocking import BlockingCluster
 
-TOPIC_RESOURCE = 2
 OF_THE_TOPIC = 1
 """`ConfigSource` of a topic's own settings."""
 
@@ -163,7 +163,7 @@ def _describe(cluster: BlockingCluster, name: str) -> dict[str, Any]:
 def _own_configs(cluster: BlockingCluster, name: str) -> dict[str, str | None]:
     from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
-    resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
+    resource = DescribeConfigsResource(resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=None)
     result = cluster.call_any(DescribeConfigsRequest(resources=[resource])).results[0]
     check(result.error_code, result.error_message or f"settings of topic {name!r}")
     return {item.name: item.value for item in result.configs if item.config_source == OF_THE_TOPIC}

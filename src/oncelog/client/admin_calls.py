@@ -13,6 +13,7 @@ from oncelog.client.cluster import ClusterClient, gather_brokers
 from oncelog.client.group import GroupMetadata, decode_assignment
 from oncelog.client.outcomes import raise_for_error
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
@@ -24,9 +25,7 @@ from oncelog.protocol.messages.list_groups import ListGroupsRequest
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
 from oncelog.protocol.schema import DecodeError
 
-TOPIC = 2
-BROKER = 4
-RESOURCES = {"topic": TOPIC, "broker": BROKER}
+RESOURCES = {"topic": ResourceType.TOPIC, "broker": ResourceType.BROKER}
 USER_SET = frozenset({1, 2, 3, 4, 6})
 """Sources of a setting that somebody has set: topic, dynamic broker, static broker, dynamic default, logger."""
 NODES_BY_NAME_VERSION = 5

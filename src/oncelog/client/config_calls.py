@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.outcomes import raise_for_error
+from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -13,7 +14,6 @@ from oncelog.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 
-TOPIC, BROKER = 2, 4
 _SET, _DELETE = 0, 1
 
 
@@ -26,7 +26,7 @@ async def alter_topic_configs(
     validate_only: bool = False,
 ) -> None:
     """Change settings of a topic; those to be unset go back to the broker's. KafkaError (INVALID_CONFIG ...)."""
-    request = _request(TOPIC, topic, to_set, to_unset, validate_only=validate_only)
+    request = _request(ResourceType.TOPIC, topic, to_set, to_unset, validate_only=validate_only)
     raise_for_error(await cluster.call_controller(request), f"topic {topic!r}")
 
 
@@ -40,7 +40,7 @@ async def alter_broker_configs(
 ) -> None:
     """Change settings of a broker, or (None) of all brokers, while they run. KafkaError (INVALID_REQUEST ...)."""
     name = "" if broker is None else str(broker)
-    request = _request(BROKER, name, to_set, to_unset, validate_only=validate_only)
+    request = _request(ResourceType.BROKER, name, to_set, to_unset, validate_only=validate_only)
     call = cluster.call_any(request) if broker is None else cluster.call_broker(broker, request)
     raise_for_error(await call, "all brokers" if broker is None else f"broker {broker}")
 

@@ -7,24 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from enum import IntEnum
 from typing import NamedTuple
 
 import msgspec
 
 from oncelog.cluster.tree import BadVersionError, NodeExistsError, NoNodeError, Tree, TreeError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import UpgradeType
 
 PATH = "/feature"
-
-
-class UpgradeType(IntEnum):
-    """What a change of level may be."""
-
-    UPGRADE = 1
-    SAFE_DOWNGRADE = 2
-    """Only if nothing is lost by it."""
-    UNSAFE_DOWNGRADE = 3
 
 
 class Change(NamedTuple):

@@ -14,6 +14,7 @@ from uuid import UUID
 from oncelog.cluster.metadata import PartitionInfo, TopicInfo
 from oncelog.log.disk import Disk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.metadata_records import (
     NOT_READ,
     AbortTransactionRecord,
@@ -40,8 +41,6 @@ METADATA_FEATURE = "metadata.version"
 METADATA_VERSION = 30
 """`metadata.version` of Apache Kafka 4.3."""
 
-TOPIC_RESOURCE = 2
-BROKER_RESOURCE = 4
 _SAME_LEADER = -2
 _SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
@@ -107,7 +106,7 @@ class KafkaMetadata:
 
     def _remove(self, record: RemoveTopicRecord) -> None:
         topic = self.topics.pop(record.topic_id)
-        self.configs.pop((TOPIC_RESOURCE, topic.name), None)
+        self.configs.pop((ResourceType.TOPIC, topic.name), None)
 
     def _config(self, record: ConfigRecord) -> None:
         settings = self.configs.setdefault((record.resource_type, record.resource_name), {})
@@ -246,9 +245,9 @@ def bootstrap(
                 directories=[directory_of(topic.name, index)] * len(info.replicas),
             )
             records.append((partition, 1))
-        records += _settings(TOPIC_RESOURCE, topic.name, topic.configs)
+        records += _settings(ResourceType.TOPIC, topic.name, topic.configs)
     for name, configs in sorted(broker_configs.items()):
-        records += _settings(BROKER_RESOURCE, name, configs)
+        records += _settings(ResourceType.BROKER, name, configs)
     records.append((ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=next_producer_id), 0))
     rows = [
         Record(offset, now_ms, None, encode_record(message, version))

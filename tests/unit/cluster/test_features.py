@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from oncelog.cluster.features import PATH, Change, Features, UpgradeType
+from oncelog.cluster.features import PATH, Change, Features
 from oncelog.cluster.tree import OutcomeUnknownError, UnavailableError
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import UpgradeType
 
 SUPPORTED = {"transaction.version": (0, 2), "other": (1, 3)}
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
-from oncelog.broker.alterations import alter
+from oncelog.broker.alterations import alter, alter_each
 from oncelog.broker.config_changes import Change, Operation, check_changes, incremental
-from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -22,25 +20,20 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, request: AlterConfigsRequest, ctx: RequestContext) -> AlterConfigsResponse:
     """Each resource has its own error; what is not named in it goes back to its default."""
-    named = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    responses = []
-    for resource in request.resources:
-        code, message = ErrorCode.NONE, None
-        try:
-            if named[resource.resource_type, resource.resource_name] > 1:
-                raise ProtocolError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            await _replace(broker, resource, validate_only=request.validate_only)
-        except ProtocolError as error:
-            code, message = error.code, str(error)
-        responses.append(
+    outcomes = await alter_each(
+        request.resources, lambda resource: _replace(broker, resource, validate_only=request.validate_only)
+    )
+    return AlterConfigsResponse(
+        responses=[
             AlterConfigsResourceResponse(
                 error_code=code,
                 error_message=message,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
-        )
-    return AlterConfigsResponse(responses=responses)
+            for resource, code, message in outcomes
+        ]
+    )
 
 
 async def _replace(broker: Broker, resource: AlterConfigsResource, *, validate_only: bool) -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from oncelog.broker import loggers
 from oncelog.broker.alterations import this_broker, unserved
-from oncelog.broker.config_changes import ResourceType
 from oncelog.broker.config_entries import (
     UNKNOWN_TYPE,
     ConfigEntry,
@@ -17,6 +16,7 @@ from oncelog.broker.config_entries import (
 )
 from oncelog.cluster.metadata import check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
