@@ -41,8 +41,13 @@ async def _every(
             except (OSError, ProtocolError) as error:  # one partition's disk; the others go on
                 if not (replica.log.closed or replica.offline):  # its topic was deleted meanwhile
                     broker.log.error("%r: %s", replica, error)
+            except Exception:  # a mistake of ours: neither the others nor the next round suffer from it
+                broker.log.exception("%r: housekeeping failed", replica)
             await asyncio.sleep(0)
-        after()
+        try:
+            after()
+        except Exception:
+            broker.log.exception("housekeeping failed")
 
 
 async def _sync(broker: Broker, replica: Replica) -> None:

@@ -7,6 +7,7 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.config import load
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
+from oncelog.log.log import Log
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.records import Record, build_batch
 
@@ -71,3 +72,43 @@ def test_an_expired_producer_is_known_until_the_round_that_forgets_it(tmp_path: 
         await broker.stop()
 
     asyncio.run(run())
+
+
+def test_a_round_that_fails_is_told_and_the_next_one_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        config = load(QUICK | {"log.dirs": str(tmp_path)})
+        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: 1_000_000)
+        seen: list[int] = []
+        written: list[int] = []
+
+        def expire(log: Log, now_ms: int) -> int:
+            seen.append(log.partition)
+            if len(seen) == 1:
+                raise RuntimeError("nobody thought of that")
+            return 0
+
+        def checkpoint() -> None:
+            written.append(len(written))
+            if len(written) == 1:
+                raise RuntimeError("nor of this")
+
+        monkeypatch.setattr(Log, "expire_producers", expire)
+        monkeypatch.setattr(broker, "checkpoint", checkpoint)
+        await broker.start()
+        await broker.create_topic("t", partitions=2, configs={})
+        for partition in range(2):
+            broker.partitions.find("t", partition)
+        async with asyncio.timeout(30):
+            while len(seen) < 4 or len(written) < 2:
+                await asyncio.sleep(0.005)
+        await broker.stop()
+        assert seen[:4] == [0, 1, 0, 1]
+
+    asyncio.run(run())
+    told = [record for record in caplog.records if record.exc_info]
+    assert sorted(str(record.exc_info[1]) for record in told if record.exc_info) == [
+        "nobody thought of that",
+        "nor of this",
+    ]
