@@ -22,12 +22,12 @@ from oncelog.client.batch import TopicPartition
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.delivery import RecordFuture, RecordMetadata
 from oncelog.client.fetcher import ConsumerRecord
-from oncelog.client.group import GroupMetadata, group_and_offsets
+from oncelog.client.group import GroupMetadata
 from oncelog.client.options import ADMIN, cluster_options, consumer_options, producer_options, read_options
+from oncelog.client.producer_face import ProducerFace, abort_failed
 from oncelog.client.reader import Listener, Reader
 from oncelog.client.records import Text, to_bytes
 from oncelog.client.sender import Sender
-from oncelog.client.transaction_manager import State
 from oncelog.client.walk import Walk
 
 __all__ = ["Admin", "Consumer", "ConsumerRecord", "GroupMetadata", "Producer", "RecordFuture", "RecordMetadata"]
@@ -41,7 +41,7 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1000
 
 
-class Producer:
+class Producer(ProducerFace):
     """Sends records. `async with`, or `await start()` and `await close()`. See `oncelog.Producer`."""
 
     def __init__(
@@ -51,13 +51,6 @@ class Producer:
         **options: Any,
     ) -> None:
         self.options = producer_options(config, _with_servers(bootstrap_servers, options))
-        self._started: Sender | None = None
-
-    @property
-    def _sender(self) -> Sender:
-        if self._started is None:
-            raise errors.UsageError("start() the producer first, or use it as `async with`")
-        return self._started
 
     async def start(self) -> None:
         """Take the running loop; with a transactional id, get producer id and epoch, fencing predecessors."""
@@ -111,30 +104,12 @@ class Producer:
                 continue
             left = deadline - loop.time()
             if left <= 0:
-                raise errors.TimedOutError(
-                    f"no room for a record in buffer_memory = {self.options['buffer_memory']} after "
-                    f"max_block_ms = {self.options['max_block_ms']}"
-                )
+                raise self._no_room()
             await sender.memory_freed(min(left, 0.5))
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send everything now and wait for the answers."""
         await self._sender.flush(_ms(timeout))
-
-    @property
-    def producer_id(self) -> int:
-        """The producer id, -1 while there is none."""
-        return -1 if self._sender.manager is None else self._sender.manager.producer_id
-
-    @property
-    def producer_epoch(self) -> int:
-        """The producer's epoch, -1 while there is none."""
-        return -1 if self._sender.manager is None else self._sender.manager.producer_epoch
-
-    @property
-    def first_offsets(self) -> dict[TopicPartition, int]:
-        """(topic, partition) -> first offset of the current (or last) transaction there."""
-        return {} if self._sender.manager is None else dict(self._sender.manager.first_offsets)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
@@ -148,21 +123,12 @@ class Producer:
             raise
 
     async def _abort_after(self, error: BaseException) -> None:
-        manager = self._sender.manager
-        if manager is None or manager.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+        if not self._may_abort():
             return
         try:
             await self.abort_transaction()
-        except errors.FatalError as fatal:
-            if isinstance(error, errors.AbortableError):
-                raise fatal from error
-            error.add_note(f"aborting the transaction failed: {fatal}")
         except errors.KafkaError as second:
-            error.add_note(f"aborting the transaction failed: {second}")
-
-    def begin_transaction(self) -> None:
-        """Begin a transaction."""
-        self._sender.begin()
+            abort_failed(error, second)
 
     async def commit_transaction(self, timeout: float | None = None) -> None:
         """As `oncelog.Producer.commit_transaction`."""
@@ -171,15 +137,6 @@ class Producer:
     async def abort_transaction(self, timeout: float | None = None) -> None:
         """Abort; afterwards another transaction may begin."""
         await self._sender.abort(_ms(timeout))
-
-    def send_offsets(
-        self, source: Consumer | GroupMetadata | str, offsets: Mapping[TopicPartition, int] | None = None
-    ) -> None:
-        """Commit consumed offsets with the transaction; see `oncelog.Producer.send_offsets`."""
-        group, found = group_and_offsets(source, offsets)
-        with self._sender.lock:
-            self._sender._transactional().add_offsets(group, found)
-        self._sender.wake()
 
 
 class Consumer:

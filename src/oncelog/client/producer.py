@@ -10,17 +10,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from oncelog import errors
-from oncelog.client.batch import TopicPartition
 from oncelog.client.blocking import LoopThread
 from oncelog.client.delivery import RecordFuture, RecordMetadata
 from oncelog.client.options import producer_options
+from oncelog.client.producer_face import ProducerFace, abort_failed
 from oncelog.client.records import Text, to_bytes
 from oncelog.client.sender import Sender
-from oncelog.client.transaction_manager import State
-
-if TYPE_CHECKING:
-    from oncelog.client.consumer import Consumer
-    from oncelog.client.group import GroupMetadata
 
 __all__ = ["Producer", "RecordFuture", "RecordMetadata", "Transaction"]
 
@@ -28,7 +23,7 @@ _MADE_HERE: WeakSet[Producer] = WeakSet()
 """Of this process."""
 
 
-class Producer:
+class Producer(ProducerFace):
     """Sends records. Thread-safe; use as a context manager, or `close` it.
 
     `Producer("localhost:9092", transactional_id="etl-1", linger_ms=20)`: options carry Kafka's names with `_` for
@@ -46,7 +41,7 @@ class Producer:
             options["bootstrap_servers"] = bootstrap_servers
         self.options = producer_options(config, options)
         self._thread = LoopThread.shared()
-        self._sender = Sender(self.options, self._thread.loop)
+        self._started = Sender(self.options, self._thread.loop)
         self._append: Callable[..., RecordFuture | None] = self._sender.append
         _MADE_HERE.add(self)
         if self.options["transactional_id"] is not None:
@@ -130,10 +125,7 @@ class Producer:
             return
         left = deadline - time.monotonic()
         if left <= 0 or (not self._sender.wait_for_memory(min(left, 0.5)) and time.monotonic() >= deadline):
-            raise errors.TimedOutError(
-                f"no room for a record in buffer_memory = {self.options['buffer_memory']} after "
-                f"max_block_ms = {self.options['max_block_ms']}"
-            )
+            raise self._no_room()
 
     def send_table(self, topic: str, table: Any, **columns: Any) -> TableFuture:
         """Send a pyarrow.Table (columns key, value, headers, partition, timestamp; value is enough), as a whole.
@@ -158,21 +150,6 @@ class Producer:
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
-    @property
-    def producer_id(self) -> int:
-        """The producer id, -1 while there is none."""
-        return -1 if self._sender.manager is None else self._sender.manager.producer_id
-
-    @property
-    def producer_epoch(self) -> int:
-        """The producer's epoch, -1 while there is none."""
-        return -1 if self._sender.manager is None else self._sender.manager.producer_epoch
-
-    @property
-    def first_offsets(self) -> dict[TopicPartition, int]:
-        """(topic, partition) -> first offset of the current (or last) transaction there, as far as acknowledged."""
-        return {} if self._sender.manager is None else dict(self._sender.manager.first_offsets)
-
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         """A transaction around a block: committed at its end, aborted if the block raises.
@@ -192,21 +169,12 @@ class Producer:
             raise
 
     def _abort_after(self, error: BaseException) -> None:
-        manager = self._sender.manager
-        if manager is None or manager.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+        if not self._may_abort():
             return
         try:
             self.abort_transaction()
-        except errors.FatalError as fatal:
-            if isinstance(error, errors.AbortableError):
-                raise fatal from error
-            error.add_note(f"aborting the transaction failed: {fatal}")
         except errors.KafkaError as second:
-            error.add_note(f"aborting the transaction failed: {second}")
-
-    def begin_transaction(self) -> None:
-        """Begin a transaction; `transaction()` is the shorter way."""
-        self._sender.begin()
+            abort_failed(error, second)
 
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Wait for every record's answer, then commit. FencedError: another producer took over, nothing was committed.
@@ -219,22 +187,6 @@ class Producer:
     def abort_transaction(self, timeout: float | None = None) -> None:
         """Abort; afterwards another transaction may begin."""
         self._thread.run(self._sender.abort(None if timeout is None else timeout * 1000))
-
-    def send_offsets(
-        self, source: Consumer | GroupMetadata | str, offsets: Mapping[TopicPartition, int] | None = None
-    ) -> None:
-        """Commit consumed offsets with the transaction.
-
-        `source` is a consumer without auto-commit (default: its positions; AbortableError when a rebalance took some of
-        them away), group metadata, or a bare group id (without the protection
-        against zombie consumers, KIP-447); `offsets`: (topic, partition) -> next offset to be read.
-        """
-        from oncelog.client.group import group_and_offsets
-
-        group, found = group_and_offsets(source, offsets)
-        with self._sender.lock:
-            self._sender._transactional().add_offsets(group, found)
-        self._sender.wake()
 
 
 class Transaction:
