@@ -364,11 +364,6 @@ class ProducerState:
         """First offset of an open transaction."""
         return next(iter(self._ongoing), None)
 
-    def oldest_transaction(self) -> ProducerEntry | None:
-        """Return the producer whose open transaction began first."""
-        first = self.first_undecided_offset
-        return None if first is None else self.entries.get(self._ongoing[first])
-
     def infos(self) -> list[ProducerInfo]:
         """Return all producers, for DescribeProducers."""
         return [
