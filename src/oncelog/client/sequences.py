@@ -13,6 +13,8 @@ from oncelog.client.batch import Batch, TopicPartition
 from oncelog.protocol.records import next_sequence
 
 MAX_EPOCH = 32_767
+KNOWN_MS = 60_000
+"""How long after an acknowledgement a broker is taken to know a producer; `producer.id.expiration.ms` may be any."""
 NONE = -1
 
 
@@ -43,8 +45,8 @@ class Sequences:
         self._unresolved: dict[TopicPartition, int] = {}
         """Partition -> sequence after the last one in doubt."""
         self._bump: set[TopicPartition] = set()
-        self._confirmed: dict[TopicPartition, int] = {}
-        """Producer id under which a partition's leader has acknowledged something: it knows this producer."""
+        self._confirmed: dict[TopicPartition, tuple[int, int]] = {}
+        """Producer id under which a partition's leader has acknowledged something, and when that batch was begun."""
 
     def set_producer(self, producer_id: int, epoch: int) -> None:
         """A new id or epoch from the broker: every count begins at 0."""
@@ -68,7 +70,9 @@ class Sequences:
         """Whether a batch must wait for others of its partition (Sender.shouldStopDrainBatchesForPartition).
 
         One rule is ours: a broker takes *any* first sequence of a producer that it does not know (KAFKA-5793), so the
-        second batch would do if the first one was turned away. Nothing follows the first before that is acknowledged.
+        second batch would do if the first one was turned away. Nothing follows the first before that is acknowledged,
+        nor the first one after `KNOWN_MS`, for producers are forgotten. What is left, and with Java's producer always:
+        a broker that forgets sooner, or a topic that is made anew, between two batches under way.
         """
         if batch.tp in self._bump or (self._bump and self.epoch >= MAX_EPOCH):
             return True  # it is going to be numbered anew
@@ -78,11 +82,16 @@ class Sequences:
                 return True
             if partition is None or not partition.in_flight:
                 return False
-            if self._confirmed.get(batch.tp) != self.producer_id:
+            if not self._is_known(batch):
                 return True
             return self._stale(partition) or any(other.in_retry for other in partition.in_flight)
         first = partition.in_flight[0] if partition is not None and partition.in_flight else None
         return first is not None and first is not batch
+
+    def _is_known(self, batch: Batch) -> bool:
+        """Whether the partition's leader has acknowledged something of this producer shortly before the batch."""
+        producer_id, then_ms = self._confirmed.get(batch.tp, (NONE, 0))
+        return producer_id == self.producer_id and batch.created_ms - then_ms <= KNOWN_MS
 
     def assign(self, batch: Batch, *, transactional: bool) -> None:
         """Number a drained batch, unless it has its numbers; it is under way from now on."""
@@ -109,7 +118,7 @@ class Sequences:
         self.remove(batch)
         if partition is None or (batch.producer_id, batch.producer_epoch) != (partition.producer_id, partition.epoch):
             return
-        self._confirmed[batch.tp] = batch.producer_id
+        self._confirmed[batch.tp] = (batch.producer_id, batch.created_ms)
         last = batch.last_sequence
         if partition.last_acked == NONE or _after(last, partition.last_acked):
             partition.last_acked = last

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oncelog.client.batch import Batch
-from oncelog.client.sequences import MAX_EPOCH, Sequences
+from oncelog.client.sequences import KNOWN_MS, MAX_EPOCH, Sequences
 from oncelog.protocol.records import MAX_SEQUENCE, decode_records, parse_header
 
 TP = ("t", 0)
@@ -67,6 +67,20 @@ def test_nothing_follows_the_first_batch_that_a_leader_has_not_acknowledged() ->
     assert sequences.holds_back(two)
     sequences.delivered(one, 0)
     assert not sequences.holds_back(two)
+
+
+def test_nothing_follows_the_first_batch_after_a_time_in_which_a_broker_may_forget() -> None:
+    sequences = started()
+    early, one, two = batch(), batch(), batch()
+    early.created_ms = KNOWN_MS
+    one.created_ms = two.created_ms = KNOWN_MS + 1
+    assert not sequences.holds_back(one)
+    sequences.assign(one, transactional=False)
+    assert sequences.holds_back(two), "the broker takes it, should it know nobody and refuse the first"
+    assert not sequences.holds_back(early)
+    sequences.delivered(one, 2)
+    sequences.assign(two, transactional=False)
+    assert not sequences.holds_back(batch())
 
 
 def test_one_at_a_time_and_in_order_while_something_is_retried() -> None:
