@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from support.fixtures import apache_kafka, name, own_server, server, vary_servers
+from support.fixtures import apache_kafka, name, own_server, server, start_server, vary_servers
 
-__all__ = ["apache_kafka", "name", "own_server", "server"]
+__all__ = ["apache_kafka", "name", "own_server", "server", "start_server"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -11,13 +11,14 @@ from msgspec import ValidationError
 from pyspark.sql.types import StringType, StructField, StructType
 
 from oncelog.spark.commit import operations as op
-from oncelog.spark.commit.errors import MisuseError, NotDecidedError, NotVerifiedError, SinkError
+from oncelog.spark.commit.errors import MisuseError, NotDecidedError, NotVerifiedError, SinkError, TornBatchError
 from oncelog.spark.commit.finish import Committing, abort_batch, c1_collect
 from oncelog.spark.commit.names import Attempt, TopicPartition, check_prefix, is_task_id, task_id
 from oncelog.spark.commit.plan import Carried, Planning, last_decided, p4_clear
 from oncelog.spark.commit.record import APP, STREAM, WRITE, Owner, Record, Source, Span, Transaction, decode_record
-from oncelog.spark.commit.steps import Sink
+from oncelog.spark.commit.steps import Sink, Steps
 from oncelog.spark.commit.task import Permission, Prepared, Skipped, Tasking, already_committed
+from oncelog.spark.commit.undo import u3_accept, u3_take_back
 from oncelog.spark.sink import SinkMessage, StreamSink
 
 SINK = Sink("p", TopicPartition("p-commits", 0))
@@ -173,3 +174,98 @@ def test_rows_that_hang_and_may_not_be_ended_fail_the_plan(outcome: op.Outcome) 
     else:
         with pytest.raises(StopIteration):
             phase.send(outcome)
+
+
+STREAM_BATCH = Source(STREAM, "q", 4)
+PLACE = op.FindMarkers((op.Place(SPAN.at, TASK.pid, SPAN.last),))
+HANGS = op.OpenProducer(SPAN.at, TASK.pid, TASK.epoch, SPAN.first)
+ABORTS = op.WriteTxnMarkers(SPAN.at, TASK.pid, TASK.epoch, commit=False)
+
+
+def decided(source: Source = STREAM_BATCH) -> Planning:
+    record = Record(source, 7, 1, 100, False, (Transaction(TASK, (SPAN,)),), ("out",))
+    return Planning(SINK, driver=DRIVER, record=record)
+
+
+def lost_marker(answer: op.Marker, source: Source = STREAM_BATCH) -> Steps[Planning]:
+    """Taking back, as far as the first look: the coordinator says CompleteCommit, the partition says `answer`."""
+    phase = u3_take_back(decided(source))
+    assert next(phase) == op.DescribeTransactions((TASK.id,))
+    assert phase.send((op.Described(TASK.id, TASK.pid, TASK.epoch, op.State.COMPLETE, 0),)) == op.AwaitEnded((TASK,))
+    assert phase.send(None) == PLACE
+    if answer is op.Marker.MISSING:
+        assert phase.send((answer,)) == op.DescribeProducers((SPAN.at,))
+    return phase
+
+
+def test_a_batch_that_may_not_be_ended_is_not_taken_back() -> None:
+    phase = lost_marker(op.Marker.MISSING)
+    assert phase.send((HANGS,)) == ABORTS
+    with pytest.raises(NotVerifiedError, match=r"out-0.*ClusterAction"):
+        phase.send(op.Outcome.DENIED)
+
+
+@pytest.mark.parametrize("opened", [(), (HANGS._replace(epoch=1),)], ids=["nothing open", "another epoch"])
+def test_a_batch_whose_marker_stays_missing_is_not_taken_back(opened: tuple[op.OpenProducer, ...]) -> None:
+    phase = lost_marker(op.Marker.MISSING)
+    assert phase.send(opened) == PLACE
+    with pytest.raises(NotVerifiedError, match="no marker in out-0"):
+        phase.send((op.Marker.MISSING,))
+
+
+@pytest.mark.parametrize(("marker", "error"), [(op.Marker.COMMIT, TornBatchError), (op.Marker.GONE, NotVerifiedError)])
+def test_a_batch_that_is_or_was_visible_is_not_taken_back(marker: op.Marker, error: type[SinkError]) -> None:
+    with pytest.raises(error, match="oncelog sink settle p"):
+        lost_marker(marker).send((marker,))
+    phase = lost_marker(op.Marker.MISSING)
+    assert phase.send((HANGS,)) == ABORTS
+    assert phase.send(op.Outcome.DONE) == PLACE
+    with pytest.raises(error):  # another driver's repair, or the retention, came first
+        phase.send((marker,))
+
+
+@pytest.mark.parametrize(
+    ("source", "before"),
+    [
+        (Source(STREAM, "q", 4), Source(STREAM, "q", 3)),
+        (Source(STREAM, "q", 0), Source(STREAM, "q", -1)),
+        (Source(APP, "app", 4), Source(APP, "app", 3)),
+        (Source(WRITE, "u", 0), Source(WRITE, "u", 0)),
+    ],
+)
+def test_what_is_taken_back_is_written_again_and_nothing_before_it(source: Source, before: Source) -> None:
+    phase = lost_marker(op.Marker.MISSING, source)
+    assert phase.send((HANGS,)) == ABORTS
+    assert phase.send(op.Outcome.DONE) == PLACE
+    with pytest.raises(StopIteration) as stopped:
+        phase.send((op.Marker.ABORT,))
+    record = stopped.value.value.record
+    assert record.source == before
+    assert already_committed(record, source, Permission()) is False
+    if source.kind == APP:
+        assert already_committed(record, before, Permission()), "an older version was committed, or given up"
+    with pytest.raises(MisuseError, match="takeOver"):
+        already_committed(record, Source(APP, "another", 9), Permission())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "after"), [(op.Outcome.DENIED, ()), (op.Outcome.FENCED, (HANGS,)), (op.Outcome.DONE, ())], ids=str
+)
+def test_a_loss_is_not_accepted_while_rows_hang(outcome: op.Outcome, after: tuple[op.OpenProducer, ...]) -> None:
+    phase = u3_accept(decided())
+    assert next(phase) == op.EndAll((TASK,), commit=False)
+    assert phase.send((op.Outcome.INVALID_STATE,)) == op.AwaitEnded((TASK,))
+    assert phase.send(None) == PLACE
+    assert phase.send((op.Marker.MISSING,)) == op.DescribeProducers((SPAN.at,))
+    assert phase.send((HANGS,)) == ABORTS
+    if outcome is op.Outcome.DENIED:
+        with pytest.raises(NotVerifiedError, match="ClusterAction"):
+            phase.send(outcome)
+        return
+    assert phase.send(outcome) == op.DescribeProducers((SPAN.at,))
+    if after:
+        with pytest.raises(NotVerifiedError, match="still hang in out-0"):
+            phase.send(after)
+    else:
+        with pytest.raises(StopIteration):
+            phase.send(after)

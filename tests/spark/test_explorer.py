@@ -39,6 +39,7 @@ QUICK: list[tuple[int, dict[str, int]]] = [
     (2, {"stage": 1, "timeout": 1}),
     (1, {"late": 1, "slow": 1}),
     (1, {"kill": 1, "twin": 1}),
+    (1, {"lose": 1, "deny": 1, "undo": 1}),
 ]
 DEEP: list[tuple[int, dict[str, int]]] = [
     (2, {"driver": 1}),
@@ -49,6 +50,7 @@ DEEP: list[tuple[int, dict[str, int]]] = [
     (1, {"driver": 1, "late": 1}),
     (2, {"twin": 1, "lose": 1}),
     (2, {"dup": 1, "lose": 1}),
+    (1, {"driver": 1, "undo": 1}),
 ]
 CHOSEN = QUICK + (DEEP if os.environ.get("ONCELOG_EXPLORE") == "deep" else [])
 
@@ -61,6 +63,15 @@ def test_no_interleaving_loses_or_doubles_a_row(batches: int, faults: dict[str, 
     report = Explorer(Cluster(new=new), limits).run(recover_every=50)
     print(f"{batches} batches, {faults}: {report}, {report.recoveries:,} recoveries")
     assert report.complete or (batches, faults) in DEEP
+    assert not report.violation, "\n".join((report.violation, *report.trace))
+
+
+@GENERATIONS
+@pytest.mark.parametrize("faults", [{"lose": 2, "deny": 1, "undo": 1}, {"slow": 2, "deny": 1, "undo": 1}], ids=str)
+def test_a_batch_whose_end_is_unknown_is_not_taken_back(faults: dict[str, int], new: bool) -> None:
+    report = Explorer(Cluster(new=new), bounds(1, faults, "commit")).run(recover_every=5)
+    print(f"{faults}: {report}, {report.recoveries:,} recoveries")
+    assert report.complete
     assert not report.violation, "\n".join((report.violation, *report.trace))
 
 

@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from oncelog.cli.sink import sink as command
-from oncelog.spark.commit.errors import MisuseError, NotDecidedError, SinkError, TornBatchError
+from oncelog.client.blocking import BlockingCluster
+from oncelog.client.outcomes import raise_for_error
+from oncelog.protocol.messages import produce as pr
+from oncelog.spark import driver, partitions
+from oncelog.spark.brokers import Brokers, run
+from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.errors import MisuseError, NotDecidedError, NotVerifiedError, SinkError, TornBatchError
+from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.commit.record import STREAM, Owner, Record, Source, Span, Transaction
+from oncelog.spark.commit.steps import write_record
 from oncelog.spark.driver import settle, undo_decision
 from oncelog.spark.options import sink_options
 from spark.judges import create, open_producers, values
@@ -96,6 +106,58 @@ def test_list_settle_and_abort_by_command(query: Query, starter: Starter) -> Non
     assert taken["batch"] == 1, "what is settled stays"
     query.run(3)
     check(query, 3)
+
+
+class WithoutClusterAction(Brokers):
+    """What an operator is answered who may not write markers."""
+
+    def answer(self, operation: op.Operation) -> Any:
+        return op.Outcome.DENIED if isinstance(operation, op.WriteTxnMarkers) else super().answer(operation)
+
+
+def hang(cluster: BlockingCluster, owner: Owner, at: TopicPartition, value: str) -> Span:
+    """A row of a transaction that the coordinator knows nothing of: as after a marker that was lost."""
+    batch = partitions.record_batch(owner, [(b"k", value.encode())], int(time.time() * 1000))
+    data = pr.PartitionProduceData(index=at.partition, records=batch)
+    request = pr.ProduceRequest(
+        transactional_id=owner.id,
+        acks=-1,
+        timeout_ms=30_000,
+        topic_data=[pr.TopicProduceData(name=at.topic, partition_data=[data])],
+    )
+    response = cluster.call_leader(*at, request, partitions.PRODUCE_OLD)
+    raise_for_error(response, "Produce")
+    offset = response.responses[0].partition_responses[0].base_offset
+    return Span(at, offset, offset)
+
+
+def test_rows_that_hang_and_may_not_be_ended_are_not_taken_back(
+    start_server: Callable[..., Server], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bootstrap = start_server({"transaction.partition.verification.enable": "false"}).bootstrap
+    create(bootstrap, name)
+    query = Query(bootstrap, name, f"sink-{name}", tmp_path / "checkpoint", 6)
+    query.run(1)
+    at = TopicPartition(name, 0)
+    with BlockingCluster(bootstrap) as cluster:
+        brokers, sink = Brokers(cluster), driver.sink_of(sink_options(query.options, streaming=True))
+        owner: Owner = brokers.answer(op.InitProducerId(f"{query.prefix}/0/2/0.0", 60_000))
+        transaction = Transaction(owner, (hang(cluster, owner, at, "1-0"),))
+        record = Record(Source(STREAM, query.query, 1), 2, 1, 1, False, (transaction,), (name,))
+        run(write_record(sink, brokers.answer(op.InitProducerId(query.prefix, 10_000)), record), brokers)
+    with monkeypatch.context() as patched:
+        patched.setattr(driver, "Brokers", WithoutClusterAction)
+        for arguments in (("abort", "--yes"), ("abort", "--yes", "--accept-loss"), ("settle",)):
+            refused = sink_command(query, *arguments)
+            assert isinstance(refused.exception, NotVerifiedError), arguments
+            assert "ClusterAction" in str(refused.exception)
+    listed = json.loads(sink_command(query, "list").output)
+    assert (listed["batch"], listed["settled"]) == (1, False), "nothing was taken back"
+    assert open_producers(bootstrap, name) == [at]
+    assert json.loads(sink_command(query, "abort", "--yes").output)["batch"] == 0
+    assert not open_producers(bootstrap, name)
+    query.run(2)
+    check(query, 2)
 
 
 def test_a_sink_that_never_ran_is_not_settled(query: Query) -> None:

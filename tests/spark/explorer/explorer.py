@@ -19,7 +19,6 @@ from oncelog.spark.commit.plan import Carried, Planning
 from oncelog.spark.commit.record import STREAM, Owner, Source
 from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Tasking, abandon
-from oncelog.spark.commit.undo import UNDO
 from spark.explorer import kafka as model
 from spark.explorer.programs import Programs
 from spark.explorer.worlds import (
@@ -297,7 +296,7 @@ class Explorer:
             yield "settle starts", spent._replace(drivers=self.drivers((*drivers, self._plan(-1, "settle"))))
         spent = self._spend(world, "undo")
         if spent is not None:
-            undoing = Driver("settle", -1, self.programs.start(UNDO, Planning(self.sink)))
+            undoing = Driver("settle", -1, self.programs.start(self.rules.undo, Planning(self.sink)))
             # Left half done it leaves a torn batch behind, loudly: it is to be run again.
             yield "undo starts", spent._replace(drivers=self.drivers((*drivers, undoing)), late=True)
         for index, driver in enumerate(drivers):
@@ -323,6 +322,14 @@ class Explorer:
         if driver.node >= 0:
             yield from self._copies(world, driver.node, driver.progress)
             yield from self._slow(world, index, driver)
+            yield from self._denied(world, index, driver)
+
+    def _denied(self, world: World, index: int, driver: Driver) -> Iterator[tuple[str, World]]:
+        operation = self.programs.operation[driver.node]
+        spent = self._spend(world, "deny") if isinstance(operation, op.WriteTxnMarkers) else None
+        if spent is not None:
+            moved = driver._replace(node=self.programs.advance(driver.node, op.Outcome.DENIED))
+            yield f"D{index} may not do {operation}", self._settle_driver(spent, index, moved)
 
     def _slow(self, world: World, index: int, driver: Driver) -> Iterator[tuple[str, World]]:
         operation = self.programs.operation[driver.node]

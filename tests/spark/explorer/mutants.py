@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from oncelog.spark.commit import finish, plan, task
+from oncelog.spark.commit import finish, plan, task, undo
 from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.errors import NotVerifiedError
 from oncelog.spark.commit.names import Attempt, task_id
-from oncelog.spark.commit.record import Owner
+from oncelog.spark.commit.record import NOBODY, Owner
 from oncelog.spark.commit.steps import commit_all, verify_all, write_record
 from oncelog.spark.commit.task import Prepared
 from spark.explorer.worlds import Rules
@@ -133,6 +134,14 @@ def abort_always(messages: Any) -> Any:
         yield op.EndAll(owners, commit=False)
 
 
+def missing_is_no(state: Any) -> Any:
+    """U3 takes back whatever shows no COMMIT: a marker that is missing, and may not be written, counts as an ABORT."""
+    try:
+        return (yield from undo.u3_take_back(state))
+    except NotVerifiedError:
+        return replace(state, record=replace(state.record, source=NOBODY, rows=0, slots=0))
+
+
 def without_attempt(prefix: str, number: int, attempt: Attempt) -> str:
     """One id for all attempts of a task."""
     return task_id(prefix, number, Attempt(attempt.slot, 0, 0))
@@ -194,6 +203,11 @@ MUTANTS: dict[str, Mutant] = {
     "C4 not verified": Mutant(Rules(commit=_commit(c4_verify=None)), {"lose": 1}),
     "C5 before C4": Mutant(
         Rules(commit=_commit(c4_verify=settle_unverified, c5_settle=None)), {"lose": 1, "driver": 1}
+    ),
+    "U3 missing is no": Mutant(
+        Rules(undo=tuple(missing_is_no if phase is undo.u3_take_back else phase for phase in undo.UNDO)),
+        {"lose": 1, "deny": 1, "undo": 1},
+        begin="commit",
     ),
     "abort although decided": Mutant(Rules(abort=abort_always), {"slow": 1}),
 }

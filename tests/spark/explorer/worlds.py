@@ -11,6 +11,7 @@ from oncelog.spark.commit.names import Attempt, task_id
 from oncelog.spark.commit.plan import PLAN
 from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import TASK
+from oncelog.spark.commit.undo import UNDO
 from spark.explorer import kafka as model
 
 SINK = Sink("p", model.PARTITIONS[model.DECISION], model.PARTITIONS[:2])
@@ -21,11 +22,14 @@ SPLITS = (
 )
 """By driver: for each slot the (partition, row) it writes. A plan made anew may cut the same rows differently."""
 SLOTS = 2
-KINDS = ("driver", "twin", "kill", "stage", "lose", "timeout", "late", "dup", "settle", "slow", "rewind", "undo")
+KINDS = (
+    *("driver", "twin", "kill", "stage", "lose", "timeout", "late", "dup", "settle", "slow", "rewind", "undo", "deny"),
+)
 """driver: a new one starts, whatever the former does. twin: another attempt, with another number or the same.
 kill: a task aborts. stage: Spark gives the stage up. lose: a marker is lost, and the coordinator does not know.
 timeout: before C1b has looked, late: after. dup: a copy of a request stays on its way. slow: a look for markers ends
-too early. rewind: a new driver with an old checkpoint. settle, undo: what `oncelog sink settle` and `abort` do."""
+too early. rewind: a new driver with an old checkpoint. settle, undo: what `oncelog sink settle` and `abort` do.
+deny: whoever writes a marker by hand lacks ClusterAction."""
 DEAD = ("dead",)
 
 
@@ -37,6 +41,7 @@ class Rules:
     task: tuple[Any, ...] = TASK
     commit: tuple[Any, ...] = COMMIT
     abort: Callable[..., Any] = abort_batch
+    undo: tuple[Any, ...] = UNDO
     name: Callable[[str, int, Attempt], str] = task_id
     repeat_init: bool = False
 

@@ -89,13 +89,15 @@ def verify_all(sink: Sink, transactions: tuple[Transaction, ...]) -> Steps[None]
         aborted += [pair for pair, marker in zip(missing, again, strict=True) if marker is op.Marker.ABORT]
         if op.Marker.MISSING in again and not aborted:
             raise NotVerifiedError(
-                f"{sink.prefix}: a commit marker is missing in {sorted({str(s.at) for _, s in missing})}"
+                f"{sink.prefix}: a commit marker is missing in {sorted({str(s.at) for _, s in missing})}; the next "
+                f"plan, or `oncelog sink settle {sink.prefix}`, looks again"
             )
     if aborted:
         lost = ", ".join(f"{t.owner.id} in {s.at.topic}-{s.at.partition} {s.first}..{s.last}" for t, s in aborted)
         raise TornBatchError(
             f"{sink.prefix}: decided transactions were aborted before they could be committed (time-out "
-            f"{sink.task_timeout_ms} ms?): {lost}. Write these rows again, then `oncelog sink abort {sink.prefix}`"
+            f"{sink.task_timeout_ms} ms?): {lost}. `oncelog sink abort {sink.prefix}` takes the batch back if "
+            "nothing of it is visible, and Spark replays it; else it says what to write again"
         )
 
 

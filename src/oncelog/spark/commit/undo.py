@@ -1,55 +1,157 @@
-"""Taking a decision back: for a batch that is decided but was torn by a time-out, on an operator's word."""
+"""Taking a decision back: for a batch that is decided but was torn by a time-out, on an operator's word.
+
+Only an ABORT marker behind the rows proves that they will never be visible. Where none can be found or written, the
+decision stays: the producer's next COMMIT, or a repair by a driver that is still about, would show these rows beside
+those that Spark writes again.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit import plan
-from oncelog.spark.commit.errors import TornBatchError
+from oncelog.spark.commit.errors import NotVerifiedError, TornBatchError
+from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.plan import Planning
-from oncelog.spark.commit.record import NOBODY, STREAM, Record
+from oncelog.spark.commit.record import WRITE, Owner, Record, Source, Span
 from oncelog.spark.commit.steps import Phase, Sink, Steps
 
+Part = tuple[Owner, Span]
+"""What one decided transaction wrote in one partition."""
 
-def _abort_all(sink: Sink, record: Record) -> Steps[list[op.Marker]]:
-    """EndTxn(abort) for every decided transaction; how each one ended in each partition."""
-    yield op.EndAll(tuple(t.owner for t in record.transactions), commit=False)
-    pairs = [(t, span) for t in record.transactions for span in t.spans]
-    places = tuple(op.Place(span.at, t.owner.pid, span.last) for t, span in pairs)
-    markers: tuple[op.Marker, ...] = yield op.FindMarkers(places)
-    missing = [pair for pair, marker in zip(pairs, markers, strict=True) if marker is op.Marker.MISSING]
-    if missing:
-        opened: tuple[op.OpenProducer, ...] = yield op.DescribeProducers(tuple(sorted({s.at for _, s in missing})))
-        for t, span in missing:
-            if op.OpenProducer(span.at, t.owner.pid, t.owner.epoch, span.first) in opened:
-                yield op.WriteTxnMarkers(span.at, t.owner.pid, t.owner.epoch, commit=False)
-        markers = yield op.FindMarkers(places)
-    return list(markers)
+
+def _parts(record: Record) -> tuple[Part, ...]:
+    return tuple((t.owner, span) for t in record.transactions for span in t.spans)
+
+
+def _owners(parts: tuple[Part, ...]) -> tuple[Owner, ...]:
+    return tuple(dict.fromkeys(owner for owner, _ in parts))
+
+
+def _names(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(set(partitions)))
+
+
+def _find_ongoing(record: Record) -> Steps[set[tuple[str, int, int]]]:
+    """(id, pid, epoch) of the decided transactions that nobody has ended yet."""
+    ids = tuple(t.owner.id for t in record.transactions)
+    described: tuple[op.Described, ...] = yield op.DescribeTransactions(ids)
+    return {(d.id, d.pid, d.epoch) for d in described if d.state is op.State.ONGOING}
+
+
+def _find_markers(parts: tuple[Part, ...]) -> Steps[tuple[op.Marker, ...]]:
+    markers: tuple[op.Marker, ...] = yield op.FindMarkers(
+        tuple(op.Place(span.at, owner.pid, span.last) for owner, span in parts)
+    )
+    return markers
+
+
+def _missing(parts: tuple[Part, ...], markers: tuple[op.Marker, ...]) -> tuple[Part, ...]:
+    return tuple(part for part, marker in zip(parts, markers, strict=True) if marker is op.Marker.MISSING)
+
+
+def _find_hanging(parts: tuple[Part, ...]) -> Steps[tuple[op.OpenProducer, ...]]:
+    """Open in the partition at these rows, whatever epoch has gone on there meanwhile."""
+    last = {(span.at, owner.pid): span.last for owner, span in parts}
+    opened: tuple[op.OpenProducer, ...] = yield op.DescribeProducers(tuple(sorted({at for at, _ in last})))
+    return tuple(p for p in opened if p.start <= last.get((p.at, p.pid), -1))
+
+
+def _abort_hanging(sink: Sink, parts: tuple[Part, ...]) -> Steps[None]:
+    """Write the ABORT markers that were lost; NotVerifiedError where we may not."""
+    hanging = yield from _find_hanging(parts)
+    own = {op.OpenProducer(span.at, owner.pid, owner.epoch, span.first) for owner, span in parts}
+    denied = yield from plan.abort_hanging(tuple(producer for producer in hanging if producer in own))
+    if denied:
+        raise NotVerifiedError(
+            f"{sink.prefix}: rows of the decided batch hang in {_names(p.at for p in denied)}, their marker was lost, "
+            "and a later COMMIT would show them; writing an ABORT needs ClusterAction. The batch stays decided: let an "
+            f"operator who has it run `oncelog sink settle {sink.prefix}`, or `abort` again"
+        )
+
+
+def _see_aborted(sink: Sink, record: Record, parts: tuple[Part, ...]) -> Steps[None]:
+    """Find an ABORT marker behind each part, or write it where it was lost, or refuse. Looks before it writes."""
+    if not parts:
+        return
+    yield op.AwaitEnded(_owners(parts))
+    markers = yield from _find_markers(parts)
+    _refuse_visible(sink, record, markers)
+    missing = _missing(parts, markers)
+    if not missing:
+        return
+    yield from _abort_hanging(sink, missing)
+    markers = yield from _find_markers(missing)
+    _refuse_visible(sink, record, markers)
+    if still := _missing(missing, markers):
+        raise NotVerifiedError(
+            f"{sink.prefix}: no marker in {_names(span.at for _, span in still)} tells how batch {record.source.batch} "
+            "ended there, so it is not taken back: its rows may be, or become, visible. Look at them, and try again; "
+            "--accept-loss ends the matter without a replay"
+        )
+
+
+def _refuse_visible(sink: Sink, record: Record, markers: tuple[op.Marker, ...]) -> None:
+    visible, gone = markers.count(op.Marker.COMMIT), markers.count(op.Marker.GONE)
+    batch, parts = record.source.batch, len(_parts(record))
+    if visible:
+        raise TornBatchError(
+            f"{sink.prefix}: at least {visible} of {parts} parts of batch {batch} are visible, so it cannot be taken "
+            f"back whole. `oncelog sink settle {sink.prefix}` commits the rest if it is there still; if that is "
+            "refused, write what is missing again, then --accept-loss ends the matter"
+        )
+    if gone:
+        raise NotVerifiedError(
+            f"{sink.prefix}: {gone} of {parts} parts of batch {batch} are deleted, so nothing tells whether somebody "
+            f"has read them, and it is not taken back. `oncelog sink settle {sink.prefix}` goes on without them, and "
+            "so does --accept-loss where part of the rest is lost"
+        )
 
 
 def u3_take_back(state: Planning) -> Steps[Planning]:
-    """Nothing of it visible: the record goes back by one batch, and Spark replays it. Else: refuse."""
+    """Nothing of it will ever be visible: the record goes back by one batch, and Spark replays it. Else: refuse.
+
+    What has ended already is looked at first: where it refuses, `settle` can still commit the rest.
+    """
     record = state.carried().record
     if record.settled:
         return state
-    markers = yield from _abort_all(state.sink, record)
-    visible = sum(marker is op.Marker.COMMIT for marker in markers)
-    if visible:
-        raise TornBatchError(
-            f"{state.sink.prefix}: {visible} of {len(markers)} parts of batch {record.source.batch} are visible, "
-            "so it cannot be taken back whole. Write what is missing again, then --accept-loss ends the matter"
-        )
-    source = record.source
-    before = source._replace(batch=source.batch - 1) if source.kind == STREAM and source.batch else NOBODY
-    return replace(state, record=replace(record, source=before, rows=0, slots=0))
+    ongoing = yield from _find_ongoing(record)
+    parts = _parts(record)
+    yield from _see_aborted(state.sink, record, tuple(part for part in parts if part[0][:3] not in ongoing))
+    left = tuple(part for part in parts if part[0][:3] in ongoing)
+    if left:
+        yield op.EndAll(_owners(left), commit=False)
+    yield from _see_aborted(state.sink, record, left)
+    return replace(state, record=replace(record, source=_before(record.source), rows=0, slots=0))
+
+
+def _before(source: Source) -> Source:
+    """As if this batch were the next one. Still this writer's: what it replaced may be written twice by another."""
+    return source if source.kind == WRITE else source._replace(batch=source.batch - 1)
 
 
 def u3_accept(state: Planning) -> Steps[Planning]:
-    """What is visible stays, the rest is aborted, and the batch counts as committed."""
+    """What is visible stays, the rest is aborted, and the batch counts as committed.
+
+    Nothing may hang afterwards: it would come to light beside what the operator has written again.
+    """
     record = state.carried().record
-    if not record.settled:
-        yield from _abort_all(state.sink, record)
+    if record.settled:
+        return state
+    parts = _parts(record)
+    yield op.EndAll(_owners(parts), commit=False)
+    yield op.AwaitEnded(_owners(parts))
+    missing = _missing(parts, (yield from _find_markers(parts)))
+    if missing:
+        yield from _abort_hanging(state.sink, missing)
+        if hanging := (yield from _find_hanging(missing)):
+            raise NotVerifiedError(
+                f"{state.sink.prefix}: rows of the decided batch still hang in {_names(p.at for p in hanging)}, under "
+                "a newer transaction of the same producer; try again when that has ended"
+            )
     return state
 
 
