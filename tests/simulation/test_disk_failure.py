@@ -18,6 +18,7 @@ from oncelog.net.connection import Connection, ConnectionLostError, connect
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import Record, build_batch, decode_records, iter_batches
@@ -85,13 +86,25 @@ class Writer:
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=[topic])
         return (await self.call(request)).responses[0].partitions[0]
 
+    async def end(self, partition: int) -> int:
+        """Where the partition ends, once all is committed that may have been told before (KIP-207)."""
+        asked = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=partition, timestamp=-1)])
+        while True:
+            answer = await self.call(ListOffsetsRequest(replica_id=-1, topics=[asked]))
+            found = answer.topics[0].partitions[0]
+            if found.error_code != ErrorCode.OFFSET_NOT_AVAILABLE:
+                assert not found.error_code, found
+                return int(found.offset)
+            await asyncio.sleep(0.001)
+
     async def read(self, partition: int) -> dict[int, bytes]:
         values: dict[int, bytes] = {}
         offset = 0
+        end = await self.end(partition)
         while True:
             found = await self.fetch(partition, offset)
             assert not found.error_code, found
-            if offset >= found.high_watermark:
+            if offset >= end:
                 return values
             for header, view in iter_batches(found.records):
                 values |= {record.offset: bytes(record.value or b"") for record in decode_records(view)}

@@ -357,6 +357,7 @@ class CoordinatorShell(Generic[S]):
             if replica.offline or log.closed:
                 raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} went offline")
         self._shards[partition] = shard
+        self._written[partition] = log.log_end_offset - 1  # which may have to be synced before it is told
         self.apply(partition, shard.loaded(self.now()))
 
     def _replay_batch(self, shard: S, header: BatchHeader, view: memoryview) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Protocol
 from uuid import UUID
 
-from oncelog.log.config import INT64_MAX
 from oncelog.log.log import AppendResult, Log, Origin
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
@@ -39,6 +38,7 @@ class Replica:
         "min_insync_replicas",
         "offline",
         "partition",
+        "recovered_end",
         "synced_names",
         "synced_offset",
         "topic",
@@ -70,8 +70,8 @@ class Replica:
         self.offline = False
         """Its log directory has failed."""
         self.min_insync_replicas = min(min_insync_replicas, replicas)
-        if log.config.flush_messages < INT64_MAX:
-            log.flush()  # recovery may have found what was appended, but neither synced nor acknowledged
+        self.recovered_end = log.log_end_offset
+        """Where the log ended when it was opened: its end may have been told before (KIP-207's leader epoch start)."""
         self.synced_offset = log.recovery_point
         """What lies before it is on the device."""
         self.synced_names = -1
@@ -79,7 +79,7 @@ class Replica:
         self._flush = flush
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._watchers: dict[Callable[[], None], None] = {}
-        log.advance_high_watermark(log.log_end_offset)
+        self._appended()  # as if now: recovery may have found what was neither synced nor acknowledged
 
     def __repr__(self) -> str:
         return f"Replica({self.topic}-{self.partition}, LEO {self.log.log_end_offset})"

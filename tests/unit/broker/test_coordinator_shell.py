@@ -288,6 +288,32 @@ def test_what_is_read_is_told_once_it_is_committed() -> None:
     house.run(life)
 
 
+def test_what_is_loaded_is_told_once_it_is_committed() -> None:
+    """Recovery finds what was not synced before the end as well."""
+    config = LogConfig(flush_messages=1)
+    house = House(config)
+
+    async def killed(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        await shell.request(0, say("written", record("t", 7)))
+
+    house.run(killed)
+    house.log = open_log(house.disk, config)
+    nobody: Any = SimpleNamespace(now=lambda replica: None, later=lambda replica: None)
+    house.replica = Replica(TOPIC, 0, UUID(int=1), house.log, 0, flush=nobody)
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        read = asyncio.ensure_future(shell.read(0, lambda shard: shard.seen))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not read.done()
+        house.replica.synced(1)
+        assert await read == [("t", 7)]
+
+    house.run(life)
+
+
 def test_nobody_waits_for_what_was_refused_at_once() -> None:
     house = House()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import shutil
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,13 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.config import load
 from oncelog.broker.context import RequestContext
+from oncelog.broker.handlers.list_offsets import handle as list_offsets
 from oncelog.broker.handlers.produce import handle as produce
 from oncelog.broker.handlers.write_txn_markers import handle as handle_markers
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from oncelog.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -53,7 +57,12 @@ class GatedDisk(OsDisk):
         super().sync(path)
 
 
-def live(tmp_path: Path, life: Callable[[Broker, GatedDisk], Awaitable[None]], **settings: str) -> None:
+def live(
+    tmp_path: Path,
+    life: Callable[[Broker, GatedDisk], Awaitable[None]],
+    tree: MemoryTree | None = None,
+    **settings: str,
+) -> None:
     """A broker whose blocking code runs inline, once `disk.gate` is open."""
 
     async def run() -> None:
@@ -66,8 +75,8 @@ def live(tmp_path: Path, life: Callable[[Broker, GatedDisk], Awaitable[None]], *
 
         given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "data")}
         given |= {key.replace("_", "."): value for key, value in settings.items()}
-        tree = MemoryTree(lambda: NOW)
-        broker = Broker(load(given), disk=disk, tree=tree, now_ms=lambda: NOW, offload=offload)
+        metadata = tree or MemoryTree(lambda: NOW)
+        broker = Broker(load(given), disk=disk, tree=metadata, now_ms=lambda: NOW, offload=offload)
         await broker.start()
         try:
             await asyncio.wait_for(life(broker, disk), 30)
@@ -186,6 +195,51 @@ def test_a_topic_that_is_deleted_meanwhile_keeps_nobody_waiting(tmp_path: Path) 
         assert outcome(await task).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     live(tmp_path, life, log_flush_interval_messages="1")
+
+
+def latest(broker: Broker, timestamp: int = -1, version: int = 5) -> tuple[int, int]:
+    """(error code, offset) of a ListOffsets of t-0."""
+    asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[asked])])
+    answer = list_offsets(broker, request, replace(CONTEXT, api_version=version)).topics[0].partitions[0]
+    return answer.error_code, answer.offset
+
+
+def test_what_was_not_synced_before_the_end_is_synced_before_it_is_told(tmp_path: Path) -> None:
+    tree = MemoryTree(lambda: NOW)
+
+    async def first(broker: Broker, disk: GatedDisk) -> None:
+        await broker.create_topic("t", partitions=1)
+        disk.gate.clear()
+        waiting(send(broker, "t", records=3)).cancel()
+        assert broker.partitions.find("t", 0).log.log_end_offset == 3
+        shutil.copytree(tmp_path / "data", tmp_path / "killed")
+
+    async def second(broker: Broker, disk: GatedDisk) -> None:
+        disk.gate.clear()
+        log = broker.partitions.find("t", 0).log
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert (log.log_end_offset, log.high_watermark, disk.synced) == (3, 0, [])
+        assert latest(broker) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1), "else a reader finds that the log has shrunk"
+        assert latest(broker, version=4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+        assert latest(broker, timestamp=NOW) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+        assert latest(broker, timestamp=-2) == (0, 0)
+        disk.gate.set()
+        while log.high_watermark < 3:
+            await asyncio.sleep(0.001)
+        assert disk.synced == ["t-0"]
+        assert (latest(broker), latest(broker, timestamp=NOW)) == ((0, 3), (0, 0))
+        disk.gate.clear()
+        more = waiting(send(broker, "t"))
+        assert latest(broker) == (0, 3), "nobody was told more before"
+        disk.gate.set()
+        assert outcome(await more).base_offset == 3
+
+    live(tmp_path, first, tree=tree, log_flush_interval_messages="1")
+    shutil.rmtree(tmp_path / "data")
+    (tmp_path / "killed").rename(tmp_path / "data")
+    live(tmp_path, second, tree=tree, log_flush_interval_messages="1")
 
 
 def write_markers(broker: Broker, *partitions: int) -> asyncio.Task[WriteTxnMarkersResponse]:

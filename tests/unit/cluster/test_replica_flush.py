@@ -4,25 +4,53 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
+
 from oncelog.cluster.replica import Replica
 from oncelog.log.config import LogConfig
+from oncelog.log.log import Log
 from oncelog.protocol.records import Record, build_batch
+from support.crashdisk import CrashDisk
 from support.logs import NOW, append, new_log, open_log
 
 
-def test_what_recovery_found_is_synced_first() -> None:
-    config = LogConfig(flush_messages=1)
+class Asked:
+    """What a replica asks of its flusher."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def now(self, replica: Replica) -> None:
+        self.calls.append("now")
+
+    def later(self, replica: Replica) -> None:
+        self.calls.append("later")
+
+
+def killed(config: LogConfig) -> tuple[CrashDisk, Log]:
+    """A disk with one record that was never synced, and the log that recovery makes of it."""
     disk, log = new_log(config)
     append(log, build_batch([Record(0, NOW, None, b"x")]))
     assert log.recovery_point == 0
     disk.kill()
-    replica = Replica("t", 0, UUID(int=1), open_log(disk, config), 0)
-    assert (replica.log.high_watermark, replica.synced_offset, replica.log.recovery_point) == (1, 1, 1)
+    return disk, open_log(disk, config)
 
 
-def test_without_the_setting_nothing_is_synced() -> None:
-    disk, log = new_log(LogConfig())
-    append(log, build_batch([Record(0, NOW, None, b"x")]))
-    disk.kill()
-    replica = Replica("t", 0, UUID(int=1), open_log(disk, LogConfig()), 0)
-    assert (replica.log.high_watermark, replica.log.recovery_point) == (1, 0)
+def test_what_recovery_found_is_committed_once_it_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, log = killed(LogConfig(flush_messages=1))
+    monkeypatch.setattr(disk, "sync", None)  # nothing is synced where a replica is made: the event loop waits there
+    asked = Asked()
+    replica = Replica("t", 0, UUID(int=1), log, 0, flush=asked)
+    assert (log.high_watermark, replica.synced_offset, asked.calls) == (0, 0, ["now"])
+    told: list[int] = []
+    replica.when_committed(0, lambda: told.append(log.high_watermark))
+    assert not told
+    replica.synced(1)
+    assert (log.high_watermark, replica.synced_offset, told, asked.calls) == (1, 1, [1], ["now"])
+
+
+def test_without_the_setting_nothing_waits_for_it() -> None:
+    _, log = killed(LogConfig())
+    asked = Asked()
+    replica = Replica("t", 0, UUID(int=1), log, 0, flush=asked)
+    assert (log.high_watermark, log.recovery_point, replica.synced_offset, asked.calls) == (1, 0, 0, ["later"])

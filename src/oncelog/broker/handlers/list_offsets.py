@@ -29,6 +29,7 @@ EARLIEST_PENDING_UPLOAD = -6
 # The first version that knows each special timestamp; without tiered storage the last two give nothing.
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _LEADER_EPOCH_SINCE = 4
+_NOT_AVAILABLE_SINCE = 5
 _READ_COMMITTED = 1
 _CONSUMER = -1
 """The replica id of consumers; others (followers, -2 for tools) see the log to its end."""
@@ -79,13 +80,20 @@ def _find(broker: Broker, topic: str, asked: ListOffsetsPartition, version: int,
     end = log.log_end_offset if isolation is None else replica.readable_end(isolation == _READ_COMMITTED)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.log_start_offset, log.epoch_at(log.log_start_offset)
-    if timestamp == LATEST:
+    hidden = isolation is not None and log.high_watermark < replica.recovered_end
+    if timestamp == LATEST and not hidden:
         return -1, end, replica.leader_epoch
+    found = None
     if timestamp == MAX_TIMESTAMP:
         found = log.max_timestamp()
     elif timestamp >= 0:
         found = log.offset_for_timestamp(timestamp)
-    else:
+    elif timestamp != LATEST:
         return _NOTHING
     # What the isolation level hides is not found.
-    return found if found is not None and found[1] < end else _NOTHING
+    if found is not None and found[1] < end:
+        return found
+    if hidden:
+        code = ErrorCode.OFFSET_NOT_AVAILABLE if version >= _NOT_AVAILABLE_SINCE else ErrorCode.LEADER_NOT_AVAILABLE
+        raise ProtocolError(code, f"{replica!r} is not committed yet up to where it ended before (KIP-207)")
+    return _NOTHING
