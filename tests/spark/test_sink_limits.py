@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,11 +80,14 @@ def test_a_torn_batch_is_told_and_can_be_taken_back(query: Query, starter: Start
 
 
 def test_too_little_time_left_is_not_decided(query: Query) -> None:
+    query.options["kafka.transaction.timeout.ms"] = "60000"
     plan = query.plan()
     messages = [query.task(plan, 0, slot, rows) for slot, rows in enumerate(query.values(0, 2))]
-    time.sleep(TIMEOUT_MS / 1000 * 0.8)
-    with pytest.raises(NotDecidedError, match="time-out"):
-        query.commit(messages, 0)
+    late = SimpleNamespace(time=lambda: time.time() + 59, monotonic=time.monotonic, sleep=time.sleep)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("oncelog.spark.brokers.time", late)
+        with pytest.raises(NotDecidedError, match="are left until its time-out"):
+            query.commit(messages, 0)
     query.run(1)
     check(query, 1)
 

@@ -144,7 +144,7 @@ def test_a_client_that_does_not_read_is_served_no_further(loop: str) -> None:
             sending = asyncio.ensure_future(client.send(framed(b"more") * count))
             other = await Client.connect(server)
             before = -1
-            while before != served.get(1):  # until it stands still
+            while before != served.get(1) or not any(c._write_paused for c in server.connections):  # it stands still
                 before = served.get(1, 0)
                 for _ in range(5):
                     await other.send(framed(b"x"))

@@ -144,16 +144,20 @@ def test_an_abrupt_close_leaves_nothing_behind(loop: str) -> None:
 
 @both_loops
 def test_a_client_that_shuts_down_its_side_still_gets_its_answer(loop: str) -> None:
-    async def later() -> list[bytes | memoryview]:
-        await asyncio.sleep(0.02)
-        return [b"late"]
-
     async def body() -> None:
+        gate = asyncio.Event()
+
+        async def later() -> list[bytes | memoryview]:
+            await gate.wait()
+            return [b"late"]
+
         async with serving(lambda frame, peer: later()) as server:
             client = await Client.connect(server)
             await client.send(framed(b"x"))
             await until(lambda: any(c._busy for c in server.connections))
             client.socket.shutdown(socket.SHUT_WR)
+            await until(lambda: any(c._eof for c in server.connections))
+            gate.set()
             assert await client.answer() == b"late"
             assert await client.closed()
 
