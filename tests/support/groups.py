@@ -116,6 +116,16 @@ class Member:
         self.ask_to_join(**changed)
         return self.take()
 
+    def join_first(self) -> int:
+        """The error code of a join to a group that has nobody yet, with a new member id.
+
+        UNKNOWN_MEMBER_ID when the group went between the two requests: one without members and offsets is cleaned up
+        though a member id was given out (every `offsets.retention.check.interval.ms`).
+        """
+        self.member_id = ""
+        error: int = self.join().error_code
+        return error
+
     @property
     def leads(self) -> bool:
         return bool(self.joined.leader == self.member_id)
@@ -180,12 +190,13 @@ def stable(bootstrap: str, group: str, count: int = 1, **options: Any) -> list[M
     members[0].wire.find_coordinator(group, 0)
     found: list[Member] = []
     for member in members:
-        member.ask_to_join()
         if not found:
-            assert not member.take().error_code
+            error = until(member.join_first, lambda error: error != code("UNKNOWN_MEMBER_ID"), "the first one joins")
+            assert not error
             found.append(member)
             finish(found)
             continue
+        member.ask_to_join()
         for known in found:
             until(known.heartbeat, lambda error: error == code("REBALANCE_IN_PROGRESS"), "the rebalance is told")
             known.ask_to_join()
