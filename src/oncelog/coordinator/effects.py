@@ -1,7 +1,7 @@
 """What a coordinator wants done: values, never I/O.
 
 A coordinator's handler reads its state and returns `Effects`. The shell around it (`broker.coordinators`) appends the
-records as one batch, replays each into the same coordinator (the only way its state changes, so that loading a
+records as one batch, replays each into the same coordinator (the only way its durable state changes, so that loading a
 partition and serving a request go the same way), waits until they are committed, and only then delivers the
 replies and starts the markers.
 """
