@@ -155,22 +155,31 @@ async def produce_async(
 
 
 def read_window(cluster: BlockingCluster, at: TopicPartition, before: int | None) -> op.Window:
-    """The last entries of the decision topic before an offset, with its end and its last stable offset."""
+    """The last entries of the decision topic before an offset, with its end and its last stable offset.
+
+    TimedOutError if what ListOffsets tells of is not shown within `REQUEST_TIMEOUT_MS`.
+    """
     first = list_offsets(cluster, {at: EARLIEST})[at]
     until = list_offsets(cluster, {at: LATEST})[at] if before is None else before
     start = max(first, until - WINDOW)
     messages: list[op.Message] = []
     position = start
+    wait_ms, limit = 0, time.monotonic() + REQUEST_TIMEOUT_MS / 1000
     while True:
-        answer = fetch(cluster, at, position, max_wait_ms=0)
+        answer = fetch(cluster, at, position, max_wait_ms=wait_ms)
         if answer.error_code:
             raise errors.error_for(answer.error_code, f"reading {at.topic} from {position}")
         for header, view in iter_batches(answer.records or b"", partial_ok=True):
             messages += _messages(header, view)
             position = max(position, header.next_offset)
         end = answer.high_watermark
-        if position >= (end if before is None else before):
+        # A broker that has just started may show less than it told of before: its high watermark comes later.
+        if position >= (max(end, until) if before is None else before):
             break
+        if time.monotonic() > limit:
+            named = f"{at.topic}-{at.partition}"
+            raise errors.TimedOutError(f"{named} shows nothing from {position} on, its end was {until}")
+        wait_ms = FETCH_WAIT_MS
     kept = tuple(m for m in messages if m.offset >= start and (before is None or m.offset < before))
     return op.Window(start, end, answer.last_stable_offset, start <= first, kept)
 

@@ -1,0 +1,43 @@
+"""Reading the decision topic from a broker that has just started: its high watermark is behind what it told before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from oncelog import errors
+from oncelog.protocol.messages.fetch import PartitionData
+from oncelog.protocol.records import build_control_batch
+from oncelog.spark import partitions
+from oncelog.spark.commit.names import TopicPartition
+
+AT = TopicPartition("decisions", 0)
+MARKER = bytes(build_control_batch(True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=0))
+
+
+def broker(monkeypatch: pytest.MonkeyPatch, answers: list[PartitionData]) -> Any:
+    """Its log ends at 1; each Fetch gets the next answer, in the end the last one over and over."""
+    monkeypatch.setattr(
+        partitions, "list_offsets", lambda cluster, wanted: {AT: 1 if wanted[AT] == partitions.LATEST else 0}
+    )
+    monkeypatch.setattr(
+        partitions, "fetch", lambda *_, max_wait_ms: answers.pop(0) if len(answers) > 1 else answers[0]
+    )
+    return None
+
+
+@pytest.mark.parametrize("before", [None, 1])
+def test_the_window_goes_to_the_end_that_was_told(monkeypatch: pytest.MonkeyPatch, before: int | None) -> None:
+    behind = PartitionData(high_watermark=0, last_stable_offset=0, records=None)
+    there = PartitionData(high_watermark=1, last_stable_offset=1, records=MARKER)
+    cluster = broker(monkeypatch, [behind, behind, there])
+    window = partitions.read_window(cluster, AT, before)
+    assert (window.end, [message.commit for message in window.messages]) == (1, [True])
+
+
+def test_an_end_that_never_shows_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "REQUEST_TIMEOUT_MS", 1)
+    cluster = broker(monkeypatch, [PartitionData(high_watermark=0, last_stable_offset=0, records=None)])
+    with pytest.raises(errors.TimedOutError, match="decisions-0 shows nothing from 0 on, its end was 1"):
+        partitions.read_window(cluster, AT, None)
