@@ -7,6 +7,7 @@ drained, and again only if its sequence was reset in between.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -221,6 +222,13 @@ class Batch:
     def last_sequence(self) -> int:
         """Sequence of the last record; after 2^31-1 comes 0."""
         return (self.base_sequence + self.count - 1) & 0x7FFFFFFF
+
+
+def all_done(batches: deque[Batch]) -> bool:
+    """Whether all have their outcome; those at the front that have are taken out."""
+    while batches and batches[0].done:
+        batches.popleft()
+    return not batches
 
 
 def _encode_headers(headers: Headers) -> bytes:

@@ -22,7 +22,7 @@ from oncelog import errors
 from oncelog.client import produce
 from oncelog.client.accumulator import Accumulator
 from oncelog.client.backoff import Backoff
-from oncelog.client.batch import Batch, Headers, TopicPartition
+from oncelog.client.batch import Batch, Headers, TopicPartition, all_done
 from oncelog.client.cluster import LEADER_MOVED, ClusterClient
 from oncelog.client.conversation import Conversation
 from oncelog.client.delivery import Delivery, RecordFuture
@@ -453,7 +453,7 @@ class Sender:
             self.accumulator.flushing += 1
         try:
             timeout = float("inf") if timeout_ms is None else timeout_ms
-            await self.until(lambda: _all_done(batches), min(timeout, 2**31), "flush")
+            await self.until(lambda: all_done(batches), min(timeout, 2**31), "flush")
         finally:
             self.accumulator.flushing -= 1
 
@@ -487,13 +487,6 @@ class Sender:
         for outcome in outcomes:
             outcome()
         self.changed()
-
-
-def _all_done(batches: deque[Batch]) -> bool:
-    """Whether all have their outcome; those at the front that have are taken out."""
-    while batches and batches[0].done:
-        batches.popleft()
-    return not batches
 
 
 def _unnumbered(batch: Batch) -> None:

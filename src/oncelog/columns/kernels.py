@@ -199,6 +199,11 @@ def _varlong_size(value: int) -> int:
     return size
 
 
+@kernel(types.int64(types.int64))
+def _sized(length: int) -> Any:
+    return _varlong_size(length) + length
+
+
 @kernel(types.int64(_U8, types.int64, types.int64))
 def _write_varlong(out: Any, pos: int, value: int) -> int:
     zigzag = np.uint64((value << 1) ^ (value >> 63))
@@ -244,25 +249,16 @@ def encode_records(
         has_this_key = has_key and key_valid[row] != 0
         has_this_value = has_value and value_valid[row] != 0
         size = 1 + _varlong_size(timestamp) + _varlong_size(delta)
-        size += 1 if not has_this_key else (
-            _varlong_size(key_ends[row + 1] - key_ends[row]) + key_ends[row + 1] - key_ends[row]
-        )
-        size += 1 if not has_this_value else (
-            _varlong_size(value_ends[row + 1] - value_ends[row]) + value_ends[row + 1] - value_ends[row]
-        )
+        size += _sized(key_ends[row + 1] - key_ends[row]) if has_this_key else 1
+        size += _sized(value_ends[row + 1] - value_ends[row]) if has_this_value else 1
         first_item, last_item = 0, 0
         if has_headers:
             first_item, last_item = header_rows[row], header_rows[row + 1]
         size += _varlong_size(last_item - first_item)
         for item in range(first_item, last_item):
-            length = name_ends[item + 1] - name_ends[item]
-            size += _varlong_size(length) + length
-            if item_valid[item] != 0:
-                length = item_ends[item + 1] - item_ends[item]
-                size += _varlong_size(length) + length
-            else:
-                size += 1
-        needed = _varlong_size(size) + size
+            size += _sized(name_ends[item + 1] - name_ends[item])
+            size += _sized(item_ends[item + 1] - item_ends[item]) if item_valid[item] != 0 else 1
+        needed = _sized(size)
         if index > first and pos + needed > limit:
             return index - first, pos
         if pos + needed > out.shape[0]:

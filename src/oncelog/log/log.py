@@ -19,7 +19,7 @@ from oncelog.log.disk import Disk
 from oncelog.log.epochs import UNDEFINED_EPOCH
 from oncelog.log.producer_state import CompletedTransaction, Origin, ProducerAppend, ProducerEntry, ProducerInfo
 from oncelog.log.recovery import Loaded, Loader, finish_transactions, rebuild_state
-from oncelog.log.segment import Segment, TornWriteError
+from oncelog.log.segment import Segment, TornWriteError, torn_on_failure
 from oncelog.log.segments import Segments
 from oncelog.log.validate import ValidBatches, validate
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -259,23 +259,14 @@ class Log:
         if self.closed:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self!r} is closed")
         if self._failed:
-            raise ProtocolError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is offline after a failed write; restart to recover it"
-            )
+            message = f"{self!r} is offline after a failed write; restart to recover it"
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)
         try:
             yield
         except OSError as error:
             self._failed = isinstance(error, TornWriteError)
-            raise ProtocolError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"cannot {action} {self.topic}-{self.partition}: {error}"
-            ) from error
-
-    @contextmanager
-    def _offline_on_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise TornWriteError(*error.args) from error
+            message = f"cannot {action} {self.topic}-{self.partition}: {error}"
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
 
     # --- reading ---
 
@@ -445,7 +436,7 @@ class Log:
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         """Drop everything at and beyond ``offset`` (a follower that diverged); return whether there was any."""
-        with self._storage("truncate"), self._offline_on_failure():
+        with self._storage("truncate"), torn_on_failure():
             if offset >= self.log_end_offset:
                 self._epochs.truncate_from_end(self.log_end_offset)
                 self._epochs.flush()
@@ -492,7 +483,7 @@ class Log:
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
         """Put a compacted segment (its files end in ``.swap``) in the place of ``old``; a failure is for recovery."""
-        with self._storage("compact"), self._offline_on_failure():
+        with self._storage("compact"), torn_on_failure():
             for segment in old:
                 segment.delete()
             new.rename("")

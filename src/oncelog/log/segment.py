@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from oncelog.log.disk import Buffer, Disk, File
@@ -43,6 +44,15 @@ def file_name(offset: int, suffix: str) -> str:
 
 class TornWriteError(OSError):
     """A write failed and what it left could not be cut off: only recovery can tell what is in the file."""
+
+
+@contextmanager
+def torn_on_failure() -> Iterator[None]:
+    """For changes of several files: an OSError between them is a TornWriteError."""
+    try:
+        yield
+    except OSError as error:
+        raise TornWriteError(*error.args) from error
 
 
 class BatchPosition(NamedTuple):
