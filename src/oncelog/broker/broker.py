@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
-from oncelog.broker import housekeeping
+from oncelog.broker import housekeeping, known_directories
 from oncelog.broker.administration import Administration
 from oncelog.broker.adoption import Adoption, check_all_seen
 from oncelog.broker.apis import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
@@ -115,7 +115,7 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         self.failed = self.loop.create_future()
         await self.offload(self._load_metadata)
-        await self.offload(self.directories.open, self.cluster_id, self._new_topic_id)
+        await self.offload(self._open_directories)
         self.directories.locate(self.metadata)
         self.partitions = Partitions(
             topics=self.metadata,
@@ -188,6 +188,14 @@ class Broker:
         check_all_seen(self.directories, self.tree)
         self.metadata.load()
         self.administration.load()
+
+    def _open_directories(self) -> None:
+        gone = {self.disk.absolute(path) for path in self.config.lost_log_dirs}
+        before = known_directories.read(self.tree, self.node_id)
+        known = {key: path for key, path in before.items() if path not in gone}
+        now = self.directories.open(self.cluster_id, self._new_topic_id, known)
+        if now != before:
+            known_directories.write(self.tree, self.node_id, now)
 
     async def _warm_up(self) -> None:
         """Loads the coordinators first, for clients wait for them; then opens the other logs."""

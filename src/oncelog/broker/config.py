@@ -58,6 +58,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     controller_listener_names: TextList = ""
     log_dirs: tuple[str, ...] = (".oncelog/broker-1",)
     log_dir: TextList = ""
+    lost_log_dirs: tuple[str, ...] = ()
+    """Ours: log directories of before that are gone for good; what lay in them begins anew."""
 
     # connections
     max_connections: Int1 = INT_MAX

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 from collections.abc import Callable
@@ -102,14 +103,19 @@ class DataDirectory:
     def _own(self, cluster_id: str) -> dict[str, str]:
         return {"cluster.id": cluster_id, "node.id": str(self._node_id)}
 
-    def open(self, cluster_id: str, new_directory_id: Callable[[], UUID]) -> None:
+    def open(self, cluster_id: str, new_directory_id: Callable[[], UUID], known_id: UUID | None = None) -> None:
         """Checks whose directory it is, and takes the clean-shutdown mark away until the next clean stop.
 
         Topics whose deletion was interrupted are removed for good. Raises OSError, with which it is offline, and
-        INCONSISTENT_CLUSTER_ID when it belongs to another cluster, broker or version.
+        INCONSISTENT_CLUSTER_ID when it belongs to another cluster, broker or version. `known_id` is what the broker
+        called the directory of this path before: it is offline if nothing is in it now.
         """
         self.disk.mkdir(self.path)
-        self._identify(cluster_id, new_directory_id)
+        if known_id is not None and not self.identity() and not self.list_partitions():
+            error = FileNotFoundError(errno.ENOENT, "it is empty, but this broker had logs there: is it not mounted?")
+            self.disk.fail(error)
+            raise error
+        self._identify(cluster_id, (lambda: known_id) if known_id is not None else new_directory_id)
         mark = self._file(CLEAN_SHUTDOWN)
         self.clean = self.disk.exists(mark)
         if self.clean:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from uuid import UUID
 
 from oncelog.broker.data_directory import STRAY_SUFFIX, DataDirectory
-from oncelog.cluster.metadata import Topics
+from oncelog.broker.known_directories import Known
+from oncelog.cluster.metadata import Topics, topic_id_text
 from oncelog.log.disk import Disk
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -57,14 +58,17 @@ class LogDirectories:
                 self._logger.error("cannot read %s: %s", directory, error)
         return None
 
-    def open(self, cluster_id: str, new_directory_id: Callable[[], UUID]) -> None:
-        """Opens each; one that cannot be read or written is offline from the start.
+    def open(self, cluster_id: str, new_directory_id: Callable[[], UUID], known: Known | None = None) -> Known:
+        """Opens each; one that cannot be read or written is offline from the start, as one that is not mounted is.
 
-        Raises KAFKA_STORAGE_ERROR when that is so with all, INCONSISTENT_CLUSTER_ID for a foreign one.
+        `known`: those that the broker had before; gives back those that it has now. Raises KAFKA_STORAGE_ERROR when
+        all are offline, INCONSISTENT_CLUSTER_ID for a foreign one, and where one of before is not named any more.
         """
+        known = known or {}
+        ids = {path: key for key, path in known.items()}
         for directory in self._all:
             try:
-                directory.open(cluster_id, new_directory_id)
+                directory.open(cluster_id, new_directory_id, ids.get(directory.absolute_path))
             except OSError as error:
                 self._logger.error("log directory %s cannot be used: %s", directory.path, error)
         if not self.online:
@@ -79,6 +83,19 @@ class LogDirectories:
                     f"{other} and {directory.path} have the same directory.id: one is a copy of the other; name only "
                     "one of them in log.dirs",
                 )
+        return self._now_known(known)
+
+    def _now_known(self, known: Known) -> Known:
+        here = {each.directory_id: each.absolute_path for each in self.online if each.directory_id is not None}
+        offline = {each.absolute_path for each in self._all if not each.online}
+        for key, path in known.items():
+            if key not in here and path not in offline:
+                raise ProtocolError(
+                    ErrorCode.INCONSISTENT_CLUSTER_ID,
+                    f"this broker has logs in {path} (directory.id={topic_id_text(key)}), too: name it in log.dirs, or "
+                    "in lost.log.dirs if it is gone for good, and what lay there begins anew",
+                )
+        return {**known, **here}
 
     def locate(self, topics: Topics) -> None:
         """Notes where each partition lies. Raises INCONSISTENT_CLUSTER_ID for one that lies in two places.

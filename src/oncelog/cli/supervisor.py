@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import selectors
 import signal
 import socket
@@ -117,6 +118,10 @@ class Supervisor:
             return 1
         if not self._restart:
             print(f"oncelog: broker 1 ended {what}", file=sys.stderr, flush=True)
+            return 1
+        if not os.path.exists(self._launch.metadata):  # a new one would have nothing of what was acknowledged
+            text = f"oncelog: broker 1 ended {what}, and {self._launch.metadata} is gone: it is not started again"
+            print(text, file=sys.stderr, flush=True)
             return 1
         if time.monotonic() - self._started_at >= HEALTHY_S:
             self._delay = FIRST_DELAY_S

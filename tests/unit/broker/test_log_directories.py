@@ -16,16 +16,11 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config import load
 from oncelog.broker.context import RequestContext
 from oncelog.broker.handlers.describe_log_dirs import handle as describe_log_dirs
 from oncelog.broker.handlers.find_coordinator import handle as find_coordinator
 from oncelog.broker.handlers.metadata import handle as metadata
-from oncelog.cluster.replica import Replica
-from oncelog.cluster.tree import Tree
-from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.coordinator.partitioning import partition_for
-from oncelog.log.disk import Buffer, OsDisk, OsFile
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
@@ -35,113 +30,15 @@ from oncelog.protocol.messages.describe_log_dirs import (
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponsePartition
-from oncelog.protocol.records import Record, build_batch
+from support.log_houses import House, append, fill
 
-NOW = 1_000_000
 SMALL_SEGMENTS = {"internal.segment.bytes": "200"}
 CONTEXT = RequestContext(3, 9, 1, "test", "127.0.0.1", 1)
-
-
-class BrokenFile(OsFile):
-    """A file whose operations fail where its disk says so."""
-
-    __slots__ = ("_broken", "_name")
-
-    def __init__(self, disk: BrokenDisk, path: str) -> None:
-        super().__init__(disk, path)
-        self._broken = disk
-        self._name = path
-
-    def pwrite(self, data: Buffer, pos: int) -> None:
-        self._broken.check("write", self._name)
-        super().pwrite(data, pos)
-
-    def pread(self, size: int, pos: int) -> bytes:
-        self._broken.check("read", self._name)
-        return super().pread(size, pos)
-
-
-class BrokenDisk(OsDisk):
-    """The real disk; `break_down` lets one kind of operation fail under one path, `repair` ends that."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._fault: tuple[str, str, int] | None = None
-        self.once = False
-        self.sync_threads: set[int] = set()
-
-    def break_down(self, kind: str, path: str, error: int = errno.EIO) -> None:
-        self._fault = kind, path, error
-
-    def repair(self) -> None:
-        self._fault = None
-
-    def check(self, kind: str, path: str) -> None:
-        if self._fault is not None and self._fault[0] == kind and path.startswith(self._fault[1]):
-            error = self._fault[2]
-            if self.once:
-                self.repair()
-            raise OSError(error, f"no {kind}", path)
-
-    def open(self, path: str, *, create: bool = False) -> OsFile:
-        file = BrokenFile(self, path)
-        file.attach(create=create)
-        return file
-
-    def listdir(self, path: str) -> list[str]:
-        self.check("list", path)
-        return super().listdir(path)
-
-    def read_part(self, path: str, size: int, pos: int) -> bytes:
-        self.check("read", path)
-        return super().read_part(path, size, pos)
-
-    def read_file(self, path: str) -> bytes:
-        self.check("read whole", path)
-        return super().read_file(path)
-
-    def sync(self, path: str) -> None:
-        self.sync_threads.add(threading.get_ident())
-        self.check("sync", path)
-        super().sync(path)
-
-
-class House:
-    """Two log directories and a tree that outlive their brokers."""
-
-    def __init__(self, root: Path, **settings: str) -> None:
-        self.paths = [str(root / "a"), str(root / "b")]
-        self.tree: Tree = MemoryTree(lambda: NOW)
-        self.disk = BrokenDisk()
-        self._settings = {key.replace("_", "."): value for key, value in settings.items()}
-
-    def live(self, life: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
-        """Starts a broker, runs `life`, stops it."""
-
-        async def run() -> None:
-            given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": ",".join(self.paths), **self._settings}
-            given |= {key.replace("_", "."): value for key, value in settings.items()}
-            broker = Broker(load(given), disk=self.disk, tree=self.tree, now_ms=lambda: NOW)
-            await broker.start()
-            try:
-                await asyncio.wait_for(life(broker), 30)
-            finally:
-                await broker.stop()
-
-        asyncio.run(run())
-
-    def homes(self) -> dict[str, str]:
-        """Which directory each partition's folder is in."""
-        return {folder.name: Path(path).name for path in self.paths for folder in Path(path).glob("*-[0-9]*")}
 
 
 @pytest.fixture
 def house(tmp_path: Path) -> House:
     return House(tmp_path)
-
-
-def append(replica: Replica, value: bytes = b"x" * 100) -> None:
-    replica.append(memoryview(build_batch([Record(0, NOW, b"k", value)])), now_ms=NOW)
 
 
 def refusal(broker: Broker, topic: str, partition: int = 0) -> ErrorCode:
@@ -169,12 +66,6 @@ async def log_dirs(broker: Broker, topics: dict[str, list[int]] | None = None) -
     if topics is not None:
         asked = [DescribableLogDirTopic(topic=name, partitions=found) for name, found in topics.items()]
     return await describe_log_dirs(broker, DescribeLogDirsRequest(topics=asked), CONTEXT)
-
-
-async def fill(broker: Broker, topic: str, partitions: int) -> None:
-    await broker.create_topic(topic, partitions=partitions)
-    for partition in range(partitions):
-        append(broker.partitions.find(topic, partition))
 
 
 # -- where things are ---------------------------------------------------------------------------------------------
@@ -540,3 +431,69 @@ def test_a_folder_that_does_not_say_whose_it_is_is_told(house: House) -> None:
         path.write_text(damage)
         house.live(second)
         assert path.read_text() == text
+
+
+# -- what was there before -----------------------------------------------------------------------------------------
+
+
+def test_a_directory_that_is_empty_now_is_offline_until_it_is_back(house: House) -> None:
+    """A disk that is not mounted: its partitions must not begin anew."""
+    first_of_all = Path(house.paths[0])
+
+    async def first(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+
+    async def without(broker: Broker) -> None:
+        assert refusal(broker, "t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert broker.partitions.find("t", 1).log.log_end_offset == 1
+
+    async def again(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+
+    house.live(first)
+    first_of_all.rename(first_of_all.with_name("unmounted"))
+    house.live(without)
+    house.live(without)
+    shutil.rmtree(first_of_all)
+    first_of_all.with_name("unmounted").rename(first_of_all)
+    house.live(again)
+
+
+def test_a_broker_without_any_of_its_logs_does_not_start(house: House) -> None:
+    house.live(lambda broker: fill(broker, "t", 2))
+    for path in house.paths:
+        shutil.rmtree(path)
+    assert "this broker had logs there" in refused(house)
+
+
+def test_a_directory_that_is_not_named_any_more_is_missed(house: House) -> None:
+    house.live(lambda broker: fill(broker, "t", 2))
+    gone = house.paths.pop(0)
+    assert f"has logs in {gone} " in refused(house)
+    house.paths.insert(0, str(Path(gone).with_name("moved")))
+    Path(gone).rename(house.paths[0])
+    house.live(nothing)  # the same directory in another place
+
+
+def test_what_is_gone_for_good_begins_anew_on_request(house: House) -> None:
+    async def anew(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.log_end_offset == 0
+        assert broker.partitions.find("t", 1).log.log_end_offset == 1
+
+    house.live(lambda broker: fill(broker, "t", 2))
+    shutil.rmtree(house.paths[0])
+    house.live(anew, lost_log_dirs=house.paths[0])
+    house.live(anew)
+    gone = house.paths.pop()
+    refused(house)
+    house.live(nothing, lost_log_dirs=gone)
+    house.live(nothing)
+
+
+def test_an_identity_that_was_deleted_is_known_again(house: House) -> None:
+    house.live(lambda broker: fill(broker, "t", 2))
+    file = Path(house.paths[0], "meta.properties")
+    before = file.read_text()
+    file.unlink()
+    house.live(nothing)
+    assert file.read_text() == before

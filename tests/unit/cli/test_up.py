@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -288,3 +289,20 @@ def test_what_advertise_means(given: str, told: str) -> None:
 def test_an_address_that_cannot_be_advertised_is_refused(given: str) -> None:
     with pytest.raises(click.UsageError, match="--advertise takes HOST"):
         with_address({}, host=None, port=None, advertise=given)
+
+
+def test_nothing_begins_anew_where_the_data_is_gone(new_cluster: NewCluster) -> None:
+    """What was acknowledged must not look as if it had never been."""
+    cluster = new_cluster()
+    cluster.stop()
+    shutil.rmtree(cluster.data / "broker-1")
+    status, out, err = run("up", "--port", "0", "--data", cluster.data)
+    assert (status, out) == (1, "")
+    assert "this broker had logs there" in err
+    shutil.rmtree(cluster.data)
+    cluster.start()
+    pid = cluster.broker_pid()
+    shutil.rmtree(cluster.data)
+    os.kill(pid, signal.SIGKILL)
+    assert cluster.process.popen.wait(30) == 1
+    assert f"{cluster.data / 'metadata.sqlite'} is gone: it is not started again" in errors_of(cluster)

@@ -1,0 +1,43 @@
+"""The log directories that a broker has had, in the versioned tree: one that is empty or left out is noticed.
+
+Without this a disk that was not mounted, or a forgotten entry of `log.dirs`, would look like partitions without a
+record: they would begin anew, and consumers with them. Kafka notices by `meta.properties`, and by the directory ids of
+its metadata (KIP-858).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import msgspec
+
+from oncelog.cluster.tree import NoNodeError, Tree, ensure
+
+PATH = "/oncelog/log_dirs"
+
+Known = dict[UUID, str]
+"""directory.id -> path, absolute."""
+
+
+class _Node(msgspec.Struct):
+    log_dirs: dict[str, str]
+    version: int = 1
+
+
+def read(tree: Tree, node_id: int) -> Known:
+    """Those of a broker (blocking); none before its first start."""
+    try:
+        node = tree.get(f"{PATH}/{node_id}")
+    except NoNodeError:
+        return {}
+    found = msgspec.json.decode(node.data, type=_Node).log_dirs
+    return {UUID(text): path for text, path in found.items()}
+
+
+def write(tree: Tree, node_id: int, known: Mapping[UUID, str]) -> None:
+    """Notes them (blocking): only this broker does."""
+    path = f"{PATH}/{node_id}"
+    data = msgspec.json.encode(_Node({str(key): value for key, value in known.items()}))
+    ensure(tree, path)
+    tree.set(path, data, tree.get(path).version)

@@ -1,0 +1,122 @@
+"""Brokers whose metadata and log directories outlive them, on the real disk, with failures put in by path and kind."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.config import load
+from oncelog.cluster.replica import Replica
+from oncelog.cluster.tree import Tree
+from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.log.disk import Buffer, OsDisk, OsFile
+from oncelog.protocol.records import Record, build_batch
+
+NOW = 1_000_000
+
+
+class BrokenFile(OsFile):
+    """A file whose operations fail where its disk says so."""
+
+    __slots__ = ("_broken", "_name")
+
+    def __init__(self, disk: BrokenDisk, path: str) -> None:
+        super().__init__(disk, path)
+        self._broken = disk
+        self._name = path
+
+    def pwrite(self, data: Buffer, pos: int) -> None:
+        self._broken.check("write", self._name)
+        super().pwrite(data, pos)
+
+    def pread(self, size: int, pos: int) -> bytes:
+        self._broken.check("read", self._name)
+        return super().pread(size, pos)
+
+
+class BrokenDisk(OsDisk):
+    """The real disk; `break_down` lets one kind of operation fail under one path, `repair` ends that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fault: tuple[str, str, int] | None = None
+        self.once = False
+        self.sync_threads: set[int] = set()
+
+    def break_down(self, kind: str, path: str, error: int = errno.EIO) -> None:
+        self._fault = kind, path, error
+
+    def repair(self) -> None:
+        self._fault = None
+
+    def check(self, kind: str, path: str) -> None:
+        if self._fault is not None and self._fault[0] == kind and path.startswith(self._fault[1]):
+            error = self._fault[2]
+            if self.once:
+                self.repair()
+            raise OSError(error, f"no {kind}", path)
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        file = BrokenFile(self, path)
+        file.attach(create=create)
+        return file
+
+    def listdir(self, path: str) -> list[str]:
+        self.check("list", path)
+        return super().listdir(path)
+
+    def read_part(self, path: str, size: int, pos: int) -> bytes:
+        self.check("read", path)
+        return super().read_part(path, size, pos)
+
+    def read_file(self, path: str) -> bytes:
+        self.check("read whole", path)
+        return super().read_file(path)
+
+    def sync(self, path: str) -> None:
+        self.sync_threads.add(threading.get_ident())
+        self.check("sync", path)
+        super().sync(path)
+
+
+class House:
+    """Two log directories and a tree that outlive their brokers."""
+
+    def __init__(self, root: Path, **settings: str) -> None:
+        self.paths = [str(root / "a"), str(root / "b")]
+        self.tree: Tree = MemoryTree(lambda: NOW)
+        self.disk = BrokenDisk()
+        self._settings = {key.replace("_", "."): value for key, value in settings.items()}
+
+    def live(self, life: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
+        """Starts a broker, runs `life`, stops it."""
+
+        async def run() -> None:
+            given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": ",".join(self.paths), **self._settings}
+            given |= {key.replace("_", "."): value for key, value in settings.items()}
+            broker = Broker(load(given), disk=self.disk, tree=self.tree, now_ms=lambda: NOW)
+            await broker.start()
+            try:
+                await asyncio.wait_for(life(broker), 30)
+            finally:
+                await broker.stop()
+
+        asyncio.run(run())
+
+    def homes(self) -> dict[str, str]:
+        """Which directory each partition's folder is in."""
+        return {folder.name: Path(path).name for path in self.paths for folder in Path(path).glob("*-[0-9]*")}
+
+
+def append(replica: Replica, value: bytes = b"x" * 100) -> None:
+    replica.append(memoryview(build_batch([Record(0, NOW, b"k", value)])), now_ms=NOW)
+
+
+async def fill(broker: Broker, topic: str, partitions: int) -> None:
+    await broker.create_topic(topic, partitions=partitions)
+    for partition in range(partitions):
+        append(broker.partitions.find(topic, partition))
