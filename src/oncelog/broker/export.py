@@ -90,7 +90,7 @@ def _set_aside(directory: DataDirectory, now_ms: int) -> str:
 
 def _broker_configs(tree: Tree) -> dict[str, dict[str, str]]:
     """Dynamic settings by broker, as Kafka names them: "" is all brokers."""
-    found = {name: configs.read(tree, f"/config/brokers/{name}") for name in tree.children("/config/brokers")}
+    found = {name: configs.read(tree, f"{configs.BROKERS}/{name}") for name in tree.children(configs.BROKERS)}
     return {"" if name == configs.ALL_BROKERS else name: settings for name, settings in found.items()}
 
 

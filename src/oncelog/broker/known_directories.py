@@ -38,6 +38,5 @@ def read(tree: Tree, node_id: int) -> Known:
 def write(tree: Tree, node_id: int, known: Mapping[UUID, str]) -> None:
     """Notes them (blocking): only this broker does."""
     path = f"{PATH}/{node_id}"
-    data = msgspec.json.encode(_Node({str(key): value for key, value in known.items()}))
     ensure(tree, path)
-    tree.set(path, data, tree.get(path).version)
+    tree.set(path, msgspec.json.encode(_Node({str(key): value for key, value in known.items()})))

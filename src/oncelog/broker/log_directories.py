@@ -58,13 +58,12 @@ class LogDirectories:
                 self._logger.error("cannot read %s: %s", directory, error)
         return None
 
-    def open(self, cluster_id: str, new_directory_id: Callable[[], UUID], known: Known | None = None) -> Known:
+    def open(self, cluster_id: str, new_directory_id: Callable[[], UUID], known: Known) -> Known:
         """Opens each; one that cannot be read or written is offline from the start, as one that is not mounted is.
 
         `known`: those that the broker had before; gives back those that it has now. Raises KAFKA_STORAGE_ERROR when
         all are offline, INCONSISTENT_CLUSTER_ID for a foreign one, and where one of before is not named any more.
         """
-        known = known or {}
         ids = {path: key for key, path in known.items()}
         for directory in self._all:
             try:

@@ -13,6 +13,8 @@ import msgspec
 from oncelog.cluster.tree import BadVersionError, NodeExistsError, NoNodeError, Tree, TreeError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
+BROKERS = "/config/brokers"
+"""Its children are those brokers that have settings of their own, and `ALL_BROKERS`."""
 ALL_BROKERS = "<default>"
 
 Change = Callable[[Mapping[str, str]], dict[str, str]]
@@ -31,7 +33,7 @@ def topic_path(name: str) -> str:
 
 def broker_path(node_id: int | None) -> str:
     """The node of one broker's settings, or (None) of all brokers'; it need not exist."""
-    return f"/config/brokers/{ALL_BROKERS if node_id is None else node_id}"
+    return f"{BROKERS}/{ALL_BROKERS if node_id is None else node_id}"
 
 
 def encode(config: Mapping[str, str]) -> bytes:
