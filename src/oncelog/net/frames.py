@@ -16,7 +16,10 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from types import CoroutineType
 from typing import TYPE_CHECKING, cast
+
+from oncelog.net.eager import step
 
 if TYPE_CHECKING:
     from oncelog.net.server import Server
@@ -253,6 +256,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while (frame := self._next_frame(view)) is not None:
                 result = handler(frame, peer)
+                if type(result) is CoroutineType:
+                    result = step(result)
                 if type(result) is list:
                     size += _add(out, result)
                     if size >= WRITE_BYTES:

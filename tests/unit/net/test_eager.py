@@ -1,0 +1,77 @@
+"""The first step of a coroutine, and the rest in a task."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from oncelog.net.eager import step
+
+
+async def _answer(value: str) -> str:
+    return value
+
+
+def test_what_need_not_wait_is_there_at_once_without_a_loop() -> None:
+    assert step(_answer("now")) == "now"
+
+
+def test_what_the_first_step_raises_is_raised() -> None:
+    async def fails() -> str:
+        raise ValueError("at once")
+
+    with pytest.raises(ValueError, match="at once"):
+        step(fails())
+
+
+def test_the_rest_waits_as_often_as_it_must() -> None:
+    async def body() -> None:
+        gates = [asyncio.get_running_loop().create_future() for _ in range(2)]
+        seen: list[str] = []
+
+        async def waits() -> str:
+            for gate in gates:
+                seen.append(await gate)
+                await asyncio.sleep(0)
+            return "".join(seen)
+
+        rest = step(waits())
+        assert not isinstance(rest, str)
+        task = asyncio.ensure_future(rest)
+        gates[0].set_result("a")
+        gates[1].set_result("b")
+        assert await task == "ab"
+
+    asyncio.run(body())
+
+
+def test_failures_and_cancellations_reach_it_where_it_waits() -> None:
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        cleaned: list[str] = []
+
+        async def recovers(gate: asyncio.Future[str]) -> str:
+            try:
+                return await gate
+            except LookupError:
+                return await _answer("recovered")
+            finally:
+                cleaned.append("left")
+
+        gate: asyncio.Future[str] = loop.create_future()
+        rest = step(recovers(gate))
+        assert not isinstance(rest, str)
+        gate.set_exception(LookupError())
+        assert await rest == "recovered"
+
+        rest = step(recovers(loop.create_future()))
+        assert not isinstance(rest, str)
+        task = asyncio.ensure_future(rest)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert cleaned == ["left", "left"]
+
+    asyncio.run(body())
