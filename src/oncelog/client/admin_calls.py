@@ -10,7 +10,8 @@ from oncelog import errors
 from oncelog.client import offsets as offset_calls
 from oncelog.client.batch import TopicPartition
 from oncelog.client.cluster import ClusterClient, gather_brokers
-from oncelog.client.group import GroupMetadata, decode_assignment
+from oncelog.client.consumer_protocol import decode_assignment
+from oncelog.client.group import GroupMetadata
 from oncelog.client.outcomes import raise_for_error
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.kinds import ResourceType

@@ -1,6 +1,7 @@
 """Who reads what: the leader of a classic group divides the partitions (Kafka's RangeAssignor, RoundRobinAssignor).
 
-Pure: (partitions by topic, topics by member) -> partitions by member. Every member's list is sorted.
+Pure: (partitions by topic, topics by member, what each had) -> partitions by member. Every member's list is sorted.
+The sticky ones are in `sticky`.
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from oncelog.client.batch import TopicPartition
+from oncelog.client.sticky import Claim, cooperative_sticky_assignor, sticky_assignor
 
-Assignor = Callable[[Mapping[str, int], Mapping[str, Sequence[str]]], dict[str, list[TopicPartition]]]
+Assignor = Callable[
+    [Mapping[str, int], Mapping[str, Sequence[str]], Mapping[str, Claim]], dict[str, list[TopicPartition]]
+]
 
 
 def range_assignor(
-    partitions: Mapping[str, int], members: Mapping[str, Sequence[str]]
+    partitions: Mapping[str, int], members: Mapping[str, Sequence[str]], claims: Mapping[str, Claim]
 ) -> dict[str, list[TopicPartition]]:
     """Each topic in contiguous ranges over its members by name; the first get one more if it does not come out."""
     result: dict[str, list[TopicPartition]] = {member: [] for member in members}
@@ -30,7 +34,7 @@ def range_assignor(
 
 
 def round_robin_assignor(
-    partitions: Mapping[str, int], members: Mapping[str, Sequence[str]]
+    partitions: Mapping[str, int], members: Mapping[str, Sequence[str]], claims: Mapping[str, Claim]
 ) -> dict[str, list[TopicPartition]]:
     """All partitions of all topics, dealt out one by one to the members that read the topic."""
     result: dict[str, list[TopicPartition]] = {member: [] for member in members}
@@ -45,5 +49,13 @@ def round_robin_assignor(
     return {member: sorted(found) for member, found in result.items()}
 
 
-ASSIGNORS: dict[str, Assignor] = {"range": range_assignor, "roundrobin": round_robin_assignor}
+ASSIGNORS: dict[str, Assignor] = {
+    "range": range_assignor,
+    "roundrobin": round_robin_assignor,
+    "sticky": sticky_assignor,
+    "cooperative-sticky": cooperative_sticky_assignor,
+}
 """By the name that goes over the wire."""
+
+COOPERATIVE = frozenset({"cooperative-sticky"})
+"""Those that let members keep their partitions during a rebalance (KIP-429), where every member can."""

@@ -1,4 +1,4 @@
-"""A member of a classic consumer group, without any I/O (KIP-62, 345, 394, 447).
+"""A member of a classic consumer group, without any I/O (KIP-62, 345, 394, 429, 447).
 
     UNJOINED -> JOINING -> SYNCING -> STABLE -> (rebalance) JOINING
         ^___________ member id unknown, generation gone, left ______|
@@ -11,19 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from itertools import groupby
 from typing import NamedTuple, Protocol
 
 from oncelog import errors
-from oncelog.client.assignors import ASSIGNORS
+from oncelog.client import consumer_protocol
+from oncelog.client.assignors import ASSIGNORS, COOPERATIVE
 from oncelog.client.batch import TopicPartition
-from oncelog.protocol import schema
+from oncelog.client.consumer_protocol import decode_assignment, encode_assignment
+from oncelog.client.sticky import Claim
 from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.messages.consumer_protocol import (
-    AssignedPartition,
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-)
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
@@ -32,7 +28,6 @@ from oncelog.protocol.schema import Message
 
 PROTOCOL_TYPE = "consumer"
 NO_GENERATION = -1
-SUBSCRIPTION_VERSION = 1
 
 
 class GroupMetadata(NamedTuple):
@@ -102,6 +97,7 @@ class Membership:
         session_timeout_ms: int = 45_000,
         rebalance_timeout_ms: int = 300_000,
         strategies: Sequence[str] = ("range", "roundrobin"),
+        rack: str | None = None,
     ) -> None:
         self.group_id = group_id
         self.instance_id = instance_id
@@ -109,17 +105,25 @@ class Membership:
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.strategies = strategies
         """What we could divide by, best first; the group takes one that all its members know."""
+        self.cooperative = set(strategies) <= COOPERATIVE
+        """Whether partitions are kept during a rebalance: only where each way we could divide by allows it, as Java."""
         self.chosen = strategies[0]
+        self.rack = rack
         self.state = State.UNJOINED
         self.member_id = ""
         self.generation_id = NO_GENERATION
         self.topics: list[str] = []
         self.assignment: list[TopicPartition] = []
+        self.owned: list[TopicPartition] = []
+        """What this member still reads while it joins: nothing unless it is cooperative."""
         self.needs_join = True
         self.lost = False
         """Membership ended without our doing: partitions may be somebody else's already, do not commit."""
         self.members: dict[str, list[str]] = {}
         """Topics by member, known to the leader only, between join and sync."""
+        self._claims: dict[str, Claim] = {}
+        self._last: Claim | None = None
+        """The last assignment, for the assignors that leave partitions where they are."""
         self._settled = GroupMetadata(group_id, group_instance_id=instance_id)
 
     @property
@@ -146,7 +150,6 @@ class Membership:
     def join_request(self) -> JoinGroupRequest:
         """Enter the group, or its next generation."""
         self.state = State.JOINING
-        subscription = ConsumerProtocolSubscription(topics=self.topics, user_data=None, owned_partitions=[])
         return JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=self.session_timeout_ms,
@@ -156,7 +159,10 @@ class Membership:
             protocol_type=PROTOCOL_TYPE,
             protocols=[
                 JoinGroupRequestProtocol(
-                    name=strategy, metadata=schema.encode_versioned(subscription, SUBSCRIPTION_VERSION)
+                    name=strategy,
+                    metadata=consumer_protocol.encode_subscription(
+                        strategy, self.topics, Claim(self.owned, self.generation_id), self._last, self.rack
+                    ),
                 )
                 for strategy in self.strategies
             ],
@@ -171,7 +177,12 @@ class Membership:
             self.chosen = response.protocol_name or self.chosen
             self.members = {}
             if response.leader == response.member_id and not response.skip_assignment:
-                self.members = {member.member_id: _subscribed(member.metadata) for member in response.members}
+                found = {
+                    member.member_id: consumer_protocol.decode_subscription(self.chosen, member.metadata)
+                    for member in response.members
+                }
+                self.members = {member: topics for member, (topics, _) in found.items()}
+                self._claims = {member: claim for member, (_, claim) in found.items()}
             return Next.GO_ON
         if code is ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = response.member_id
@@ -182,9 +193,9 @@ class Membership:
         """Fetch the assignment; the leader hands it out, given the number of `partitions` by topic."""
         assignments = []
         if self.members:
-            divided = ASSIGNORS[self.chosen](partitions, self.members)
+            divided = ASSIGNORS[self.chosen](partitions, self.members, self._claims)
             assignments = [
-                SyncGroupRequestAssignment(member_id=member, assignment=_encode_assignment(found))
+                SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(found))
                 for member, found in divided.items()
             ]
         return SyncGroupRequest(
@@ -203,6 +214,7 @@ class Membership:
         if code is ErrorCode.NONE:
             self.assignment = decode_assignment(response.assignment)
             self.state = State.STABLE
+            self._last = Claim(self.assignment, self.generation_id)
             self._settled = GroupMetadata(self.group_id, self.generation_id, self.member_id, self.instance_id)
             self.needs_join = self.lost = False
             return Next.GO_ON
@@ -267,26 +279,3 @@ class Membership:
             group_id=self.group_id,
             members=[MemberIdentity(member_id=self.member_id, reason="the consumer is being closed")],
         )
-
-
-def _subscribed(metadata: bytes) -> list[str]:
-    version = min(schema.read_version(metadata), ConsumerProtocolSubscription.MAX_VERSION)
-    return ConsumerProtocolSubscription.decode_from(metadata, 2, version)[0].topics
-
-
-def _encode_assignment(partitions: Sequence[TopicPartition]) -> bytes:
-    assigned = [
-        AssignedPartition(topic=topic, partitions=[partition for _, partition in found])
-        for topic, found in groupby(sorted(partitions), key=lambda tp: tp[0])
-    ]
-    assignment = ConsumerProtocolAssignment(assigned_partitions=assigned, user_data=None)
-    return schema.encode_versioned(assignment, 0)
-
-
-def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """The partitions of an assignment as it stands in SyncGroup and DescribeGroups."""
-    if not data:
-        return []
-    version = min(schema.read_version(data), ConsumerProtocolAssignment.MAX_VERSION)
-    assignment = ConsumerProtocolAssignment.decode_from(data, 2, version)[0]
-    return [(topic.topic, partition) for topic in assignment.assigned_partitions for partition in topic.partitions]

@@ -34,3 +34,16 @@ class ConsumerProtocolAssignment(Message, versions=(0, 3)):
 
     assigned_partitions: list[AssignedPartition] = array(AssignedPartition)
     user_data: bytes | None = data(nullable=0, default=None)
+
+
+class StickyAssignorUserData(Message, versions=(0, 1)):
+    """User data of the assignor `sticky` (no version goes in front): what the member had, and when."""
+
+    previous_assignment: list[AssignedPartition] = array(AssignedPartition)
+    generation: int = int32(since=1, default=-1)
+
+
+class CooperativeStickyAssignorUserData(Message, versions=(0, 0)):
+    """User data of the assignor `cooperative-sticky`, likewise; what it has stands in the subscription."""
+
+    generation: int = int32()
