@@ -1,0 +1,95 @@
+"""The command line: `scripts/chaos --help`."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from spark.chaos.judge import Count
+from spark.chaos.run import Plan, Run
+
+MASTERS = ("local[2,4]", "local-cluster[2,1,1024]", "standalone")
+SERVERS = ("oncelog", "apache-kafka")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/chaos",
+        description="Copies a topic by Spark while driver, executors, Python workers and broker are killed -9 at "
+        "random, and drivers are frozen and wake up beside their successors. Exit status 1 unless nothing is lost or doubled.",
+    )
+    parser.add_argument("--rounds", type=int, default=20, help="faults (20)")
+    parser.add_argument("--records", type=int, default=1_000_000, help="rows (1000000)")
+    parser.add_argument("--server", action="append", choices=SERVERS, help="repeat for several (oncelog)")
+    parser.add_argument("--master", action="append", help=f"repeat for several ({MASTERS[0]}); others: {MASTERS[1:]}")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10_000), help="of the faults")
+    parser.add_argument("--beside", metavar="PYTHON:JARS", help="the same with Spark's own sink: its Python, its jars")
+    parser.add_argument("--keep", action="store_true", help="leave data and logs where they are")
+    return parser.parse_args()
+
+
+def plans(given: argparse.Namespace) -> list[Plan]:
+    made = []
+    for server in given.server or SERVERS[:1]:
+        for master in given.master or MASTERS[:1]:
+            made.append(Plan(server, master, "oncelog", given.rounds, given.records, given.seed))
+            if given.beside:
+                python, _, jars = given.beside.partition(":")
+                jar_list = ",".join(str(jar) for jar in sorted(Path(jars).glob("*.jar")))
+                made.append(Plan(server, master, "kafka", given.rounds, given.records, given.seed, python, jar_list))
+    return made
+
+
+def table(results: list[tuple[Plan, Run, Count, float]]) -> Table:
+    shown = Table(title="every row exactly once? read with read_committed by librdkafka", box=box.SIMPLE_HEAD)
+    for title in ("sink", "server", "master", "killed -9", "drivers", "s"):
+        shown.add_column(title, no_wrap=True)
+    for title in ("in", "out", "lost", "doubled", "wrong"):
+        shown.add_column(title, justify="right", no_wrap=True)
+    for plan, run, count, seconds in results:
+        killed = " ".join(f"{kind} {number}" for kind, number in sorted(run.killed.items()))
+        name = "oncelog" if plan.form == "oncelog" else "Spark's own"
+        shown.add_row(
+            name, plan.server, plan.master.replace("[", r"\["), killed, str(run.starts), f"{seconds:.0f}",
+            *(f"{n:,}" for n in count),
+        )  # fmt: skip
+    return shown
+
+
+def main() -> None:
+    given = arguments()
+    console = Console(width=170)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    folder = Path(tempfile.mkdtemp(prefix="oncelog-chaos-"))
+    results: list[tuple[Plan, Run, Count, float]] = []
+    right = True
+    try:
+        for number, plan in enumerate(plans(given)):
+            console.print(f"{plan.form} on {plan.server}, {plan.master}, seed {plan.seed}", markup=False)
+            started = time.monotonic()
+            with Run(plan, folder / str(number), lambda text: console.print(text, markup=False)) as run:
+                count = run.go()
+            results.append((plan, run, count, time.monotonic() - started))
+            good = count.lost == count.doubled == count.wrong == 0
+            right = right and (good or plan.form != "oncelog")
+        console.print(table(results))
+    finally:
+        if right and results and not given.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            console.print(f"data and logs: {folder}")
+    sys.exit(not right)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""What went in and what came out; read by librdkafka, which shares no code with the sink."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from oncelog import Admin, Producer
+
+
+class Count(NamedTuple):
+    """Rows: written, seen by read_committed, never seen, seen once too often, not what was written."""
+
+    wanted: int
+    out: int
+    lost: int
+    doubled: int
+    wrong: int
+
+
+def fill(bootstrap: str, topic: str, out: str, records: int, partitions: int) -> None:
+    """Make both topics, and write the numbers from 0 on, each with a key that follows from it."""
+    with Admin(bootstrap) as admin:
+        admin.create_topics([topic, out], partitions)
+    numbers = pa.array(np.arange(records))
+    table = pa.table({"key": pa.array(np.arange(records) % 997).cast(pa.string()), "value": numbers.cast(pa.string())})
+    with Producer(bootstrap) as producer:
+        for start in range(0, records, 50_000):
+            producer.send_table(topic, table.slice(start, 50_000))
+        producer.flush()
+
+
+def count(bootstrap: str, topic: str, records: int) -> Count:
+    """Read everything in the topic from its beginning to its last stable offset."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "judge",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    seen = np.zeros(records, dtype=np.int64)
+    wrong = 0
+    try:
+        parts = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, part, OFFSET_BEGINNING) for part in parts])
+        left = set(parts)
+        while left:
+            for message in consumer.consume(10_000, timeout=1):
+                if message.error():
+                    if message.error().name() != "_PARTITION_EOF":
+                        raise RuntimeError(str(message.error()))
+                    left.discard(message.partition())
+                    continue
+                number = int(message.value())
+                if number >= records or message.key() != str(number % 997).encode():
+                    wrong += 1
+                else:
+                    seen[number] += 1
+    finally:
+        consumer.close()
+    doubled = int(np.maximum(seen - 1, 0).sum())
+    return Count(records, int(seen.sum()) + wrong, int((seen == 0).sum()), doubled, wrong)

@@ -1,0 +1,48 @@
+"""The program that is killed: copies what is in a topic to another one, in micro-batches, and ends when all is through.
+
+    python pipeline.py FORMAT MASTER BOOTSTRAP TOPIC OUT CHECKPOINT ROWS_PER_BATCH [JARS]
+
+FORMAT is `oncelog`, or `kafka` for Spark's own connector, which needs a Spark of its own and JARS: nothing of oncelog
+is imported then.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main(
+    form: str, master: str, bootstrap: str, topic: str, out: str, checkpoint: str, rows: str, jars: str = ""
+) -> None:
+    os.environ.update({"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"})
+    if form == "oncelog":
+        from oncelog.spark.java import ensure_java
+
+        ensure_java()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName("chaos").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.memory", "768m").config("spark.executor.memory", "768m")
+    builder = builder.config("spark.cores.max", "2").config("spark.sql.streaming.stopTimeout", "30s")
+    builder = builder.config("spark.speculation", "true").config("spark.speculation.minTaskRuntime", "2s")
+    if jars:
+        builder = builder.config("spark.jars", jars)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    sink = {"topic": out, "checkpointLocation": checkpoint, "kafka.bootstrap.servers": bootstrap}
+    if form == "oncelog":
+        import oncelog.spark
+
+        oncelog.spark.register(spark)
+        sink["transactionalIdPrefix"] = f"{out}-sink"
+    read = spark.readStream.format(form).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    read = read.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", rows)
+    read = read.option("kafka.isolation.level", "read_committed")
+    write = read.load().select("key", "value").writeStream.format(form).options(**sink)
+    write.trigger(availableNow=True).start().awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

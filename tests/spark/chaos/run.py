@@ -1,0 +1,233 @@
+"""One run: a server, a Spark, a pipeline, and the faults."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spark.chaos import judge, pipeline
+from spark.chaos.faults import Fault, draw
+from spark.chaos.processes import Census, of_kind, signal_all
+from spark.chaos.standalone import Standalone
+from support.fixtures import SERVERS
+from support.processes import POLL, ManagedProcess, wait_until
+
+STALLED = 240.0
+"""Seconds without a new batch after which a run has failed."""
+PARTITIONS = 3
+BATCHES_A_ROUND = 3
+TESTS = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run."""
+
+    server: str
+    master: str
+    form: str
+    """`oncelog`, or `kafka`: Spark's own sink."""
+    rounds: int
+    records: int
+    seed: int
+    python: str = sys.executable
+    """The Python whose PySpark runs the pipeline."""
+    jars: str = ""
+    span: float = 1.5
+
+
+@dataclass
+class Run:
+    """The running pipeline and what befalls it."""
+
+    plan: Plan
+    folder: Path
+    say: Callable[[str], None]
+    census: Census = field(default_factory=Census)
+    killed: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    """Why drivers ended by themselves."""
+    starts: int = 0
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.plan.seed)
+        self.checkpoint = self.folder / "checkpoint"
+        self.rows = max(self.plan.records // (self.plan.rounds * BATCHES_A_ROUND + 2), 1)
+        self.frozen: ManagedProcess | None = None
+
+    def __enter__(self) -> Run:
+        self.server = SERVERS[self.plan.server](self.folder / "server")
+        self.cluster = None
+        self.driver: ManagedProcess | None = None
+        try:
+            if self.plan.master == "standalone":
+                self.cluster = Standalone(self.folder / "spark", home(self.plan.python))
+        except BaseException:
+            self.server.stop()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.census.look(self.roots)
+        for driver in (self.driver, self.frozen):
+            if driver is not None:
+                driver.kill()
+        if self.cluster is not None:
+            self.cluster.stop()
+        self.census.end()
+        self.server.stop()
+
+    @property
+    def roots(self) -> list[int]:
+        """Below these is everything of Spark's."""
+        drivers = [d.pid for d in (self.driver, self.frozen) if d is not None and d.popen.poll() is None]
+        return drivers + (self.cluster.pids if self.cluster is not None else [])
+
+    def start_driver(self) -> ManagedProcess:
+        """The pipeline, again."""
+        self.starts += 1
+        master = self.cluster.url if self.cluster is not None else self.plan.master
+        program = [self.plan.python, pipeline.__file__, self.plan.form, master, self.server.bootstrap, "in", "out"]
+        program += [str(self.checkpoint), str(self.rows), self.plan.jars]
+        # Below its own folder: local-cluster leaves its executors' work there.
+        folder = self.folder / f"driver-{self.starts}"
+        folder.mkdir(parents=True)
+        return ManagedProcess(["/usr/bin/env", "-C", str(folder), *program], folder, "driver")
+
+    def batches(self) -> int:
+        """In Spark's commit log."""
+        folder = self.checkpoint / "commits"
+        return sum(1 for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else 0
+
+    def go(self) -> judge.Count:
+        """Rows in, faults, rows counted."""
+        judge.fill(self.server.bootstrap, "in", "out", self.plan.records, PARTITIONS)
+        wanted = self.plan.rounds * BATCHES_A_ROUND
+        executors = not self.plan.master.startswith("local[")
+        faults = draw(self.rng, self.plan.rounds, wanted, executors=executors, span=self.plan.span)
+        self.driver = self.start_driver()
+        for number, fault in enumerate(faults, 1):
+            if self.wait_for_batch(fault.batch):
+                break
+            time.sleep(fault.delay)
+            self.say(f"round {number}, {self.batches()} batches: {fault.kind} {fault.delay:.2f} s later")
+            self.strike(fault)
+        self.wait_for_batch(None)
+        if self.plan.form == "oncelog":
+            self.check_nothing_open()
+        return judge.count(self.server.bootstrap, "out", self.plan.records)
+
+    def wait_for_batch(self, batch: int | None) -> bool:
+        """Return when so many batches are done, drivers that end started anew; True: the pipeline has ended well."""
+        last, changed = self.batches(), time.monotonic()
+        while True:
+            assert self.driver is not None
+            self.census.look(self.roots)
+            status = self.driver.popen.poll()
+            if status == 0:
+                return True
+            if status is not None:
+                self.note_failure(self.driver)
+                self.driver = self.start_driver()
+            done = self.batches()
+            if batch is not None and done > batch:
+                return False
+            if done != last:
+                last, changed = done, time.monotonic()
+            if time.monotonic() - changed > STALLED:
+                raise RuntimeError(f"no batch for {STALLED:.0f} s, {done} are done; see {self.folder}")
+            time.sleep(POLL * 5)
+
+    def note_failure(self, driver: ManagedProcess) -> None:
+        """Why it ended, as its last words tell."""
+        words = [line for line in driver.stderr_path.read_text(errors="replace").splitlines() if "Error:" in line]
+        reason = words[-1].strip() if words else f"status {driver.popen.returncode}"
+        self.failed[reason[:150]] += 1
+        self.say(f"  {driver.stderr_path.parent.name} ended: {reason[:150]}")
+
+    def strike(self, fault: Fault) -> None:
+        """One round."""
+        assert self.driver is not None
+        self.census.look(self.roots)
+        if getattr(self, f"kill_{fault.kind}")():
+            self.killed[fault.kind] += 1
+
+    def kill_driver(self) -> bool:
+        """Program and JVM; what they have started may go on for a moment, as in real life."""
+        assert self.driver is not None
+        signal_all([*of_kind("jvm", [self.driver.pid]), self.driver.pid])
+        self.driver.popen.wait()
+        self.driver = self.start_driver()
+        return True
+
+    def kill_freeze(self) -> bool:
+        """The driver sleeps while its successor commits, and wakes up."""
+        assert self.driver is not None
+        self.thaw()
+        self.frozen, stopped = self.driver, [self.driver.pid, *of_kind("jvm", [self.driver.pid])]
+        stopped += of_kind("python", [self.driver.pid])
+        before = self.batches()
+        signal_all(stopped, signal.SIGSTOP)
+        self.driver = self.start_driver()
+        self.wait_for_batch(before + 1)
+        signal_all(stopped, signal.SIGCONT)
+        return True
+
+    def thaw(self) -> None:
+        """No more than one zombie at a time: one that is still there has had its chance."""
+        if self.frozen is not None:
+            self.census.look([self.frozen.pid])
+            if self.frozen.popen.poll() is not None:
+                self.note_failure(self.frozen)
+            self.frozen.kill()
+            self.frozen = None
+
+    def kill_python(self) -> bool:
+        """One Python worker: it reads, writes, plans or commits."""
+        return self.kill_one("python")
+
+    def kill_executor(self) -> bool:
+        """One executor, with its tasks."""
+        return self.kill_one("executor")
+
+    def kill_one(self, kind: str) -> bool:
+        """One process of a kind, if there is any just now."""
+        found = of_kind(kind, self.roots)
+        signal_all(self.rng.sample(sorted(found), min(1, len(found))))
+        return bool(found)
+
+    def kill_broker(self) -> bool:
+        """The broker comes back at once."""
+        self.server.kill()
+        self.server.wait_ready()
+        return True
+
+    def check_nothing_open(self) -> None:
+        """After settling, no transaction is open and everything decided is there."""
+        from oncelog.spark.driver import look, settle
+        from oncelog.spark.options import sink_options
+
+        self.thaw()
+        given = {"kafka.bootstrap.servers": self.server.bootstrap, "topic": "out", "transactionalIdPrefix": "out-sink"}
+        options = sink_options(given, streaming=True)
+        settle(options)
+
+        def nothing_open() -> bool:
+            record, left, strays = look(options)
+            return record.settled and not left and not strays
+
+        wait_until(nothing_open, "nothing is open after settling")
+
+
+def home(python: str) -> Path:
+    """The folder of a Python's PySpark."""
+    import subprocess
+
+    program = "import pyspark, os; print(os.path.dirname(pyspark.__file__))"
+    return Path(subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.strip())

@@ -1,0 +1,57 @@
+"""A standalone Spark cluster on this machine: a Master and Workers from the installed PySpark's jars."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from support.apache_kafka import free_ports
+from support.processes import ManagedProcess, accepts, wait_until
+
+
+class Standalone:
+    """One Master and `workers` Workers; ready when made. `url` is what a session's `master` takes."""
+
+    def __init__(self, directory: Path, pyspark: Path, workers: int = 2) -> None:
+        self._spark_class = pyspark / "bin" / "spark-class"
+        self._directory = directory
+        self._env = {**os.environ, "SPARK_HOME": str(pyspark), "SPARK_LOCAL_IP": "127.0.0.1"}
+        (port,) = free_ports(1)
+        self.url = f"spark://127.0.0.1:{port}"
+        self.processes: list[ManagedProcess] = []
+        try:
+            master = self._start("master", "master.Master", "--host", "127.0.0.1", "--port", str(port))
+            master.wait_for(lambda: accepts(f"127.0.0.1:{port}"), "Spark's Master listens", timeout=60)
+            for number in range(workers):
+                self.start_worker(number)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, name: str, main_class: str, *arguments: str) -> ManagedProcess:
+        # Port 0 would be taken for the web interface's default.
+        web = ("--webui-port", str(free_ports(1)[0]))
+        command = [self._spark_class, f"org.apache.spark.deploy.{main_class}", *arguments, *web]
+        made = ManagedProcess(command, self._directory, name, self._env)
+        self.processes.append(made)
+        return made
+
+    def start_worker(self, number: int) -> ManagedProcess:
+        """A Worker with two cores; returns once the Master has it."""
+        folder = self._directory / f"work-{number}"
+        arguments = ("--cores", "2", "--memory", "2g", "--work-dir", str(folder))
+        worker = self._start(f"worker-{number}", "worker.Worker", self.url, "--host", "127.0.0.1", *arguments)
+        log = worker.stderr_path
+        worker.wait_for(lambda: "Successfully registered with master" in log.read_text(), "registered", timeout=60)
+        return worker
+
+    @property
+    def pids(self) -> list[int]:
+        """Master and Workers; executors are below the Workers."""
+        return [process.pid for process in self.processes]
+
+    def stop(self) -> None:
+        """Kill all of it."""
+        for process in reversed(self.processes):
+            process.kill()
+        wait_until(lambda: all(p.popen.poll() is not None for p in self.processes), "Spark's cluster is gone")
