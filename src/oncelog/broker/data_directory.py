@@ -91,6 +91,11 @@ class DataDirectory:
         pairs = (line.partition("=") for line in lines if "=" in line and not line.startswith("#"))
         return {key.strip(): value.strip().replace("\\", "") for key, _, value in pairs}
 
+    def look(self) -> None:
+        """Takes it offline if it is not there any more: writes to files that are open would still succeed."""
+        if self.online and not self.disk.exists(self._file(META_PROPERTIES)):
+            self.disk.fail(FileNotFoundError(errno.ENOENT, f"its {META_PROPERTIES} is gone: was it deleted?"))
+
     def check(self, cluster_id: str) -> None:
         """Raises INCONSISTENT_CLUSTER_ID when it belongs to another cluster, broker or version."""
         try:

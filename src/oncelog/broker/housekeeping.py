@@ -1,4 +1,6 @@
-"""What a broker does by the clock: sync full segments and write checkpoints, drop old segments, forget producers."""
+"""What a broker does by the clock: sync full segments and write checkpoints, drop old segments, forget producers, see
+that its log directories are still there.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,9 @@ from oncelog.protocol.errors import ProtocolError
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
 
+LOOK_MS = 1_000
+"""How often. So long at most is acknowledged what goes to files that have no name any more."""
+
 
 def start(broker: Broker) -> None:
     """Begins the rounds; they end with the broker."""
@@ -24,6 +29,7 @@ def start(broker: Broker) -> None:
     ]
     for name, interval_ms, work, after in rounds:
         broker.spawn(_every(broker, interval_ms, work, after), name)
+    broker.spawn(_look(broker), "presence of log directories")
 
 
 async def _every(
@@ -48,6 +54,16 @@ async def _every(
             after()
         except Exception:
             broker.log.exception("housekeeping failed")
+
+
+async def _look(broker: Broker) -> None:
+    while True:
+        await asyncio.sleep(LOOK_MS / 1000)
+        for directory in broker.directories.online:
+            try:
+                await broker.offload(directory.look)
+            except OSError as error:  # which has taken it offline
+                broker.log.error("log directory %s: %s", directory.path, error)
 
 
 async def _sync(broker: Broker, replica: Replica) -> None:

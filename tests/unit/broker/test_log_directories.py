@@ -241,6 +241,19 @@ def test_with_the_last_directory_the_broker_ends(house: House) -> None:
     house.live(life)
 
 
+def test_a_directory_that_is_deleted_while_it_is_used_goes_offline(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        shutil.rmtree(house.paths[1])
+        await until(lambda: [each.path for each in broker.directories.online] == [house.paths[0]])
+        codes = {each.log_dir: each.error_code for each in (await log_dirs(broker)).results}
+        assert codes == {house.paths[0]: ErrorCode.NONE, house.paths[1]: ErrorCode.KAFKA_STORAGE_ERROR}
+        shutil.rmtree(house.paths[0])
+        assert "was it deleted?" in await broker.failed
+
+    house.live(life)
+
+
 def test_a_directory_that_cannot_be_read_at_the_start_is_offline(house: House) -> None:
     async def first(broker: Broker) -> None:
         await fill(broker, "t", 2)
