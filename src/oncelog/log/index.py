@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_right
 from operator import gt, lt
 from struct import Struct
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from oncelog.log.disk import Disk, read_if_exists
 
@@ -57,30 +57,26 @@ class _IndexFile:
         self._pending = bytearray()
 
 
-class OffsetIndex:
-    """Offset to position. ``max_bytes`` is ``segment.index.bytes``."""
+class _Index:
+    """What both indexes have in common: columns in memory, `_offsets` one of them, and a file that follows."""
 
-    __slots__ = ("_file", "_max_entries", "_offsets", "_positions", "base_offset")
+    __slots__ = ("_file", "_max_entries", "_offsets", "base_offset")
+    _ENTRY: ClassVar[Struct]
 
     def __init__(self, disk: Disk, path: str, base_offset: int, max_bytes: int) -> None:
+        """``max_bytes`` is ``segment.index.bytes``."""
         self._file = _IndexFile(disk, path)
         self.base_offset = base_offset
-        self._max_entries = max_bytes // _OFFSET_ENTRY.size
+        self._max_entries = max_bytes // self._ENTRY.size
         self._offsets = array("I")
-        self._positions = array("I")
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     @property
-    def is_full(self) -> bool:
-        """Whether no entry fits any more."""
-        return len(self._offsets) >= self._max_entries
-
-    @property
     def size_bytes(self) -> int:
         """Size of all entries."""
-        return len(self) * _OFFSET_ENTRY.size
+        return len(self) * self._ENTRY.size
 
     @property
     def path(self) -> str:
@@ -90,6 +86,33 @@ class OffsetIndex:
     @path.setter
     def path(self, path: str) -> None:
         self._file.path = path
+
+    def flush(self) -> None:
+        """Bring the file up to date."""
+        self._file.flush()
+
+    def _before(self, offset: int) -> int:
+        """Return how many entries lie before ``offset``."""
+        return bisect_right(self._offsets, offset - self.base_offset - 1) if offset > self.base_offset else 0
+
+    def _write_again(self, *columns: array[int]) -> None:
+        self._file.reset(b"".join(self._ENTRY.pack(*entry) for entry in zip(*columns, strict=True)))
+
+
+class OffsetIndex(_Index):
+    """Offset to position."""
+
+    __slots__ = ("_positions",)
+    _ENTRY = _OFFSET_ENTRY
+
+    def __init__(self, disk: Disk, path: str, base_offset: int, max_bytes: int) -> None:
+        super().__init__(disk, path, base_offset, max_bytes)
+        self._positions = array("I")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no entry fits any more."""
+        return len(self._offsets) >= self._max_entries
 
     def load(self) -> bool:
         """Read the file; return False, with nothing loaded, where it is missing or no index."""
@@ -133,15 +156,10 @@ class OffsetIndex:
 
     def truncate(self, offset: int) -> None:
         """Drop the entries at and beyond ``offset``."""
-        keep = bisect_right(self._offsets, offset - self.base_offset - 1) if offset > self.base_offset else 0
+        keep = self._before(offset)
         del self._offsets[keep:]
         del self._positions[keep:]
-        entries = zip(self._offsets, self._positions, strict=True)
-        self._file.reset(b"".join(_OFFSET_ENTRY.pack(*entry) for entry in entries))
-
-    def flush(self) -> None:
-        """Bring the file up to date."""
-        self._file.flush()
+        self._write_again(self._offsets, self._positions)
 
 
 class TimestampOffset(NamedTuple):
@@ -151,39 +169,20 @@ class TimestampOffset(NamedTuple):
     offset: int
 
 
-class TimeIndex:
+class TimeIndex(_Index):
     """Largest timestamp so far to offset."""
 
-    __slots__ = ("_file", "_max_entries", "_offsets", "_timestamps", "base_offset")
+    __slots__ = ("_timestamps",)
+    _ENTRY = _TIME_ENTRY
 
     def __init__(self, disk: Disk, path: str, base_offset: int, max_bytes: int) -> None:
-        self._file = _IndexFile(disk, path)
-        self.base_offset = base_offset
-        self._max_entries = max_bytes // _TIME_ENTRY.size
+        super().__init__(disk, path, base_offset, max_bytes)
         self._timestamps = array("q")
-        self._offsets = array("I")
-
-    def __len__(self) -> int:
-        return len(self._offsets)
 
     @property
     def is_full(self) -> bool:
         """Whether only the entry is left that is kept for the end of the segment."""
         return len(self._offsets) >= self._max_entries - 1
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of all entries."""
-        return len(self) * _TIME_ENTRY.size
-
-    @property
-    def path(self) -> str:
-        """The index's file; setting it follows a renaming."""
-        return self._file.path
-
-    @path.setter
-    def path(self, path: str) -> None:
-        self._file.path = path
 
     def load(self) -> bool:
         """Read the file; return False, with nothing loaded, where it is missing or no index."""
@@ -229,15 +228,10 @@ class TimeIndex:
 
     def truncate(self, offset: int) -> None:
         """Drop the entries at and beyond ``offset``."""
-        keep = bisect_right(self._offsets, offset - self.base_offset - 1) if offset > self.base_offset else 0
+        keep = self._before(offset)
         del self._timestamps[keep:]
         del self._offsets[keep:]
-        entries = zip(self._timestamps, self._offsets, strict=True)
-        self._file.reset(b"".join(_TIME_ENTRY.pack(*entry) for entry in entries))
-
-    def flush(self) -> None:
-        """Bring the file up to date."""
-        self._file.flush()
+        self._write_again(self._timestamps, self._offsets)
 
 
 def _to_native(values: array[int]) -> None:

@@ -7,6 +7,7 @@ Topics come with their names, and ids where they are known, and exist: the broke
 from __future__ import annotations
 
 from collections.abc import Iterable
+from uuid import UUID
 
 from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import Effects
@@ -68,14 +69,7 @@ def commit(
                 OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
             )
             if error is ErrorCode.NONE:
-                committed = CommittedOffset(
-                    partition.committed_offset,
-                    _leader_epoch(partition),
-                    partition.committed_metadata or "",
-                    now.wall_ms,
-                    expire_ms,
-                    topic.topic_id,
-                )
+                committed = _committed(partition, now, expire_ms, topic.topic_id)
                 effects.records.append(
                     offset_record(request.group_id, topic.name, partition.partition_index, committed)
                 )
@@ -103,12 +97,7 @@ def commit_transactional(
                 TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
             )
             if error is ErrorCode.NONE:
-                committed = CommittedOffset(
-                    partition.committed_offset,
-                    _leader_epoch(partition),
-                    partition.committed_metadata or "",
-                    now.wall_ms,
-                )
+                committed = _committed(partition, now)
                 effects.records.append(
                     offset_record(request.group_id, topic.name, partition.partition_index, committed)
                 )
@@ -200,5 +189,17 @@ def _utf16_length(text: str) -> int:
     return len(text) + sum(character > "\uffff" for character in text)
 
 
-def _leader_epoch(partition: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition) -> int:
-    return partition.committed_leader_epoch if partition.committed_leader_epoch >= 0 else -1
+def _committed(
+    partition: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+    now: Now,
+    expire_ms: int | None = None,
+    topic_id: UUID = NO_UUID,
+) -> CommittedOffset:
+    return CommittedOffset(
+        partition.committed_offset,
+        max(-1, partition.committed_leader_epoch),
+        partition.committed_metadata or "",
+        now.wall_ms,
+        expire_ms,
+        topic_id,
+    )
