@@ -20,10 +20,11 @@ from oncelog.protocol.messages import list_transactions as lt
 from oncelog.protocol.messages import write_txn_markers as wm
 from oncelog.spark import faults, partitions
 from oncelog.spark.commit import operations as op
-from oncelog.spark.commit.errors import AnotherDriverError, MisuseError, NotVerifiedError
+from oncelog.spark.commit.errors import AnotherDriverError, MisuseError, NotPermittedError, NotVerifiedError
 from oncelog.spark.commit.names import TopicPartition, is_task_id
 from oncelog.spark.commit.record import Owner
 from oncelog.spark.commit.steps import Steps
+from oncelog.spark.permissions import needed
 
 T = TypeVar("T")
 
@@ -99,7 +100,10 @@ class Brokers:
 
     def answer(self, operation: op.Operation) -> Any:
         """Carry one operation out."""
-        return self._table[type(operation)](operation)
+        try:
+            return self._table[type(operation)](operation)
+        except errors.AuthorizationError as error:
+            raise NotPermittedError(f"{needed(operation)} ({error})") from error
 
     @property
     def new_protocol(self) -> bool:
@@ -194,8 +198,8 @@ class Brokers:
             response = self.cluster.call_coordinator("transaction", o.id, request, INIT_VERSION)
         if response.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
             raise MisuseError(
-                f"kafka.transaction.timeout.ms={o.timeout_ms} is above the broker's transaction.max.timeout.ms: lower "
-                "the one or raise the other"
+                f"option kafka.transaction.timeout.ms={o.timeout_ms} is above the broker's transaction.max.timeout.ms: "
+                "lower the one or raise the other"
             )
         raise_for_error(response, f"InitProducerId of {o.id}")
         owner = Owner(o.id, response.producer_id, response.producer_epoch)

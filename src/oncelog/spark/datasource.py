@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
+from oncelog.spark.faces import plain
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
@@ -32,31 +34,38 @@ class OncelogDataSource(DataSource):
         """The format's name."""
         return "oncelog"
 
+    @plain
     def schema(self) -> str:
-        """The connector's columns; `headers` with option includeHeaders."""
-        from oncelog.spark.options import SOURCE_OPTIONS, Options
+        """The connector's columns; `headers` with option includeHeaders.
 
-        headers = Options(self.options, SOURCE_OPTIONS).flag("includeHeaders")
-        return f"{SCHEMA}, {HEADERS}" if headers else SCHEMA
+        Spark asks at `load()`, and never for a write: the earliest moment to say what is wrong with a read.
+        """
+        from oncelog.spark.source import check_source
 
+        return f"{SCHEMA}, {HEADERS}" if check_source(self.options).include_headers else SCHEMA
+
+    @plain
     def reader(self, schema: Any) -> DataSourceReader:
         """A batch read."""
         from oncelog.spark.source import BatchSource
 
         return BatchSource(dict(self.options))
 
+    @plain
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         """A streaming read."""
         from oncelog.spark.source import StreamSource
 
         return StreamSource(dict(self.options))
 
+    @plain
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
         """A batch write."""
         from oncelog.spark.sink import BatchSink
 
         return BatchSink(dict(self.options), schema, overwrite)
 
+    @plain
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """A streaming write: Spark calls this anew for every batch, and again in the process that commits."""
         from oncelog.spark.sink import StreamSink

@@ -11,12 +11,14 @@ from oncelog.spark import faults
 from oncelog.spark.brokers import Brokers, run
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit import plan, steps, undo
-from oncelog.spark.commit.errors import MisuseError
+from oncelog.spark.commit.errors import MisuseError, NotPermittedError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.plan import Carried, Planning
 from oncelog.spark.commit.record import Owner, Record
 from oncelog.spark.commit.steps import MARGIN_MS, Sink
 from oncelog.spark.options import SinkOptions, reach
+
+DENIED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def sink_of(options: SinkOptions, targets: tuple[TopicPartition, ...] = ()) -> Sink:
@@ -98,6 +100,8 @@ def target_partitions(cluster: BlockingCluster, topic: str) -> tuple[TopicPartit
         raise MisuseError(
             f"option topic: there is no topic {topic!r}; create it: oncelog topic create {topic}"
         ) from error
+    except errors.AuthorizationError as error:
+        raise NotPermittedError(f"option topic: the sink needs Describe, Read and Write on {topic}") from error
     return tuple(TopicPartition(topic, partition) for partition in sorted(known.partitions))
 
 
@@ -115,6 +119,11 @@ def ensure_decision_topic(cluster: BlockingCluster, name: str) -> None:
         response = cluster.call_controller(
             ct.CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=False)
         )
+        if response.topics[0].error_code in DENIED:
+            raise NotPermittedError(
+                f"option decisionTopic: the sink may not create {name}: permit it (Create), or make it beforehand with "
+                "one partition and cleanup.policy=compact, and permit Describe, Read and Write on it"
+            )
         if response.topics[0].error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise_for_error(response, f"creating decisionTopic {name}")
     if len(cluster.topic(name).partitions) != 1:

@@ -22,6 +22,7 @@ from oncelog.spark.commit.record import APP, STREAM, WRITE, Source
 from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Tasking, TaskMessage
 from oncelog.spark.driver import make_plan, sink_of
+from oncelog.spark.faces import plain
 from oncelog.spark.options import sink_options
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Writer:
         self.sink: Sink | None = None
         self.carried: Carried | None = None
 
+    @plain
     def __getstate__(self) -> dict[str, Any]:
         if self.carried is None:
             self.sink, self.carried = make_plan(self.options)
@@ -135,6 +137,7 @@ def _unwrapped(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessa
 class StreamSink(Writer, DataSourceStreamArrowWriter):
     """The writer of streaming queries."""
 
+    @plain
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task."""
         context = TaskContext.get()
@@ -144,10 +147,12 @@ class StreamSink(Writer, DataSourceStreamArrowWriter):
             raise SinkError(f"the task has no {BATCH_ID} or {QUERY_ID}: this Spark is not one that oncelog knows")
         return self.write_rows(iterator, Source(STREAM, query, int(batch)))
 
+    @plain
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """On the driver, in a process of its own."""
         self.finish(messages, batchId)
 
+    @plain
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """After failed tasks, and after a failed commit."""
         self.give_up(messages)
@@ -163,14 +168,17 @@ class BatchSink(Writer, DataSourceArrowWriter):
         app = self.options.app
         self.source = Source(WRITE, uuid.uuid4().hex, 0) if app is None else Source(APP, *app)
 
+    @plain
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task."""
         return self.write_rows(iterator, self.source)
 
+    @plain
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, in a process of its own."""
         self.finish(messages, None)
 
+    @plain
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """After failed tasks, and after a failed commit."""
         self.give_up(messages)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from pickle import PickleError
+
 from oncelog.errors import OncelogError
 
 
-class SinkError(OncelogError):
-    """Any refusal or failure of the commit protocol. The batch can be tried again unless a subclass says not."""
+class SinkError(OncelogError, PickleError):
+    """Any refusal or failure of the commit protocol. The batch can be tried again unless a subclass says not.
+
+    A PickleError because a plan is made while Spark pickles the writer: PySpark buries any other under its own.
+    """
 
 
 class MisuseError(SinkError):
     """An option, or the use of a prefix or checkpoint, that cannot be right. Nothing was written."""
+
+
+class NotPermittedError(SinkError):
+    """The brokers deny something that the sink needs: the message names the option and the permission."""
 
 
 class AnotherDriverError(SinkError):

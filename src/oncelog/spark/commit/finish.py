@@ -80,7 +80,8 @@ def c1b_check(state: Committing) -> Steps[Committing]:
         found = known.get((t.owner.id, t.owner.pid, t.owner.epoch))
         if found is None:
             raise NotDecidedError(
-                f"{t.owner.id}: its transaction is not open any more (time-out?); Spark replays the batch"
+                f"{t.owner.id}: its transaction is not open any more: a newer driver of this prefix has aborted "
+                "it, or it timed out (kafka.transaction.timeout.ms). Spark replays the batch"
             )
         if found.left_ms < state.sink.margin_ms:
             raise NotDecidedError(

@@ -44,11 +44,14 @@ def write_record(sink: Sink, driver: Owner, record: Record) -> Steps[tuple[Owner
     """One transaction under the driver that writes the record -> (driver afterwards, where its marker will be)."""
     produced: op.Produced = yield op.Produce(driver, sink.decision, record)
     if produced.outcome is not op.Outcome.DONE:
-        raise AnotherDriverError(f"{sink.prefix}: another driver has taken over (the decision record was refused)")
+        raise AnotherDriverError(
+            f"option transactionalIdPrefix={sink.prefix}: another driver has taken over (the decision was refused)"
+        )
     ended: op.Ended = yield op.EndTxn(driver._replace(sequence=driver.sequence + 1), commit=True)
     if ended.outcome is not op.Outcome.DONE:
         raise AnotherDriverError(
-            f"{sink.prefix}: another driver has taken over, or the decision came too late ({ended.outcome})"
+            f"option transactionalIdPrefix={sink.prefix}: another driver has taken over, or the decision came too late "
+            f"({ended.outcome})"
         )
     return ended.owner, op.Place(sink.decision, driver.pid, produced.offset)
 

@@ -88,8 +88,10 @@ def already_committed(record: Record, source: Source, permission: Permission) ->
         if permission.take_over:
             return False
         raise MisuseError(
-            f"transactionalIdPrefix belongs to {last.kind} {last.query!r} (last batch {last.batch}), this is "
-            f"{source.kind} {source.query!r}: use another prefix, or takeOver=true if the former one never runs again"
+            f"option transactionalIdPrefix: it belongs to {last.kind} {last.query!r} (last batch {last.batch}), this "
+            f"is {source.kind} {source.query!r}. Two that run need a prefix each. If the former never runs again, "
+            "takeOver=true goes on under its name; but if this is a new query because its checkpoint was deleted, it "
+            "begins where startingOffsets says, and with earliest writes again all that the former has written"
         )
     if source.kind == APP:
         return source.batch <= last.batch
@@ -103,13 +105,13 @@ def _compare_batches(last: int, source: Source, permission: Permission) -> bool:
         return True
     if source.batch < last:
         raise MisuseError(
-            f"the checkpoint is older than the sink: it is at batch {source.batch}, the sink has committed {last}. "
+            f"option checkpointLocation: it is older than the sink, at batch {source.batch}; committed is {last}. "
             "If another driver of this query was running a moment ago, start the query again; else restore the "
             "checkpoint"
         )
     if source.batch > last + 1 and not permission.adopt_checkpoint:
         raise MisuseError(
-            f"the checkpoint is at batch {source.batch}, the sink at {last}: batches between never came here. "
+            f"option checkpointLocation: it is at batch {source.batch}, the sink at {last}: those between never came. "
             "adoptCheckpoint=true accepts that, for a query that moved here from another sink"
         )
     return False
@@ -127,7 +129,8 @@ def k1_compare(state: Tasking) -> Steps[Tasking]:
         now = yield from read_record(state.sink, window)
     if now != state.carried.record:
         raise AnotherDriverError(
-            f"{state.sink.prefix}: another driver is at work, the record is not this plan's any more"
+            f"option transactionalIdPrefix={state.sink.prefix}: another driver is at work under it, the record is not "
+            "this plan's any more. One query, one prefix; one that was started twice goes on when it is started again"
         )
     return replace(state, skip=already_committed(now, state.source, state.permission))
 
