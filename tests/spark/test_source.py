@@ -21,6 +21,8 @@ from spark.judges import create
 from spark.micro_batches import Query
 from support.servers import Server
 
+QUICK = {"fetchOffset.retryIntervalMs": "1", "kafkaConsumer.pollTimeoutMs": "300"}
+
 
 @pytest.fixture
 def topic(server: Server, name: str) -> str:
@@ -103,16 +105,18 @@ def test_limits_and_available_now(server: Server, topic: str, tmp_path: Path) ->
     made.stop()
 
 
-def test_a_topic_made_anew_is_data_loss(server: Server, topic: str) -> None:
+def test_a_log_that_ends_before_the_query_is_data_loss(server: Server, topic: str) -> None:
     begin(server, topic, "one", commit=True)
     later = {topic: {"0": 50, "1": 0}}
-    strict = source(server, topic)
-    with pytest.raises(DataLossError, match="failOnDataLoss=false"):
+    strict = source(server, topic, **QUICK)
+    with pytest.raises(DataLossError, match=r"ends at 2, the query has read to 50.*failOnDataLoss=false"):
         strict.latestOffset(later, ReadAllAvailable())
-    with pytest.raises(DataLossError, match="are gone"):
+    with pytest.raises(DataLossError, match="are gone: elsewhere-0"):
         strict.latestOffset({"elsewhere": {"0": 1}, **later}, ReadAllAvailable())
-    lax = source(server, topic, failOnDataLoss="false")
-    assert lax.latestOffset(later, ReadAllAvailable()) == later
+    lax = source(server, topic, failOnDataLoss="false", **QUICK)
+    back = lax.latestOffset(later, ReadAllAvailable())
+    assert back == {topic: {"0": 2, "1": 0}}, "it goes on from where the log ends"
+    assert lax.partitions(later, back) == []
     strict.stop()
     lax.stop()
 

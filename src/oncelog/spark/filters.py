@@ -1,0 +1,113 @@
+"""Filters that Spark pushes into a batch read: which partitions and offsets can hold what is asked for. Pure.
+
+A filter on `partition` or `topic` decides by partitions, one on `offset` cuts the range, and both are then done with.
+A lower bound on `timestamp` cuts the range, too, for the broker knows the first record that is so young; but later ones
+may be older again (producers set timestamps), so Spark goes on to look at each row, and an upper bound cuts nothing.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql import datasource as ds
+
+from oncelog.spark.commit.names import TopicPartition
+
+ALWAYS_THERE = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
+"""Columns that are never null."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+
+COMPARISONS: dict[type[ds.Filter], Callable[[Any, Any], bool]] = {
+    ds.EqualTo: operator.eq,
+    ds.EqualNullSafe: operator.eq,
+    ds.GreaterThan: operator.gt,
+    ds.GreaterThanOrEqual: operator.ge,
+    ds.LessThan: operator.lt,
+    ds.LessThanOrEqual: operator.le,
+    ds.In: lambda value, wanted: value in wanted,
+    ds.StringStartsWith: lambda value, wanted: value.startswith(wanted),
+    ds.StringEndsWith: lambda value, wanted: value.endswith(wanted),
+    ds.StringContains: lambda value, wanted: wanted in value,
+}
+
+BOUNDS: dict[type[ds.Filter], Callable[[int], tuple[int | None, int | None]]] = {
+    ds.EqualTo: lambda value: (value, value + 1),
+    ds.EqualNullSafe: lambda value: (value, value + 1),
+    ds.GreaterThan: lambda value: (value + 1, None),
+    ds.GreaterThanOrEqual: lambda value: (value, None),
+    ds.LessThan: lambda value: (None, value),
+    ds.LessThanOrEqual: lambda value: (None, value + 1),
+}
+"""Offsets (first, behind the last) that a comparison with one leaves."""
+
+
+@dataclass
+class Pushed:
+    """What the filters taken so far leave. `since_ms`: the least timestamp that is asked for."""
+
+    tests: list[Callable[[TopicPartition], bool]] = field(default_factory=list)
+    first: int = 0
+    behind: int | None = None
+    since_ms: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks read the ranges that were planned: nothing of this."""
+        return {}
+
+    def wants(self, at: TopicPartition) -> bool:
+        """Whether a partition can hold a row that is asked for."""
+        return all(test(at) for test in self.tests)
+
+    def take(self, filters: Iterable[ds.Filter]) -> Iterable[ds.Filter]:
+        """Note what each asks for; yields those that Spark must still look at each row for."""
+        for each in filters:
+            if not self._took(each):
+                yield each
+
+    def _took(self, given: ds.Filter) -> bool:
+        negated = isinstance(given, ds.Not)
+        inner: Any = given.child if isinstance(given, ds.Not) else given
+        column = ".".join(inner.attribute)
+        if isinstance(inner, (ds.IsNotNull, ds.IsNull)):
+            return column in ALWAYS_THERE and isinstance(inner, ds.IsNotNull) != negated
+        if column in ("partition", "topic"):
+            return self._by_partition(column, inner, negated)
+        if column == "offset" and not negated and type(inner) in BOUNDS and isinstance(inner.value, int):
+            self._between(*BOUNDS[type(inner)](inner.value))
+            return True
+        if column == "timestamp" and not negated:
+            self._since(inner)
+        return False
+
+    def _by_partition(self, column: str, inner: Any, negated: bool) -> bool:
+        compare = COMPARISONS.get(type(inner))
+        values = inner.value if isinstance(inner, ds.In) else (inner.value,)
+        if compare is None or any(value is None for value in values):
+            return False  # a comparison with null is neither true nor false
+        self.tests.append(lambda at: compare(getattr(at, column), inner.value) != negated)
+        return True
+
+    def _between(self, first: int | None, behind: int | None) -> None:
+        self.first = max(self.first, first or 0)
+        if behind is not None:
+            self.behind = behind if self.behind is None else min(self.behind, behind)
+
+    def _since(self, inner: Any) -> None:
+        values = inner.value if isinstance(inner, ds.In) else (inner.value,)
+        if isinstance(inner, (ds.LessThan, ds.LessThanOrEqual)) or not all(map(_is_moment, values)):
+            return
+        least = min(values)
+        since = -((EPOCH - least) // MILLISECOND)  # rounded up: records have milliseconds
+        if isinstance(inner, ds.GreaterThan) and EPOCH + since * MILLISECOND == least:
+            since += 1
+        self.since_ms = since if self.since_ms is None else max(self.since_ms, since)
+
+
+def _is_moment(value: Any) -> bool:
+    return isinstance(value, datetime) and value.tzinfo is not None
