@@ -6,14 +6,21 @@ from typing import TYPE_CHECKING
 
 from oncelog.version import __version__
 
-__all__ = ["Admin", "Consumer", "Producer", "__version__"]
+__all__ = ["Admin", "Consumer", "PreparedTransaction", "Producer", "Transaction", "__version__"]
 
 if TYPE_CHECKING:
     from oncelog.client.admin import Admin
     from oncelog.client.consumer import Consumer
-    from oncelog.client.producer import Producer
+    from oncelog.client.prepared import PreparedTransaction
+    from oncelog.client.producer import Producer, Transaction
 
-_HOMES = {"Admin": "admin", "Consumer": "consumer", "Producer": "producer"}
+_HOMES = {
+    "Admin": "admin",
+    "Consumer": "consumer",
+    "PreparedTransaction": "prepared",
+    "Producer": "producer",
+    "Transaction": "producer",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -17,20 +17,33 @@ from typing import Any, Self
 
 from oncelog import errors
 from oncelog.client import admin_calls, config_calls, group_calls, log_dir_calls
-from oncelog.client import offsets as offset_calls
+from oncelog.client.async_consumer import Consumer
 from oncelog.client.batch import TopicPartition
 from oncelog.client.cluster import ClusterClient
-from oncelog.client.delivery import RecordFuture, RecordMetadata
+from oncelog.client.committed import OffsetAndMetadata
+from oncelog.client.delivery import OnDelivery, RecordFuture, RecordMetadata
 from oncelog.client.fetcher import ConsumerRecord
 from oncelog.client.group import GroupMetadata
-from oncelog.client.options import ADMIN, cluster_options, consumer_options, producer_options, read_options
-from oncelog.client.producer_face import ProducerFace, abort_failed
-from oncelog.client.reader import Listener, Reader
+from oncelog.client.options import ADMIN, cluster_options, producer_options, read_options
+from oncelog.client.prepared import Outcome, PreparedTransaction
+from oncelog.client.producer_face import ProducerFace, abort_failed, closing_failed
 from oncelog.client.records import Text, to_bytes
+from oncelog.client.resumed import AsyncResumedTransaction
 from oncelog.client.sender import Sender
-from oncelog.client.walk import Walk
 
-__all__ = ["Admin", "Consumer", "ConsumerRecord", "GroupMetadata", "Producer", "RecordFuture", "RecordMetadata"]
+__all__ = [
+    "Admin",
+    "Consumer",
+    "ConsumerRecord",
+    "GroupMetadata",
+    "OffsetAndMetadata",
+    "Outcome",
+    "PreparedTransaction",
+    "Producer",
+    "RecordFuture",
+    "RecordMetadata",
+    "Transaction",
+]
 
 
 def _with_servers(servers: str | Sequence[str] | None, options: dict[str, Any]) -> dict[str, Any]:
@@ -67,11 +80,16 @@ class Producer(ProducerFace):
         await self.start()
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            await self.close()
+        except errors.OncelogError as second:
+            if error is None:
+                raise
+            closing_failed(error, second)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is left, abort an open transaction, hang up."""
+        """As `oncelog.Producer.close`: what failed, and nobody has looked at, is raised here."""
         await self._sender.close(_ms(timeout))
 
     async def detach(self) -> None:
@@ -89,8 +107,9 @@ class Producer(ProducerFace):
         partition: int | None = None,
         timestamp: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
+        on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
-        """Send a record; await what it returns for the record's place."""
+        """Send a record; await what it returns for the record's place. `on_delivery` as in `oncelog.Producer.send`."""
         sender = self._sender
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.options["max_block_ms"] / 1000
@@ -98,6 +117,8 @@ class Producer(ProducerFace):
         while True:
             future = sender.append(topic, data, name, partition, timestamp, headers)
             if future is not None:
+                if on_delivery is not None:
+                    future.on_delivery(on_delivery)
                 return future
             if topic not in sender.counts:
                 await sender.learn_topic(topic)
@@ -117,7 +138,8 @@ class Producer(ProducerFace):
         self.begin_transaction()
         try:
             yield self
-            await self.commit_transaction()
+            if not self._is_prepared():
+                await self.commit_transaction()
         except BaseException as error:
             await self._abort_after(error)
             raise
@@ -138,127 +160,23 @@ class Producer(ProducerFace):
         """Abort; afterwards another transaction may begin."""
         await self._sender.abort(_ms(timeout))
 
+    async def prepare(self, timeout: float | None = None) -> PreparedTransaction:
+        """As `oncelog.Producer.prepare`: a handle with which any process can end the transaction."""
+        return await self._sender.prepare(_ms(timeout))
 
-class Consumer:
-    """Reads records. `async with`, or `await start()` and `await close()`. See `oncelog.Consumer`."""
 
-    def __init__(
-        self,
+class Transaction:
+    """`async with Transaction.resume(handle, "localhost:9092") as transaction: await transaction.commit()`."""
+
+    @staticmethod
+    def resume(
+        handle: PreparedTransaction | str,
         bootstrap_servers: str | Sequence[str] | None = None,
         config: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> None:
-        self.options = consumer_options(config, _with_servers(bootstrap_servers, options))
-        self._started: Reader | None = None
-
-    @property
-    def _reader(self) -> Reader:
-        if self._started is None:
-            raise errors.UsageError("start() the consumer first, or use it as `async with`")
-        return self._started
-
-    async def start(self) -> None:
-        """Take the running loop."""
-        self._started = Reader(self.options, asyncio.get_running_loop())
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    async def close(self, timeout: float = 30.0) -> None:
-        """Commit if enable_auto_commit, leave the group, hang up."""
-        await self._reader.close(timeout * 1000)
-
-    def subscribe(
-        self,
-        topics: Iterable[str] | str,
-        *,
-        on_assigned: Listener | None = None,
-        on_revoked: Listener | None = None,
-    ) -> None:
-        """Read topics as a member of the group; listeners (plain or async) are called inside `poll`."""
-        self._reader.subscribe(topics, on_assigned, on_revoked)
-
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions."""
-        self._reader.assign(partitions)
-
-    async def unsubscribe(self) -> None:
-        """Leave the group, read nothing."""
-        await self._reader.unsubscribe()
-
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read now."""
-        return sorted(self._reader.states)
-
-    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Records as soon as there are some, an empty list after `timeout` seconds."""
-        return await self._reader.poll(timeout * 1000, max_records)
-
-    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Record by record, without end; the position is behind the record at hand."""
-        while not self._reader.closed:
-            records = await self.poll(1.0)
-            walk = Walk(self._reader, records)
-            try:
-                for record in records:
-                    walk.reached(record)
-                    yield record
-            finally:
-                walk.stop()
-
-    def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Read from an offset on."""
-        self._reader.state((topic, partition)).seek(offset)
-
-    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read from the first offset on."""
-        self.seek_to_time(offset_calls.EARLIEST, partitions)
-
-    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read what comes after the end."""
-        self.seek_to_time(offset_calls.LATEST, partitions)
-
-    def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read from the first record on whose timestamp is not before this (ms since the epoch)."""
-        for tp in self.assignment() if partitions is None else partitions:
-            self._reader.state(tp).seek_to_time(timestamp)
-
-    async def position(self, topic: str, partition: int) -> int:
-        """The offset behind what was consumed."""
-        return await self._reader.position((topic, partition))
-
-    def positions(self) -> dict[TopicPartition, int]:
-        """The same for every assigned partition of which anything is known."""
-        return self._reader.consumed()
-
-    def hand_over(self) -> dict[TopicPartition, int]:
-        """The same, for `Producer.send_offsets`; UsageError with auto-commit, AbortableError after a rebalance."""
-        return self._reader.hand_over()
-
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float | None = None) -> None:
-        """Commit what was consumed, or these offsets."""
-        await self._reader.commit(offsets, _ms(timeout))
-
-    async def committed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """The group's committed offsets."""
-        group = self._reader.group_metadata().group_id
-        return await offset_calls.fetch_committed(self._reader.cluster, group, partitions)
-
-    async def lag(self) -> dict[TopicPartition, int]:
-        """Offsets between position and end of every assigned partition."""
-        wanted = dict.fromkeys(self.assignment(), offset_calls.LATEST)
-        found = await offset_calls.list_offsets(
-            self._reader.cluster, wanted, isolation_level=self._reader.isolation
-        )
-        return {tp: max(0, item.offset - await self._reader.position(tp)) for tp, item in found.items()}
-
-    def group_metadata(self) -> GroupMetadata:
-        """What `Producer.send_offsets` needs to refuse zombies."""
-        return self._reader.group_metadata()
+    ) -> AsyncResumedTransaction:
+        """As `oncelog.Transaction.resume`."""
+        return AsyncResumedTransaction(handle, bootstrap_servers, config, options)
 
 
 class Admin:

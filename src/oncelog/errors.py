@@ -3,6 +3,7 @@
     OncelogError
     ├── ConfigError                  an option is unknown, malformed, or contradicts another one
     ├── UsageError                   a call that the object's state does not allow
+    ├── WakeupError                  `Consumer.wakeup` ended a poll
     └── KafkaError                   something went wrong with a broker; `.code` is Kafka's, `.advice` says what to do
         ├── RetriableError           may succeed when tried again; the client has done so until its time was up
         │   ├── ConnectionFailedError    no broker could be reached, or it hung up before it answered
@@ -12,8 +13,13 @@
         ├── RequestError             the request or its data is wrong and stays wrong
         │   ├── RecordTooLargeError
         │   └── OffsetOutOfRangeError    the position is not in the log and there is no reset policy
+        │       └── LogTruncatedError        the log was cut before the position (KIP-320)
         ├── GroupError               the consumer's membership is gone: poll again to join anew
         │   └── FencedMemberError        another member with the same static id has taken over: close
+        ├── TransactionEndedError    a prepared transaction has ended the other way
+        │   ├── TransactionAbortedError      it was to be committed; nothing of it is visible
+        │   └── TransactionCommittedError    it was to be aborted
+        ├── OutcomeUnknownError      nobody knows (any more) how a prepared transaction has ended
         ├── AbortableError           the transaction cannot be committed: abort it, then begin another
         │   └── OutOfOrderError          sequence numbers do not follow each other
         │       ├── SequenceGapError         records before these are missing from the log
@@ -45,18 +51,24 @@ __all__ = [
     "FencedMemberError",
     "GroupError",
     "KafkaError",
+    "LogTruncatedError",
     "OffsetOutOfRangeError",
     "OncelogError",
     "OutOfOrderError",
+    "OutcomeUnknownError",
     "RecordTooLargeError",
     "RequestError",
     "RetriableError",
     "SequenceGapError",
     "StaleSequenceError",
     "TimedOutError",
+    "TransactionAbortedError",
+    "TransactionCommittedError",
+    "TransactionEndedError",
     "UnknownTopicError",
     "UnsupportedError",
     "UsageError",
+    "WakeupError",
     "error_for",
 ]
 
@@ -73,16 +85,22 @@ class UsageError(OncelogError, RuntimeError):
     """A call that the object's present state does not allow, as `commit` without a transaction."""
 
 
+class WakeupError(OncelogError):
+    """A poll was ended by `wakeup`; the consumer is as before, and nothing was given out."""
+
+
 class KafkaError(OncelogError):
     """Something went wrong with a broker. `code` is Kafka's error code, `advice` one sentence on what to do."""
 
     default_code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
     default_advice: ClassVar[str] = "Look into the broker's log."
+    own_advice: ClassVar[bool] = False
+    """Whether the class's advice is better than that of its code."""
 
     def __init__(self, message: str = "", code: ErrorCode | None = None) -> None:
         self.code = self.default_code if code is None else code
         self.message = message.rstrip(". ") or self.code.text
-        self.advice = ADVICE.get(self.code, self.default_advice)
+        self.advice = self.default_advice if self.own_advice else ADVICE.get(self.code, self.default_advice)
         super().__init__(f"{self.message} ({self.code.name}). {self.advice}")
 
     def __reduce__(self) -> tuple[type[KafkaError], tuple[str, ErrorCode]]:
@@ -148,6 +166,12 @@ class OffsetOutOfRangeError(RequestError):
     default_code = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+class LogTruncatedError(OffsetOutOfRangeError):
+    """The log was cut (an unclean election, a disk that was lost) before what this consumer has read, and
+    auto_offset_reset is `none`: the message says where it ended then.
+    """
+
+
 class GroupError(KafkaError):
     """The consumer's membership of its group has ended or changed."""
 
@@ -167,6 +191,33 @@ class AbortableError(KafkaError):
 
     default_code = ErrorCode.TRANSACTION_ABORTABLE
     default_advice = "Abort the transaction, then begin another."
+
+
+class TransactionEndedError(KafkaError):
+    """A prepared transaction cannot be ended as asked, for it has ended the other way."""
+
+    default_code = ErrorCode.INVALID_TXN_STATE
+    own_advice = True
+
+
+class TransactionAbortedError(TransactionEndedError):
+    """The prepared transaction was aborted: by its time-out, a newer producer, or another holder of the handle."""
+
+    default_advice = "Nothing of it is visible: do the work again in a new transaction."
+
+
+class TransactionCommittedError(TransactionEndedError):
+    """The prepared transaction was committed: another holder of the handle was first."""
+
+    default_advice = "Its records are visible and stay; take it as committed."
+
+
+class OutcomeUnknownError(KafkaError):
+    """Nobody can tell how a prepared transaction has ended, or its marker has not come yet."""
+
+    default_code = ErrorCode.INVALID_TXN_STATE
+    own_advice = True
+    default_advice = "Read the partitions with read_committed to learn whether its records are there; ask again later."
 
 
 class OutOfOrderError(AbortableError):
@@ -228,7 +279,10 @@ CLASSES: dict[ErrorCode, type[KafkaError]] = {
     _C.ILLEGAL_GENERATION: GroupError,
     _C.REBALANCE_IN_PROGRESS: GroupError,
     _C.MEMBER_ID_REQUIRED: GroupError,
+    _C.FENCED_MEMBER_EPOCH: GroupError,
+    _C.STALE_MEMBER_EPOCH: GroupError,
     _C.FENCED_INSTANCE_ID: FencedMemberError,
+    _C.UNRELEASED_INSTANCE_ID: FencedMemberError,
     _C.OUT_OF_ORDER_SEQUENCE_NUMBER: OutOfOrderError,
     _C.UNKNOWN_PRODUCER_ID: AbortableError,
     _C.INVALID_PRODUCER_EPOCH: AbortableError,
@@ -267,6 +321,12 @@ ADVICE: dict[ErrorCode, str] = {
         "The broker has forgotten the transactional id (transactional.id.expiration.ms): abort, then begin another."
     ),
     _C.INVALID_REPLICATION_FACTOR: "Ask for at most as many replicas as there are brokers.",
+    _C.UNRELEASED_INSTANCE_ID: "Close the other consumer with this group_instance_id, or give this one its own.",
+    _C.UNSUPPORTED_ASSIGNOR: "Leave group_remote_assignor out, or take one that the broker has.",
+    _C.INCONSISTENT_GROUP_PROTOCOL: (
+        "The group's other members have no partition_assignment_strategy in common with this one, or are of another kind."
+    ),
+    _C.INVALID_REGULAR_EXPRESSION: "The broker takes RE2 patterns: no look-around, no references back.",
     _C.NON_EMPTY_GROUP: "Stop the group's members first.",
     _C.OFFSET_OUT_OF_RANGE: "Seek to an offset that the log still has, or set auto_offset_reset.",
     _C.NOT_ENOUGH_REPLICAS: "Bring replicas back or lower min.insync.replicas, then try again.",

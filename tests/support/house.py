@@ -23,8 +23,9 @@ WORLD = frozenset({"asyncio", "socket", "time", "random", "os", "threading"})
 """Modules that reach for the world: state machines get time, randomness and bytes as arguments instead."""
 
 DRIVERS = (
-    *("admin", "blocking", "cluster", "consumer", "delivery", "member", "offsets", "producer", "reader", "sender"),
-    *("tables", "routes", "conversation", "fetching"),
+    *("admin", "blocking", "cluster", "consumer", "delivery", "member", "offsets", "producer", "reader", "turns"),
+    *("tables", "routes", "conversation", "fetching", "markers", "resumed"),
+    *("commits", "positions", "modern_member", "async_consumer"),
 )
 """The client's modules that turn its state machines into calls; the others decide, without a world."""
 

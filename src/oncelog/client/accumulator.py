@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from oncelog.client.delivery import Delivery
 
 
+SERIALS = 1 << 32
+"""From one batch's serial to the next one's: a split batch's parts have theirs in between."""
+
+
 class Drained(NamedTuple):
     """What a sender turn may send: batches by broker; when to look again (ms, None: when something happens);
     topics whose leader is not known.
@@ -118,7 +122,7 @@ class Accumulator:
         return batch
 
     def _enter(self, queue: deque[Batch], batch: Batch) -> None:
-        self._serial += 1
+        self._serial += SERIALS
         batch.serial = self._serial
         queue.append(batch)
         self._incomplete[batch] = None
@@ -213,6 +217,19 @@ class Accumulator:
         queue = self._queues.get(batch.tp)
         if queue and batch in queue:
             queue.remove(batch)
+
+    def replace(self, batch: Batch, parts: list[Batch]) -> None:
+        """Put what a batch was split into in its place, at the front of its queue and among the incomplete ones."""
+        queue = self._queues.setdefault(batch.tp, deque())
+        before = []
+        while queue and queue[0].serial < batch.serial:
+            before.append(queue.popleft())
+        queue.extendleft(reversed([*before, *parts]))
+        self._incomplete = {
+            each: None for known in self._incomplete for each in (parts if known is batch else (known,))
+        }
+        self.used += sum(part.size for part in parts) - batch.size
+        batch.done = True
 
     def unmute(self, tp: TopicPartition) -> None:
         """The partition's request is answered."""

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from oncelog.protocol.compression import Codec, compress
-from oncelog.protocol.records import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC
+from oncelog.protocol.records import (
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    Record,
+    decode_records,
+    next_sequence,
+)
 
 if TYPE_CHECKING:
     from oncelog.client.delivery import Delivery
@@ -24,6 +33,7 @@ TopicPartition = tuple[str, int]
 Headers = Sequence[tuple[str, bytes | None]]
 
 _TRANSACTIONAL = 0x10
+_CODEC_MASK = 0x07
 _CRC: Final = Struct(">I")
 _PRODUCER: Final = Struct(">qhi")
 """Producer id, epoch and base sequence, next to each other in a header."""
@@ -68,7 +78,7 @@ class Batch:
     to be sent again, `done` that its outcome is known. `in_doubt`: a request with it was not answered, or so that it
     may be in the log all the same; a copy may still be under way, so it may not get other numbers. `size` is what it
     holds of the buffer memory, `serial` its place among the producer's batches: within a partition that is the order
-    of their sequences, too.
+    of their sequences, too. `parts`: what it was split into, for it was too large.
     """
 
     __slots__ = (
@@ -87,6 +97,7 @@ class Batch:
         "in_doubt",
         "in_retry",
         "max_timestamp",
+        "parts",
         "producer_epoch",
         "producer_id",
         "retry_at_ms",
@@ -113,6 +124,7 @@ class Batch:
         self.producer_id = self.producer_epoch = self.base_sequence = -1
         self.transactional = self.closed = self.stamped = self.in_retry = self.sequence_reset = self.done = False
         self.in_doubt = False
+        self.parts: list[Batch] = []
         self.attempts = 0
         self.retry_at_ms = 0
         self.serial = 0
@@ -173,6 +185,30 @@ class Batch:
         wire += compress(self._codec, memoryview(self._payload)[HEADER_SIZE:], self._level)
         self._payload = self._wire = wire
 
+    def split(self) -> list[Batch]:
+        """Two batches or more with the same records and, if it has them, the same sequences, each of half the size at
+        most where records allow it; what waited for this one waits for them (Kafka's ProducerBatch.split).
+        """
+        self.wire()
+        assert self._wire is not None
+        codec = Codec(_ATTRIBUTES.unpack_from(self._wire, _ATTRIBUTES_OFFSET)[0] & _CODEC_MASK)
+        records = decode_records(memoryview(self._wire))
+        shares = _halves(records)
+        first = 0
+        for records, delivery in zip(shares, self.delivery.split([len(share) for share in shares]), strict=True):
+            part = Batch(self.tp, delivery, self.created_ms, codec, self._level)
+            for record in records:
+                part.append(record.key, record.value, record.timestamp, record.headers)
+            part.close()
+            if self.base_sequence >= 0:
+                sequence = next_sequence(self.base_sequence, first)
+                part.set_producer(self.producer_id, self.producer_epoch, sequence, transactional=self.transactional)
+            part.in_retry, part.in_doubt, part.sequence_reset = True, self.in_doubt, self.sequence_reset
+            part.serial = self.serial + first
+            first += len(records)
+            self.parts.append(part)
+        return self.parts
+
     def set_producer(self, producer_id: int, epoch: int, sequence: int, *, transactional: bool) -> None:
         """Give the batch its place among the producer's batches (-1 for all: a producer without idempotence)."""
         if self.base_sequence >= 0:
@@ -225,10 +261,20 @@ class Batch:
 
 
 def all_done(batches: deque[Batch]) -> bool:
-    """Whether all have their outcome; those at the front that have are taken out."""
+    """Whether all have their outcome, with what they were split into; those at the front that have are taken out."""
     while batches and batches[0].done:
-        batches.popleft()
+        batches.extendleft(reversed(batches.popleft().parts))
     return not batches
+
+
+def _halves(records: list[Record]) -> list[list[Record]]:
+    """Two shares, neither empty, of about the same number of bytes."""
+    sizes = [len(record.key or b"") + len(record.value or b"") + headers_size(record.headers) for record in records]
+    half, so_far, at = sum(sizes) / 2, 0, 0
+    while at < len(records) - 1 and (at == 0 or so_far + sizes[at] <= half):
+        so_far += sizes[at]
+        at += 1
+    return [records[:at], records[at:]]
 
 
 def _encode_headers(headers: Headers) -> bytes:

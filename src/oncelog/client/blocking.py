@@ -62,9 +62,11 @@ class LoopThread:
         if self.process_id != os.getpid():
             work.close()
             raise errors.UsageError("this client was made before a fork: make a new one in the child process")
-        if threading.current_thread() is self._thread:
+        try:
+            self.refuse_its_own("a blocking call")
+        except errors.UsageError:
             work.close()
-            raise errors.UsageError("a blocking call inside the client's own event loop: use oncelog.aio there")
+            raise
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout)
@@ -77,6 +79,11 @@ class LoopThread:
     def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Have a coroutine run on the loop while this thread goes on."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def refuse_its_own(self, what: str) -> None:
+        """UsageError on the loop's own thread: what waits there waits for ever."""
+        if threading.current_thread() is self._thread:
+            raise errors.UsageError(f"{what} inside the client's own event loop: use oncelog.aio there")
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
         """Have a plain function called on the loop soon."""

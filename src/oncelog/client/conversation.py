@@ -20,7 +20,7 @@ from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 
 if TYPE_CHECKING:
-    from oncelog.client.sender import Sender
+    from oncelog.client.turns import Turns
 
 CONCURRENT_BACKOFF_MS = 20
 """First wait while the former transaction is still being ended: mostly a matter of milliseconds."""
@@ -29,11 +29,13 @@ CONCURRENT_BACKOFF_MS = 20
 class Conversation:
     """Of one sender, for its transaction manager. Runs on the sender's loop."""
 
-    def __init__(self, sender: Sender, manager: TransactionManager) -> None:
+    def __init__(self, sender: Turns, manager: TransactionManager) -> None:
         self._sender = sender
         self._manager = manager
         self._cluster = sender.cluster
         self._going_on = False
+        self.trouble = ""
+        """Why the last request went without an answer that settles it; empty if it got one."""
 
     def go_on(self) -> None:
         """Say what there is to say, unless that is being done."""
@@ -85,16 +87,20 @@ class Conversation:
                     coordination.sent(manager, step)
                 response = await connection.call(step.request, version)
         except errors.RetriableError as error:
+            self.trouble = error.message
             return error.code
-        except ConnectionLostError:
+        except ConnectionLostError as error:
+            self.trouble = str(error)
             return ErrorCode.NETWORK_EXCEPTION
         except (NoCommonVersionError, errors.KafkaError) as error:
             failure = errors.UnsupportedError(str(error)) if isinstance(error, NoCommonVersionError) else error
             with self._sender.lock:
-                manager.fatal(failure)
+                coordination.not_found(manager, failure)
             return None
         with self._sender.lock:
-            return coordination.handle(manager, step, response)
+            code = coordination.handle(manager, step, response)
+        self.trouble = "" if code is None else f"{type(step.request).__name__}: {code.text}"
+        return code
 
     @staticmethod
     def _learn_version(manager: TransactionManager, features: Mapping[str, int]) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from oncelog import errors
 from oncelog.client.outcomes import error_codes
-from oncelog.client.transaction_manager import Offsets, State, TransactionManager
+from oncelog.client.transaction_manager import OPEN, Offsets, State, TransactionManager
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -121,9 +121,9 @@ def next_request(manager: TransactionManager, *, drained: bool) -> Step | None:
         return Step("any", "", InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1), 5)
     if manager.state is State.INITIALIZING:
         return _transaction(manager, _init_producer_id(manager), 5)
-    if manager.state in (State.IN_TRANSACTION, State.COMMITTING) and manager.doubted is not None:
+    if manager.state in OPEN and manager.doubted is not None:
         return _transaction(manager, _init_producer_id(manager), 5)
-    if manager.state in (State.IN_TRANSACTION, State.COMMITTING):
+    if manager.state in OPEN:
         step = _joining(manager)
         if step is not None:
             return step
@@ -226,6 +226,15 @@ def sent(manager: TransactionManager, step: Step) -> None:
         manager.started = True
 
 
+def not_found(manager: TransactionManager, error: errors.KafkaError) -> None:
+    """The coordinator cannot be found, for good: without a group's the transaction can still be aborted."""
+    if error.code in (_C.GROUP_AUTHORIZATION_FAILED, _C.TRANSACTION_ABORTABLE) and manager.state in OPEN:
+        manager.offsets.clear()
+        manager.abortable(error)
+    else:
+        manager.fatal(error)
+
+
 def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorCode | None:
     """Take in an answer. Returns the error code if the request has to be sent again, else None."""
     code, text = next(iter(sorted(error_codes(response), key=lambda found: found[0].retriable)), (_C.NONE, None))
@@ -234,6 +243,13 @@ def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorC
         return None
     request = step.request
     if isinstance(request, EndTxnRequest):
+        if not request.committed and code is _C.INVALID_TXN_STATE and manager.was_prepared:
+            manager.fatal(
+                errors.TransactionCommittedError(
+                    f"abort of {manager.transactional_id!r}: the prepared transaction had been committed by another"
+                )
+            )
+            return None
         if not request.committed and code in RECOVERABLE_ABORT:
             manager.bump_required = True
             manager.ended()

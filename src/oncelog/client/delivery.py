@@ -6,11 +6,17 @@ One `Delivery` a batch, one small `RecordFuture` a record: waiting costs somethi
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from oncelog.errors import TimedOutError
+
+log = logging.getLogger(__name__)
+
+REMEMBERED = 10_000
+"""So many failed batches that nobody has looked at are kept to tell of; more are only counted."""
 
 
 class RecordMetadata(NamedTuple):
@@ -24,17 +30,43 @@ class RecordMetadata(NamedTuple):
     timestamp: int
 
 
+OnDelivery = Callable[["RecordMetadata | None", "BaseException | None"], object]
+"""Called with (place, None) or (None, error), as Kafka's `Callback`."""
+
+
 class Delivery:
-    """The outcome of a batch, once there is one."""
+    """The outcome of a batch, once there is one. One that was split has those of its parts.
 
-    __slots__ = ("_callbacks", "_guard", "append_time", "base_offset", "error", "ready", "tp")
+    `seen`: somebody was told the outcome, or will be by a callback. `count`: its records, once there is an outcome.
+    """
 
-    def __init__(self, tp: tuple[str, int], guard: threading.Condition) -> None:
+    __slots__ = (
+        "_by_record",
+        "_callbacks",
+        "_guard",
+        "_on_failure",
+        "_parts",
+        "append_time",
+        "base_offset",
+        "count",
+        "error",
+        "ready",
+        "seen",
+        "tp",
+    )
+
+    def __init__(
+        self, tp: tuple[str, int], guard: threading.Condition, on_failure: Callable[[Delivery], object] | None = None
+    ) -> None:
         self.tp = tp
         self._guard = guard
-        self.ready = False
+        self._on_failure = on_failure
+        self.ready = self.seen = False
         self.error: BaseException | None = None
         self.base_offset = self.append_time = -1
+        self.count = 0
+        self._by_record: Callable[[int], BaseException] | None = None
+        self._parts: Sequence[tuple[int, Delivery]] = ()
         self._callbacks: list[Callable[[], object]] = []
 
     def complete(self, base_offset: int, append_time: int) -> None:
@@ -42,18 +74,50 @@ class Delivery:
         self.base_offset, self.append_time = base_offset, append_time
         self._finish()
 
-    def fail(self, error: BaseException) -> None:
-        """The batch is not in the log, or nobody knows."""
-        self.error = error
+    def fail(self, error: BaseException, by_record: Callable[[int], BaseException] | None = None) -> None:
+        """The batch is not in the log, or nobody knows; `by_record`: what is said of each record, by its index."""
+        self.error, self._by_record = error, by_record
         self._finish()
+
+    def split(self, counts: Sequence[int]) -> list[Delivery]:
+        """The deliveries of so many parts, by their numbers of records; this one's outcome is theirs together."""
+        parts, first = [], 0
+        for count in counts:
+            parts.append((first, Delivery(self.tp, self._guard)))
+            first += count
+        self._parts = parts
+        for _, part in parts:
+            part.when_ready(self._part_ready)
+        return [part for _, part in parts]
+
+    def _part_ready(self) -> None:
+        parts = [part for _, part in self._parts]
+        if not all(part.ready for part in parts):
+            return
+        self.base_offset, self.append_time = parts[0].base_offset, parts[0].append_time
+        self.count = sum(part.count for part in parts)
+        self.error = next((part.error for part in parts if part.error is not None), None)
+        self._finish()
+
+    def outcome(self, index: int) -> RecordMetadata | BaseException:
+        """Where a record is, or what went wrong with it; only when `ready`."""
+        if self._parts:
+            first, part = next(found for found in reversed(self._parts) if found[0] <= index)
+            return part.outcome(index - first)
+        if self.error is not None:
+            return self.error if self._by_record is None else self._by_record(index)
+        offset = self.base_offset + index if self.base_offset >= 0 else -1
+        return RecordMetadata(*self.tp, offset, self.append_time)
 
     def _finish(self) -> None:
         with self._guard:
             self.ready = True
             callbacks, self._callbacks = self._callbacks, []
             self._guard.notify_all()
+        if self.error is not None and self._on_failure is not None:
+            self._on_failure(self)
         for callback in callbacks:
-            callback()
+            _call(callback)
 
     def when_ready(self, callback: Callable[[], object]) -> None:
         """Call back once there is an outcome: from the client's own thread, or now."""
@@ -61,7 +125,7 @@ class Delivery:
             if not self.ready:
                 self._callbacks.append(callback)
                 return
-        callback()
+        _call(callback)
 
     def wait(self, timeout: float | None) -> bool:
         """Block until there is an outcome; False when time is up."""
@@ -69,6 +133,46 @@ class Delivery:
             return True
         with self._guard:
             return self._guard.wait_for(lambda: self.ready, timeout)
+
+
+def _call(callback: Callable[[], object]) -> None:
+    """Whatever a user's callback raises, the other records get their outcomes."""
+    try:
+        callback()
+    except Exception:
+        log.exception("a callback of a record's delivery raised")
+
+
+class Failures:
+    """Batches without a place in the log of which nobody was told: a producer's `close` tells."""
+
+    def __init__(self) -> None:
+        self._failed: list[Delivery] = []
+        self._beyond = 0
+
+    def add(self, delivery: Delivery) -> None:
+        """A batch has failed."""
+        if len(self._failed) >= REMEMBERED:
+            self._failed = [each for each in self._failed if not each.seen]
+        if len(self._failed) < REMEMBERED:
+            self._failed.append(delivery)
+        else:
+            self._beyond += delivery.count
+
+    def first_unseen(self) -> BaseException | None:
+        """The first failure that nobody has looked at, with a note of how many there are; each is told once."""
+        unseen = [delivery for delivery in self._failed if not delivery.seen]
+        count = sum(delivery.count for delivery in unseen) + self._beyond
+        self._failed, self._beyond = [], 0
+        if not unseen:
+            return None
+        error = unseen[0].error
+        assert error is not None
+        error.add_note(
+            f"{count} record{'s' if count > 1 else ''} that the producer was given failed, and nobody asked for the "
+            "outcome (the future that send returns, or on_delivery): this is the first failure"
+        )
+        return error
 
 
 class RecordFuture:
@@ -86,26 +190,41 @@ class RecordFuture:
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record is, waiting for it up to `timeout` seconds; raises what went wrong, a KafkaError."""
+        found = self._wait(timeout)
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What `result` would raise, or None."""
+        found = self._wait(timeout)
+        return found if isinstance(found, BaseException) else None
+
+    def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
+        """Call back with this future once the outcome is known, from the client's own thread: be quick there."""
+        self._delivery.seen = True
+        self._delivery.when_ready(lambda: callback(self))
+
+    def on_delivery(self, callback: OnDelivery) -> None:
+        """Call back with (place, None) or (None, error) once the outcome is known, from the client's own thread."""
+
+        def tell(_: RecordFuture) -> None:
+            found = self._delivery.outcome(self._index)
+            if isinstance(found, BaseException):
+                callback(None, found)
+            else:
+                callback(found, None)
+
+        self.add_done_callback(tell)
+
+    def _wait(self, timeout: float | None) -> RecordMetadata | BaseException:
         if not self._delivery.wait(timeout):
             raise TimedOutError(f"no answer for a record of {self._delivery.tp[0]} in {timeout} s")
         return self._outcome()
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What `result` would raise, or None."""
-        if not self._delivery.wait(timeout):
-            raise TimedOutError(f"no answer for a record of {self._delivery.tp[0]} in {timeout} s")
-        return self._delivery.error
-
-    def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
-        """Call back with this future once the outcome is known, from the client's own thread: be quick there."""
-        self._delivery.when_ready(lambda: callback(self))
-
-    def _outcome(self) -> RecordMetadata:
-        delivery = self._delivery
-        if delivery.error is not None:
-            raise delivery.error
-        offset = delivery.base_offset + self._index if delivery.base_offset >= 0 else -1
-        return RecordMetadata(*delivery.tp, offset, delivery.append_time)
+    def _outcome(self) -> RecordMetadata | BaseException:
+        self._delivery.seen = True
+        return self._delivery.outcome(self._index)
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:
         delivery = self._delivery
@@ -119,4 +238,7 @@ class RecordFuture:
 
             delivery.when_ready(lambda: loop.call_soon_threadsafe(wake))
             yield from waiter.__await__()
-        return self._outcome()
+        found = self._outcome()
+        if isinstance(found, BaseException):
+            raise found
+        return found

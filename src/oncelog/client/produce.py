@@ -40,11 +40,12 @@ MAY_BE_APPENDED = frozenset(
 
 
 class Place(NamedTuple):
-    """What the broker says of a batch; -1 for what it does not say."""
+    """What the broker says of a batch; -1 for what it does not say. `record_errors`: (index, text) of refused ones."""
 
     base_offset: int
     append_time: int
     log_start_offset: int
+    record_errors: tuple[tuple[int, str | None], ...] = ()
 
 
 UNANSWERED = Place(-1, -1, -1)
@@ -97,6 +98,7 @@ def match(sent: list[Batch], response: ProduceResponse, topology: Topology) -> l
             found.append((batch, ErrorCode.NETWORK_EXCEPTION, "the broker left this partition out", UNANSWERED))
             continue
         code = ErrorCode.of(answer.error_code)
-        place = Place(answer.base_offset, answer.log_append_time_ms, answer.log_start_offset)
+        refused = tuple((each.batch_index, each.batch_index_error_message) for each in answer.record_errors or ())
+        place = Place(answer.base_offset, answer.log_append_time_ms, answer.log_start_offset, refused)
         found.append((batch, code, answer.error_message or "", place))
     return found

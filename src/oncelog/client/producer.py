@@ -11,10 +11,12 @@ from weakref import WeakSet
 
 from oncelog import errors
 from oncelog.client.blocking import LoopThread
-from oncelog.client.delivery import RecordFuture, RecordMetadata
+from oncelog.client.delivery import OnDelivery, RecordFuture, RecordMetadata
 from oncelog.client.options import producer_options
-from oncelog.client.producer_face import ProducerFace, abort_failed
+from oncelog.client.prepared import PreparedTransaction
+from oncelog.client.producer_face import ProducerFace, abort_failed, closing_failed
 from oncelog.client.records import Text, to_bytes
+from oncelog.client.resumed import ResumedTransaction
 from oncelog.client.sender import Sender
 
 __all__ = ["Producer", "RecordFuture", "RecordMetadata", "Transaction"]
@@ -55,12 +57,20 @@ class Producer(ProducerFace):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self.close()
+        try:
+            self.close()
+        except errors.OncelogError as second:
+            if error is None:
+                raise
+            closing_failed(error, second)
 
     def close(self, timeout: float | None = None) -> None:
         """Send what is left and hang up, within `timeout` seconds (default: delivery.timeout.ms).
 
-        A transaction in progress is aborted. What did not make it fails with its future.
+        What did not make it fails with its future: DeliveryTimeoutError if it may be in the log, TimedOutError if it
+        is not. A transaction in progress is aborted, a prepared one stays. Without transactions the first failure of a
+        record is raised that nobody has looked at (`result`, `exception`, a callback), with a note of how many there
+        are: what `send` was given is in the log, or somebody is told.
         """
         self._thread.run(self._sender.close(None if timeout is None else timeout * 1000))
 
@@ -85,11 +95,14 @@ class Producer(ProducerFace):
         partition: int | None = None,
         timestamp: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
+        on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
         """Send a record; returns at once with the future of its `RecordMetadata`.
 
-        `timestamp` in ms since the epoch, default now. Blocks up to max.block.ms for a topic's metadata or for buffer
-        memory, then TimedOutError. In an error state of the transaction it raises that error.
+        `timestamp` in ms since the epoch, default now. `on_delivery(metadata, error)` is called with one of both once
+        the outcome is known, in order within a partition, from the client's own thread: be quick there, and call
+        nothing that waits. Blocks up to max.block.ms for a topic's metadata or for buffer memory, then TimedOutError.
+        In an error state of the transaction it raises that error.
         """
         future = self._append(
             topic,
@@ -100,7 +113,9 @@ class Producer(ProducerFace):
             headers,
         )
         if future is None:
-            return self._send_when_possible(topic, to_bytes(value), to_bytes(key), partition, timestamp, headers)
+            future = self._send_when_possible(topic, to_bytes(value), to_bytes(key), partition, timestamp, headers)
+        if on_delivery is not None:
+            future.on_delivery(on_delivery)
         return future
 
     def _send_when_possible(
@@ -123,6 +138,7 @@ class Producer(ProducerFace):
         if topic not in self._sender.counts:
             self._thread.run(self._sender.learn_topic(topic))
             return
+        self._thread.refuse_its_own("waiting for buffer memory in a callback (on_delivery)")
         left = deadline - time.monotonic()
         if left <= 0 or (not self._sender.wait_for_memory(min(left, 0.5)) and time.monotonic() >= deadline):
             raise self._no_room()
@@ -139,7 +155,9 @@ class Producer(ProducerFace):
         return send_table(self._sender, topic, table, self._wait_for_room, **columns)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything now and wait for the answers, up to `timeout` seconds; failures are in the futures."""
+        """Send everything now and wait for the answers, up to `timeout` seconds (default: as long as it takes, which
+        delivery.timeout.ms bounds); failures are in the futures. TimedOutError: nothing is given up, call it again.
+        """
         self._thread.run(self._sender.flush(None if timeout is None else timeout * 1000))
 
     def partitions_for(self, topic: str) -> int:
@@ -154,7 +172,8 @@ class Producer(ProducerFace):
     def transaction(self) -> Iterator[Transaction]:
         """A transaction around a block: committed at its end, aborted if the block raises.
 
-        If the commit is refused with an AbortableError, the transaction is aborted and the error raised.
+        If the commit is refused with an AbortableError, the transaction is aborted and the error raised. One that was
+        prepared in the block is left as it is.
         """
         self.begin_transaction()
         try:
@@ -162,6 +181,8 @@ class Producer(ProducerFace):
         except BaseException as error:
             self._abort_after(error)
             raise
+        if self._is_prepared():
+            return
         try:
             self.commit_transaction()
         except errors.AbortableError as error:
@@ -188,6 +209,15 @@ class Producer(ProducerFace):
         """Abort; afterwards another transaction may begin."""
         self._thread.run(self._sender.abort(None if timeout is None else timeout * 1000))
 
+    def prepare(self, timeout: float | None = None) -> PreparedTransaction:
+        """Wait until everything of the transaction is acknowledged; a handle with which any process can end it.
+
+        Nothing can be added any more. `close` leaves the transaction open; this producer may still commit or abort it,
+        others do by `Transaction.resume(handle, ...)`, until transaction.timeout.ms has passed since its first record
+        or a newer producer with the transactional id is made: both abort it. May be repeated after TimedOutError.
+        """
+        return self._thread.run(self._sender.prepare(None if timeout is None else timeout * 1000))
+
 
 class Transaction:
     """What a `with producer.transaction() as txn:` block sends through."""
@@ -197,6 +227,21 @@ class Transaction:
         self.send = producer.send
         self.send_table = producer.send_table
         self.send_offsets = producer.send_offsets
+        self.prepare = producer.prepare
+
+    @staticmethod
+    def resume(
+        handle: PreparedTransaction | str,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> ResumedTransaction:
+        """A prepared transaction, by its handle (or the handle's text), to be committed or aborted from here.
+
+        `with Transaction.resume(handle, "localhost:9092") as transaction: transaction.commit()`. Options are a
+        producer's. Resume before a producer with the same transactional id is made: that one aborts it.
+        """
+        return ResumedTransaction(handle, bootstrap_servers, config, options)
 
 
 def _forked() -> None:

@@ -65,6 +65,10 @@ class ProducerFace:
         manager = self._sender.manager
         return manager is not None and manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
+    def _is_prepared(self) -> bool:
+        manager = self._sender.manager
+        return manager is not None and manager.state is State.PREPARED
+
     def _no_room(self) -> errors.TimedOutError:
         return errors.TimedOutError(
             f"no room for a record in buffer_memory = {self.options['buffer_memory']} after "
@@ -77,3 +81,10 @@ def abort_failed(error: BaseException, second: errors.KafkaError) -> None:
     if isinstance(second, errors.FatalError) and isinstance(error, errors.AbortableError):
         raise second from error
     error.add_note(f"aborting the transaction failed: {second}")
+
+
+def closing_failed(error: BaseException, second: errors.OncelogError) -> None:
+    """Tells in `error`, with which a `with` block was left, what went wrong when the producer was closed for it."""
+    error.add_note(f"closing the producer: {second}")
+    for note in getattr(second, "__notes__", ()):
+        error.add_note(f"closing the producer: {note}")

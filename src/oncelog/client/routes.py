@@ -14,14 +14,24 @@ from oncelog import errors
 from oncelog.client.backoff import Backoff
 
 if TYPE_CHECKING:
-    from oncelog.client.sender import Sender
+    from oncelog.client.cluster import ClusterClient
+    from oncelog.client.turns import Turns
     from oncelog.net.connection import Connection
+
+
+GRACE = 0.05
+"""Seconds after its time that a call which ends by itself, with a better text, is waited for."""
+
+
+def _addresses(cluster: ClusterClient) -> str:
+    known = dict.fromkeys([*cluster.bootstrap, *cluster.topology.brokers.values()])
+    return ", ".join(f"{host}:{port}" for host, port in known)
 
 
 class Routes:
     """What a sender knows of partitions and brokers. Runs on the sender's loop."""
 
-    def __init__(self, sender: Sender) -> None:
+    def __init__(self, sender: Turns) -> None:
         self._sender = sender
         self._cluster = sender.cluster
         self._backoff = (sender.options["retry_backoff_ms"], sender.options["retry_backoff_max_ms"])
@@ -30,6 +40,8 @@ class Routes:
         self._fresh = False
         self.counts: dict[str, int] = {}
         """Number of partitions by topic: kept beside the topology so that `append` needs one look."""
+        self.trouble: dict[int, str] = {}
+        """Why a broker that is wanted cannot be reached."""
 
     def to(self, node: int) -> Connection | None:
         """The connection to a broker; None while there is none, which is made then."""
@@ -42,7 +54,15 @@ class Routes:
     async def learn_topic(self, topic: str) -> None:
         """Learn of a topic's partitions (asking for its creation where that is allowed); KafkaError."""
         create = self._sender.options["allow_auto_create_topics"]
-        found = await self._cluster.topic(topic, create=create, timeout_ms=self._sender.options["max_block_ms"])
+        limit = self._sender.options["max_block_ms"]
+        try:
+            async with asyncio.timeout(limit / 1000 + GRACE):
+                found = await self._cluster.topic(topic, create=create, timeout_ms=limit)
+        except TimeoutError:
+            why = self._cluster.unreachable or f"no answer from {_addresses(self._cluster)}"
+            raise errors.TimedOutError(
+                f"the partitions of topic {topic!r} are not known after {limit} ms (max_block_ms): {why}"
+            ) from None
         self.counts[topic] = len(found.partitions)
         if not self._fresh:
             self._fresh = True
@@ -66,8 +86,10 @@ class Routes:
             while not self._sender.closed and self._sender.accumulator.waiting:
                 try:
                     await self._cluster.connection(node, "produce")
+                    self.trouble.pop(node, None)
                     return
-                except errors.ConnectionFailedError:
+                except errors.ConnectionFailedError as error:
+                    self.trouble[node] = error.message
                     await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
                     with contextlib.suppress(errors.KafkaError):
                         await self._cluster.refresh(self.counts)

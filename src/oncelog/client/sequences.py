@@ -131,6 +131,13 @@ class Sequences:
         if partition is not None and batch in partition.in_flight:
             partition.in_flight.remove(batch)
 
+    def replace(self, batch: Batch, parts: list[Batch]) -> None:
+        """A batch was split: its parts have its sequences and its place."""
+        partition = self._partitions.get(batch.tp)
+        if partition is not None and batch in partition.in_flight:
+            at = partition.in_flight.index(batch)
+            partition.in_flight[at : at + 1] = parts
+
     def is_next(self, batch: Batch) -> bool:
         """Whether a batch directly follows what is acknowledged."""
         partition = self._of(batch.tp)

@@ -46,7 +46,10 @@ class TableFuture:
         for delivery in self._deliveries:
             if not delivery.wait(None if deadline is None else max(deadline - time.monotonic(), 0)):
                 raise errors.TimedOutError(f"no answer for a table's batch in {timeout} s")
+            delivery.seen = True
             if delivery.error is not None:
+                for other in self._deliveries:
+                    other.seen = True
                 raise delivery.error
             first.setdefault(delivery.tp, delivery.base_offset)
         return first

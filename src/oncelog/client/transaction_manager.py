@@ -10,6 +10,8 @@ one:
                                                   v               |
                                      READY <- ABORTING <----------+         (any) -> FATAL_ERROR
 
+PREPARED lies between IN_TRANSACTION and its end: nothing is added any more, and whoever has the handle may end it.
+
 Legal transitions are the table `LEGAL`. What the coordinator has to be told comes out of `next_request`, its answers
 go in through `handle` (both in `oncelog.client.coordination`, which knows the messages and their errors). With
 transaction.version 2 ("TV2") partitions join a transaction by being written to, every end of a transaction brings a
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from oncelog import errors
 from oncelog.client.batch import Batch, TopicPartition
+from oncelog.client.prepared import PreparedTransaction
 from oncelog.client.sequences import Sequences
 from oncelog.protocol.errors import ErrorCode
 
@@ -39,6 +42,7 @@ class State(Enum):
     INITIALIZING = "initializing"
     READY = "ready"
     IN_TRANSACTION = "in transaction"
+    PREPARED = "prepared"
     COMMITTING = "committing"
     ABORTING = "aborting"
     ABORTABLE_ERROR = "abortable error"
@@ -49,13 +53,18 @@ LEGAL: dict[State, frozenset[State]] = {
     State.UNINITIALIZED: frozenset({State.INITIALIZING}),
     State.INITIALIZING: frozenset({State.READY, State.ABORTABLE_ERROR, State.UNINITIALIZED}),
     State.READY: frozenset({State.IN_TRANSACTION}),
-    State.IN_TRANSACTION: frozenset({State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR}),
+    State.IN_TRANSACTION: frozenset({State.PREPARED, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR}),
+    State.PREPARED: frozenset({State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR}),
     State.COMMITTING: frozenset({State.READY, State.INITIALIZING, State.ABORTABLE_ERROR}),
     State.ABORTING: frozenset({State.READY, State.INITIALIZING}),
     State.ABORTABLE_ERROR: frozenset({State.ABORTING, State.ABORTABLE_ERROR}),
     State.FATAL_ERROR: frozenset(),
 }
 """Besides these, FATAL_ERROR can be reached from everywhere."""
+
+
+OPEN = frozenset({State.IN_TRANSACTION, State.PREPARED, State.COMMITTING})
+"""States in which the transaction may still be committed."""
 
 
 class Offsets(NamedTuple):
@@ -106,6 +115,9 @@ class TransactionManager:
         self.untold: State | None = None
         """COMMITTING or ABORTING whose end nobody has been told: the call ran out of time and may be repeated."""
         self.first_offsets: dict[TopicPartition, int] = {}
+        self.last_offsets: dict[TopicPartition, int] = {}
+        self.was_prepared = False
+        """The transaction has a handle: others may have ended it."""
 
     # -- what a producer asks -------------------------------------------------------------------------------------
 
@@ -154,7 +166,41 @@ class TransactionManager:
             raise errors.UsageError("init_transactions() comes before the first transaction")
         self.to(State.IN_TRANSACTION)
         self.untold = None
-        self.first_offsets = {}
+        self.was_prepared = False
+        self.first_offsets, self.last_offsets = {}, {}
+
+    def begin_prepare(self) -> None:
+        """Add nothing any more; from now on others may end the transaction.
+
+        In the old protocol the next transaction gets a new epoch: a handle's late EndTxn would end that one.
+        """
+        if self.state is State.PREPARED:
+            return
+        if self.state in (State.UNINITIALIZED, State.READY):
+            raise errors.UsageError("there is no transaction to prepare: begin one first")
+        self.to(State.PREPARED)
+        self.was_prepared = True
+        self.bump_required |= not self.implicit
+
+    @property
+    def joined(self) -> bool:
+        """Whether the coordinator knows of all partitions and offsets of the transaction."""
+        return self.doubted is None and not (self.new_partitions or self.adding or self.offsets)
+
+    def prepared(self) -> PreparedTransaction:
+        """The handle of the transaction; UsageError if it is not prepared."""
+        if self.state is not State.PREPARED:
+            raise errors.UsageError(f"the transaction was ended while it was prepared: it is {self.state.value}")
+        return PreparedTransaction(
+            self.transactional_id or "",
+            self.producer_id,
+            self.producer_epoch,
+            self.version,
+            self.timeout_ms,
+            tuple(sorted((*tp, first, self.last_offsets[tp]) for tp, first in self.first_offsets.items())),
+            tuple(sorted(self.groups)),
+            not self.started,
+        )
 
     def begin_commit(self) -> None:
         """Commit once everything sent is acknowledged."""
@@ -233,6 +279,8 @@ class TransactionManager:
             first = self.first_offsets.get(batch.tp)
             if first is None or base_offset < first:
                 self.first_offsets[batch.tp] = base_offset
+            last = base_offset + batch.count - 1
+            self.last_offsets[batch.tp] = max(self.last_offsets.get(batch.tp, -1), last)
 
     def can_retry(self, batch: Batch, code: ErrorCode, log_start_offset: int) -> bool:
         """Whether a batch answered with an error should be sent again (TransactionManager.canRetry)."""
@@ -286,7 +334,7 @@ class TransactionManager:
         lost = self.sequences.resolve()
         if lost and self.transactional:
             self.bump_required |= not self.implicit
-            if self.state in (State.IN_TRANSACTION, State.COMMITTING):
+            if self.state in OPEN:
                 self.fail_with(errors.AbortableError("a batch expired and its sequence numbers are in doubt"))
         elif lost:
             for tp in lost:
@@ -312,7 +360,7 @@ class TransactionManager:
 
     def abortable(self, error: errors.KafkaError) -> None:
         """The transaction cannot be committed; while it is being aborted anyway, nothing changes."""
-        if self.state in (State.IN_TRANSACTION, State.COMMITTING, State.INITIALIZING):
+        if self.state in OPEN or self.state is State.INITIALIZING:
             self.error = error
             self.to(State.ABORTABLE_ERROR)
 
