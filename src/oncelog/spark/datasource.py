@@ -36,11 +36,13 @@ class OncelogDataSource(DataSource):
 
     @plain
     def schema(self) -> str:
-        """The connector's columns; `headers` with option includeHeaders."""
-        from oncelog.spark.options import SOURCE_OPTIONS, Options
+        """The connector's columns; `headers` with option includeHeaders.
 
-        headers = Options(self.options, SOURCE_OPTIONS).flag("includeHeaders")
-        return f"{SCHEMA}, {HEADERS}" if headers else SCHEMA
+        Spark asks at `load()`, and never for a write: the earliest moment to say what is wrong with a read.
+        """
+        from oncelog.spark.source import check_source
+
+        return f"{SCHEMA}, {HEADERS}" if check_source(self.options).include_headers else SCHEMA
 
     @plain
     def reader(self, schema: Any) -> DataSourceReader:
