@@ -1,0 +1,280 @@
+"""What becomes of each record, and who is told: batches that are too large, failures that nobody looks at, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from oncelog import Producer, aio, errors
+from oncelog.client.topology import Topology
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.records import BatchHeader, iter_batches
+from support.proxy import HOLD, LOSE_ANSWER, PASS, Produced, Proxy, redirect
+from support.servers import Server
+from support.wire import Wire, until
+
+LARGE = {"linger_ms": 500, "batch_size": 60_000, "retry_backoff_ms": 2, "retry_backoff_max_ms": 10}
+"""Batches that a topic with max.message.bytes = 2000 refuses as a whole."""
+
+
+@pytest.fixture
+def wire(server: Server) -> Iterator[Wire]:
+    with Wire(server.bootstrap) as connection:
+        yield connection
+
+
+@pytest.fixture
+def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Between every client of the test and the server."""
+    made = Proxy(server.bootstrap)
+    redirect(monkeypatch, made)
+    yield made
+    made.close()
+
+
+def batches(wire: Wire, topic: Any) -> list[BatchHeader]:
+    return [header for header, _ in iter_batches(wire.fetch(topic).records or b"")]
+
+
+# -- batches that are too large ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_batch_that_is_too_large_goes_in_parts(wire: Wire, server: Server, name: str, codec: str) -> None:
+    topic = wire.create_topic(name, max_message_bytes="2000")
+    chance = random.Random(7)
+    values = [chance.randbytes(100) for _ in range(900)]
+    with Producer(server.bootstrap, compression_type=codec, **LARGE) as producer:
+        futures = [producer.send(name, value, b"k%d" % i, headers=[("h", None)]) for i, value in enumerate(values)]
+        producer.flush()
+        assert [future.result(0).offset for future in futures] == list(range(900))
+    assert wire.values(topic) == values
+    written = batches(wire, topic)
+    assert all(header.size <= 2_000 for header in written)
+    assert [header.base_sequence for header in written] == [header.base_offset for header in written]
+    assert {header.producer_epoch for header in written} == {0}
+
+
+def test_the_record_that_is_too_large_fails_alone(wire: Wire, server: Server, name: str) -> None:
+    topic = wire.create_topic(name, max_message_bytes="2000")
+    values = [b"x" * (5_000 if i == 13 else 100) for i in range(40)]
+    with Producer(server.bootstrap, **LARGE) as producer:
+        futures = [producer.send(name, value) for value in values]
+        producer.flush()
+        failed = [type(future.exception(0)) for future in futures]
+    assert failed == [errors.RecordTooLargeError if i == 13 else type(None) for i in range(40)]
+    assert wire.values(topic) == [value for value in values if len(value) == 100]
+
+
+@pytest.mark.parametrize("options", [{"acks": 1}, {"max_in_flight_requests_per_connection": 1}])
+def test_in_parts_without_idempotence_or_pipelining(
+    wire: Wire, server: Server, name: str, options: dict[str, Any]
+) -> None:
+    topic = wire.create_topic(name, max_message_bytes="2000")
+    with Producer(server.bootstrap, **LARGE, **options) as producer:
+        for i in range(300):
+            producer.send(name, b"%0100d" % i)
+    assert sorted(map(int, wire.values(topic))) == list(range(300))  # type: ignore[arg-type]
+
+
+def test_in_parts_within_a_transaction_and_as_tables(wire: Wire, server: Server, name: str) -> None:
+    topic = wire.create_topic(name, max_message_bytes="2000")
+    table = pa.table({"value": [b"%0100d" % i for i in range(300)]})
+    with Producer(server.bootstrap, transactional_id=name, **LARGE) as producer, producer.transaction() as within:
+        first = within.send_table(name, table).result(30)
+        assert first == {(name, 0): 0}
+        future = within.send(name, b"last")
+    assert future.result(0).offset == 300
+    until(lambda: len(wire.values(topic, committed=True)), lambda count: count == 301, "all is visible")
+    assert [int(value or b"") for value in wire.values(topic)[:300]] == list(range(300))
+
+
+def test_a_lost_answer_to_a_part_doubles_nothing(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+    topic = wire.create_topic(name, max_message_bytes="2000")
+    proxy.rule = lambda request: LOSE_ANSWER if request.number % 3 == 2 else PASS
+    with Producer(server.bootstrap, **LARGE) as producer:
+        futures = [producer.send(name, b"%0100d" % i) for i in range(200)]
+        producer.flush()
+        assert [future.result(0).offset for future in futures] == list(range(200))
+    assert [int(value or b"") for value in wire.values(topic)] == list(range(200))
+
+
+# -- who is told ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compacted(wire: Wire, name: str) -> str:
+    """A topic that takes no record without a key."""
+    wire.create_topic(name, cleanup_policy="compact")
+    return name
+
+
+def test_what_failed_unseen_is_told_when_the_producer_is_closed(server: Server, compacted: str) -> None:
+    with pytest.raises(errors.RequestError, match="key") as caught, Producer(server.bootstrap) as producer:
+        for _ in range(3):
+            producer.send(compacted, b"without a key")
+    assert caught.value.code is ErrorCode.INVALID_RECORD
+    assert "3 records" in caught.value.__notes__[0]
+
+    async def body() -> None:
+        async with aio.Producer(server.bootstrap) as producer:
+            await producer.send(compacted, b"without a key")
+
+    with pytest.raises(errors.RequestError, match="key"):
+        asyncio.run(body())
+
+
+def test_the_error_of_the_block_is_not_replaced(server: Server, compacted: str) -> None:
+    with pytest.raises(KeyError) as caught, Producer(server.bootstrap) as producer:
+        producer.send(compacted, b"without a key")
+        raise KeyError
+    assert "closing the producer" in caught.value.__notes__[0]
+    assert "key" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda future: future.exception(30),
+        lambda future: pytest.raises(errors.RequestError, future.result, 30),
+        lambda future: future.add_done_callback(lambda _: None),
+    ],
+    ids=["exception", "result", "callback"],
+)
+def test_what_was_looked_at_is_not_told_again(server: Server, compacted: str, look: Callable[[Any], object]) -> None:
+    with Producer(server.bootstrap) as producer:
+        look(producer.send(compacted, b"without a key"))
+
+
+def test_callbacks_come_in_order_and_disturb_nobody(
+    wire: Wire, server: Server, compacted: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[int | None, str]] = []
+
+    def tell(place: Any, error: BaseException | None) -> None:
+        told.append((None if place is None else place.offset, type(error).__name__))
+        if len(told) == 2:
+            raise ZeroDivisionError("a fault of the user's")
+        if len(told) == 3:
+            producer.flush()
+
+    with caplog.at_level(logging.ERROR), Producer(server.bootstrap) as producer:
+        for i in range(6):
+            producer.send(compacted, b"%d" % i, b"key", on_delivery=tell)
+        producer.flush()
+        producer.send(compacted, b"without a key", on_delivery=tell)
+    assert told == [*((i, "NoneType") for i in range(6)), (None, "RequestError")]
+    assert "a fault of the user's" in caplog.text
+    assert "use oncelog.aio there" in caplog.text, "a blocking call in a callback"
+
+
+def test_records_of_a_refused_batch_know_why(server: Server, compacted: str) -> None:
+    """DIFFERS: Apache Kafka tells which records it refused (KIP-467); ours refuses the batch with one text."""
+    with Producer(server.bootstrap, linger_ms=500) as producer:
+        futures = [producer.send(compacted, b"x", key) for key in (b"a", None, b"c")]
+        producer.flush()
+        said = [str(future.exception(0)) for future in futures]
+    assert all("INVALID_RECORD" in text for text in said)
+    assert "key" in said[1]
+    assert ("others of its batch were refused" in said[0]) == (server.name == "apache-kafka")
+
+
+# -- time-outs --------------------------------------------------------------------------------------------------------
+
+
+def test_closing_early_says_what_may_be_in_the_log(wire: Wire, server: Server, proxy: Proxy, name: str) -> None:
+    wire.create_topic(name, 2)
+    producer = Producer(server.bootstrap, linger_ms=0, max_in_flight_requests_per_connection=1)
+    producer.send(name, b"before", partition=0).result(30)
+    proxy.rule = lambda request: HOLD
+    sent = producer.send(name, b"sent", partition=0)
+    until(lambda: len(proxy.seen), lambda count: count == 2, "the second is at the proxy")
+    waiting = producer.send(name, b"waiting", partition=0)
+    with pytest.raises(errors.TimedOutError):
+        producer.flush(0.01)
+    with pytest.raises(errors.TimedOutError) as caught:
+        producer.close(0.01)
+    assert "2 records" in caught.value.__notes__[0]
+    assert isinstance(sent.exception(0), errors.DeliveryTimeoutError)
+    assert "may or may not be in the log" in str(sent.exception(0))
+    error = waiting.exception(0)
+    assert type(error) is errors.TimedOutError
+    assert "were not sent before the producer was closed: they are not in the log" in str(error)
+    producer.close()
+    with pytest.raises(errors.UsageError, match="closed"):
+        producer.send(name, b"late")
+
+
+def test_full_memory_blocks_no_longer_than_told_and_never_in_a_callback(
+    wire: Wire, server: Server, proxy: Proxy, name: str
+) -> None:
+    wire.create_topic(name)
+    options: dict[str, Any] = {"buffer_memory": 3_000, "max_block_ms": 100, "linger_ms": 0}
+    raised: list[BaseException] = []
+
+    def more(*_: object) -> None:
+        try:
+            for _ in range(4):
+                producer.send(name, b"y" * 1_000).add_done_callback(lambda _: None)
+        except errors.UsageError as error:
+            raised.append(error)
+
+    def rule(request: Produced) -> str:
+        return HOLD if held else PASS
+
+    held = False
+    proxy.rule = rule
+    with Producer(server.bootstrap, **options) as producer:
+        producer.send(name, b"x", on_delivery=more)
+        until(lambda: raised, bool, "the callback is told")
+        assert "buffer memory in a callback" in str(raised[0])
+        producer.flush()
+        held = True
+        for _ in range(2):
+            producer.send(name, b"z" * 1_000).add_done_callback(lambda _: None)
+        with pytest.raises(errors.TimedOutError, match=r"buffer_memory = 3000 after max_block_ms = 100"):
+            producer.send(name, b"z" * 1_000)
+        held = False
+
+
+# -- wrong addresses --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address where somebody takes connections and never says a word."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_an_address_that_does_not_answer_is_named_in_time(silent: str) -> None:
+    with Producer(silent, max_block_ms=300) as producer, pytest.raises(errors.TimedOutError, match=f"300 ms.*{silent}"):
+        producer.send("t", b"x")
+    with pytest.raises(errors.TimedOutError, match=f"300 ms.*{silent}"):
+        Producer(silent, transactional_id="t", max_block_ms=300, socket_connection_setup_timeout_ms=100)
+
+
+def test_a_broker_that_advertises_a_wrong_address_is_named(
+    wire: Wire, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire.create_topic(name)
+    update = Topology.update
+
+    def wrong(self: Topology, *arguments: Any, **options: Any) -> None:
+        update(self, *arguments, **options)
+        self.brokers = {node: ("127.0.0.1", 1) for node in self.brokers}
+
+    monkeypatch.setattr(Topology, "update", wrong)
+    options = {"request_timeout_ms": 200, "delivery_timeout_ms": 300, "linger_ms": 0}
+    with Producer(server.bootstrap, **options) as producer:
+        error = producer.send(name, b"x").exception(30)
+        assert isinstance(error, errors.TimedOutError)
+        assert "127.0.0.1:1" in str(error), error
