@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, GreaterThan, LessThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from oncelog import Admin, Producer
 from oncelog.client.blocking import BlockingCluster
 from oncelog.spark.brokers import Brokers
 from oncelog.spark.commit import operations as op
@@ -16,12 +20,16 @@ from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import Owner
 from oncelog.spark.partitions import produce, record_batch
-from oncelog.spark.source import BatchSource, DataLossError, StreamSource
+from oncelog.spark.source import BatchSource, DataLossError, Slice, StreamSource, check_source
 from spark.judges import create
 from spark.micro_batches import Query
 from support.servers import Server
 
-QUICK = {"fetchOffset.retryIntervalMs": "1", "kafkaConsumer.pollTimeoutMs": "300"}
+QUICK = {
+    "fetchOffset.retryIntervalMs": "1",
+    "kafkaConsumer.pollTimeoutMs": "300",
+    "kafka.default.api.timeout.ms": "600",
+}
 
 
 @pytest.fixture
@@ -54,6 +62,20 @@ def begin(server: Server, topic: str, value: str, *, commit: bool | None) -> Own
             brokers.answer(op.EndTxn(owner, commit))
             brokers.answer(op.AwaitEnded((owner,)))
     return owner
+
+
+def write(server: Server, topic: str, timestamp: int, *, partition: int = 0, size: int = 1) -> None:
+    """One record in a batch of its own."""
+    with Producer(server.bootstrap) as producer:
+        producer.send(topic, b"x" * size, partition=partition, timestamp=timestamp).result(30)
+
+
+def planned(made: BatchSource) -> list[Slice]:
+    return [part for part in made.partitions() if isinstance(part, Slice)]
+
+
+def offsets_of(made: BatchSource) -> list[int]:
+    return [o for part in planned(made) for batch in made.read(part) for o in batch.column("offset").to_pylist()]
 
 
 def test_aborted_rows_and_markers_are_passed_over(server: Server, topic: str) -> None:
@@ -121,12 +143,252 @@ def test_a_log_that_ends_before_the_query_is_data_loss(server: Server, topic: st
     lax.stop()
 
 
+@pytest.mark.parametrize("lax", [False, True])
+def test_a_topic_made_anew_is_known_by_its_id(server: Server, topic: str, lax: bool) -> None:
+    """Its log has grown beyond what the query has read: offsets alone would not tell."""
+    begin(server, topic, "old", commit=True)
+    made = source(server, topic, failOnDataLoss=str(not lax))
+    position = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    planned = made.partitions(made.initialOffset(), position)
+    with Admin(server.bootstrap) as admin:
+        admin.delete_topics(topic)
+        admin.create_topics(topic, 2, 1)
+    begin(server, topic, "new", commit=True)
+    begin(server, topic, "newer", commit=True)
+    if lax:
+        back = made.latestOffset(position, ReadAllAvailable())
+        assert back == {topic: {"0": 0, "1": 0}}
+        assert read(made, position, back) == []
+        assert read(made, back, made.latestOffset(back, ReadAllAvailable())) == ["new", "newer"]
+        assert list(made.read(planned[0])) == []
+    else:
+        with pytest.raises(DataLossError, match=f"topic {topic} was deleted and made anew"):
+            made.latestOffset(position, ReadAllAvailable())
+        with pytest.raises(DataLossError, match="made anew while a batch of it was read"):
+            list(made.read(planned[0]))
+    made.stop()
+
+
+@pytest.mark.parametrize("lax", [False, True])
+def test_a_topic_that_is_deleted_is_data_loss(server: Server, topic: str, name: str, lax: bool) -> None:
+    other = f"{name}-other"
+    create(server.bootstrap, other, 1)
+    begin(server, topic, "old", commit=True)
+    made = source(server, topic, failOnDataLoss=str(not lax), subscribe=f"{topic},{other}", **QUICK)
+    start = made.initialOffset()
+    position = made.latestOffset(start, ReadAllAvailable())
+    planned = made.partitions(start, position)
+    with Admin(server.bootstrap) as admin:
+        admin.delete_topics(topic)
+    begin(server, other, "other", commit=True)
+    if lax:
+        without = made.latestOffset(position, ReadAllAvailable())
+        assert without == {other: {"0": 2}}
+        assert read(made, position, without) == ["other"]
+        assert made.latestOffset(without, ReadAllAvailable()) == without
+        assert list(made.read(planned[0])) == []
+        create(server.bootstrap, topic, 1)
+        assert made.latestOffset(without, ReadAllAvailable()) == {**without, topic: {"0": 0}}, "as a new one"
+    else:
+        with pytest.raises(DataLossError, match=f"are gone: {topic}-0, {topic}-1"):
+            made.latestOffset(position, ReadAllAvailable())
+        with pytest.raises(DataLossError, match=f"{topic}-0 is gone"):
+            list(made.read(planned[0]))
+    made.stop()
+
+
+@pytest.mark.parametrize("lax", [False, True])
+def test_records_that_retention_took_are_data_loss(server: Server, topic: str, lax: bool) -> None:
+    for value in ("one", "two", "three"):
+        begin(server, topic, value, commit=True)
+    made = source(server, topic, failOnDataLoss=str(not lax), **QUICK)
+    start = made.initialOffset()
+    end = made.latestOffset(start, ReadAllAvailable())
+    with Admin(server.bootstrap) as admin:
+        admin.delete_records({(topic, 0): 4})
+    given = {"startingOffsets": f'{{"{topic}":{{"0":1,"1":0}}}}', "failOnDataLoss": str(not lax)}
+    if lax:
+        assert read(made, start, end) == ["three"]
+        assert source(server, topic, **given).initialOffset() == {topic: {"0": 4, "1": 0}}
+        assert read(made, {topic: {"1": 0}}, end) == ["three"]
+        assert read(made, start, {topic: {"0": 9, "1": 0}}) == ["three"], "nothing comes from where the log ends"
+    else:
+        with pytest.raises(DataLossError, match="begins at 4: offsets 0 to 3 of this batch are gone"):
+            read(made, start, end)
+        with pytest.raises(MisuseError, match=r"option startingOffsets: .* begins at 4, 1 is gone"):
+            source(server, topic, **given).initialOffset()
+        with pytest.raises(DataLossError, match="is new to the query and begins at 4, not at 0"):
+            made.partitions({topic: {"1": 0}}, end)
+        with pytest.raises(DataLossError, match=r"ends at 6, before 9.*kafkaConsumer.pollTimeoutMs = 300"):
+            read(made, {topic: {"0": 4, "1": 0}}, {topic: {"0": 9, "1": 0}})
+        with pytest.raises(DataLossError, match="ends at 6: offsets 7 to 8 of this batch are gone"):
+            read(made, {topic: {"0": 7, "1": 0}}, {topic: {"0": 9, "1": 0}})
+    made.stop()
+
+
 def test_new_partitions_are_read_from_their_beginning(server: Server, topic: str) -> None:
     begin(server, topic, "zero", commit=True)
     made = source(server, topic)
     end = made.latestOffset({topic: {"1": 0}}, ReadAllAvailable())
     assert read(made, {topic: {"1": 0}}, end) == ["zero"]
+    with Admin(server.bootstrap) as admin:
+        admin.create_partitions(topic, 3)
+    assert made.latestOffset(end, ReadAllAvailable()) == {topic: {"0": 2, "1": 0, "2": 0}}
     made.stop()
+
+
+def test_topics_that_match_later_are_read(server: Server, name: str) -> None:
+    made = StreamSource({"kafka.bootstrap.servers": server.bootstrap, "subscribePattern": f"{name}-[ab]"})
+    assert made.initialOffset() == {}, "no topic matches yet"
+    for letter in "bc":
+        create(server.bootstrap, f"{name}-{letter}", 1)
+    begin(server, f"{name}-b", "here", commit=True)
+    end = made.latestOffset({}, ReadAllAvailable())
+    assert end == {f"{name}-b": {"0": 2}}
+    assert read(made, {}, end) == ["here"]
+    made.stop()
+
+
+def test_a_batch_waits_for_the_least_that_it_is_to_have(server: Server, topic: str) -> None:
+    made = source(server, topic, minOffsetsPerTrigger="4", maxOffsetsPerTrigger="5")
+    limit, start = made.getDefaultReadLimit(), made.initialOffset()
+    assert limit == ReadMaxRows(5)
+    begin(server, topic, "one", commit=True)
+    first = made.latestOffset(start, limit)
+    assert first[topic]["0"] == 2, "as in the connector, a query's first batch does not wait"
+    assert made.latestOffset(first, limit) == first
+    begin(server, topic, "two", commit=True)
+    assert made.latestOffset(first, limit) == first
+    assert made.latestOffset(first, ReadAllAvailable())[topic]["0"] == 4, "Trigger.Once asks for all"
+    begin(server, topic, "three", commit=True)
+    assert made.latestOffset(first, limit)[topic]["0"] == 6
+    begin(server, topic, "four", commit=True)
+    at_once = source(server, topic, minOffsetsPerTrigger="100", maxTriggerDelay="0s")
+    assert at_once.getDefaultReadLimit() == ReadMaxRows((1 << 63) - 1)
+    at_once.latestOffset(start, at_once.getDefaultReadLimit())
+    assert at_once.latestOffset(first, at_once.getDefaultReadLimit())[topic]["0"] == 8, "the delay is over"
+    made.prepareForTriggerAvailableNow()
+    assert made.latestOffset({topic: {"0": 6, "1": 0}}, limit)[topic]["0"] == 8, "AvailableNow reads what is there"
+    for each in (made, at_once):
+        each.stop()
+
+
+def test_where_to_start_and_to_end_by_time(server: Server, topic: str) -> None:
+    for time in (10, 20, 30):
+        write(server, topic, time)
+    by_time = f'{{"{topic}":{{"0":20,"1":20}}}}'
+    asked = {
+        "startingTimestamp": "20",
+        "startingOffsetsByTimestamp": by_time,
+    }
+    for option, value in asked.items():
+        with pytest.raises(MisuseError, match=f"option {option}: no record is that young in {topic}-1"):
+            source(server, topic, **{option: value}).initialOffset()
+        found = source(server, topic, startingOffsetsByTimestampStrategy="Latest", **{option: value})
+        assert found.initialOffset() == {topic: {"0": 1, "1": 0}}
+    given = {"kafka.bootstrap.servers": server.bootstrap, "subscribe": topic}
+    for option, value in (("endingTimestamp", "20"), ("endingOffsetsByTimestamp", by_time)):
+        assert offsets_of(BatchSource({**given, option: value})) == [0]
+    assert offsets_of(
+        BatchSource(
+            {
+                **given,
+                "startingTimestamp": "15",
+                "endingTimestamp": "35",
+                "startingOffsetsByTimestampStrategy": "latest",
+            }
+        )
+    ) == [1, 2]
+    with pytest.raises(MisuseError, match=f"option startingOffsetsByTimestamp must name every.*differs in {topic}-1"):
+        source(server, topic, startingOffsetsByTimestamp=f'{{"{topic}":{{"0":20}}}}').initialOffset()
+
+
+def test_pushed_filters_leave_out_what_is_not_asked_for(server: Server, topic: str) -> None:
+    for time in (10, 20, 30, 40):
+        write(server, topic, time)
+    write(server, topic, 50, partition=1)
+    given = {"kafka.bootstrap.servers": server.bootstrap, "subscribe": topic}
+
+    def left(*filters: Filter) -> list[tuple[int, int, int]]:
+        made = BatchSource(given)
+        list(made.pushFilters(list(filters)))
+        return [(part.range.at.partition, part.range.start, part.range.end) for part in planned(made)]
+
+    assert left(EqualTo(("partition",), 1)) == [(1, 0, 1)]
+    assert left(GreaterThan(("offset",), 0), LessThan(("offset",), 3)) == [(0, 1, 3)]
+    assert left(GreaterThan(("timestamp",), datetime.fromtimestamp(0.030, UTC))) == [(0, 3, 4), (1, 0, 1)]
+    assert left(GreaterThan(("timestamp",), datetime.fromtimestamp(0.045, UTC))) == [(1, 0, 1)]
+    assert left(EqualTo(("offset",), 4)) == left(LessThan(("offset",), 0)) == left(EqualTo(("topic",), "x")) == []
+
+
+def test_a_reader_with_filters_passes_for_one_without() -> None:
+    """PySpark refuses readers that have pushFilters unless it is configured to push them."""
+    made = BatchSource({"kafka.bootstrap.servers": "localhost:9", "subscribe": "t"})
+    assert made.pushFilters.__func__ is DataSourceReader.pushFilters
+    assert pickle.loads(pickle.dumps(made)).options == made.options
+
+
+def test_batch_reads_end_where_something_can_be_read(server: Server, topic: str) -> None:
+    begin(server, topic, "one", commit=True)
+    begin(server, topic, "open", commit=None)
+    given = {"kafka.bootstrap.servers": server.bootstrap, "subscribe": topic}
+    beyond = {"endingOffsets": f'{{"{topic}":{{"0":3,"1":-1}}}}'}
+    with pytest.raises(MisuseError, match=f"option endingOffsets: {topic}-0 ends at 2, there is no 3 to read"):
+        BatchSource({**given, **beyond}).partitions()
+    assert offsets_of(BatchSource({**given, **beyond, "failOnDataLoss": "false"})) == [0]
+    assert offsets_of(BatchSource({**given, **beyond, "kafka.isolation.level": "read_uncommitted"})) == [0, 2]
+    with pytest.raises(MisuseError, match=r"startingTimestamp and endingOffsets: .*would be read from 1 to 0"):
+        BatchSource(
+            {
+                **given,
+                "startingTimestamp": "99",
+                "startingOffsetsByTimestampStrategy": "latest",
+                "endingOffsets": f'{{"{topic}":{{"0":0,"1":0}}}}',
+            }
+        ).partitions()
+
+
+def test_large_answers_come_in_pieces_and_in_order(server: Server, topic: str) -> None:
+    """Answers of two batches at most: the next is asked for while one is decoded."""
+    for number in range(12):
+        write(server, topic, number, size=700)
+    made = source(server, topic, **{"kafka.max.partition.fetch.bytes": "1500", "maxRecordsPerPartition": "10"})
+    parts = made.partitions({topic: {"0": 1, "1": 0}}, {topic: {"0": 12, "1": 0}})
+    assert [(part.range.start, part.range.end) for part in parts] == [(1, 6), (6, 12)]
+    tables = [list(made.read(part)) for part in parts]
+    assert all(len(batches) > 2 for batches in tables), "one answer does not hold all"
+    seen = [offset for batches in tables for batch in batches for offset in batch.column("offset").to_pylist()]
+    assert seen == list(range(1, 12))
+
+
+def test_a_reader_that_is_left_hangs_up(server: Server, topic: str) -> None:
+    for number in range(4):
+        write(server, topic, number, size=700)
+    made = source(server, topic, **{"kafka.max.partition.fetch.bytes": "800"})
+    (part,) = made.partitions({topic: {"0": 0, "1": 0}}, {topic: {"0": 4, "1": 0}})
+    batches = made.read(part)
+    assert next(batches).num_rows == 1
+    batches.close()
+
+
+def test_a_streams_misuse_waits_for_the_first_call() -> None:
+    made = StreamSource({"kafka.bootstrap.servers": "localhost:9", "subscribe": "t", "endingOffsets": "latest"})
+    made.stop()
+    for call in (made.initialOffset, made.getDefaultReadLimit, made.prepareForTriggerAvailableNow):
+        with pytest.raises(MisuseError, match="endingOffsets is for batch reads"):
+            call()
+
+
+def test_load_asks_the_brokers(server: Server, topic: str) -> None:
+    given = {"kafka.bootstrap.servers": server.bootstrap, "subscribe": topic, **QUICK}
+    assert check_source(given).subscription.topics == (topic,)
+    with pytest.raises(MisuseError, match=f"option subscribe: there is no topic '{topic}-typo'"):
+        check_source({**given, "subscribe": f"{topic},{topic}-typo"})
+    check_source({**given, "subscribe": f"{topic}-typo", "failOnDataLoss": "false"})
+    del given["subscribe"]
+    check_source({**given, "subscribePattern": "nothing-yet.*"})
+    with pytest.raises(MisuseError, match=f"option assign: there is no {topic}-2; {topic} has 2 partitions"):
+        check_source({**given, "assign": f'{{"{topic}":[0,2]}}'})
 
 
 def test_planning_and_committing_import_nothing_heavy() -> None:
@@ -152,7 +414,7 @@ def test_a_planned_batch_read_has_hung_up(server: Server, topic: str) -> None:
 @pytest.mark.parametrize("option", ["subscribe", "assign"])
 def test_a_topic_that_is_not_there_is_an_error_of_its_option(server: Server, name: str, option: str) -> None:
     wanted = f"{name}-typo" if option == "subscribe" else f'{{"{name}-typo": [0]}}'
-    made = BatchSource({"kafka.bootstrap.servers": server.bootstrap, option: wanted})
+    made = BatchSource({"kafka.bootstrap.servers": server.bootstrap, option: wanted, **QUICK})
     with pytest.raises(MisuseError, match=f"option {option}: there is no topic '{name}-typo'"):
         made.partitions()
     assert made._cluster is None

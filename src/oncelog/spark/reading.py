@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oncelog.spark")
 
-FETCH_WAIT_MS = 500
+FETCH_WAIT_MS = 100
 _BASE_AND_LENGTH, _LAST_DELTA = struct.Struct(">qi"), struct.Struct(">i")
 
 

@@ -444,7 +444,7 @@ class _PushFilters:
     shown the method of the base class, by the attribute that it looks at.
     """
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, take: Callable[[Iterable[Filter]], Iterable[Filter]]) -> None:
         self._take = take
