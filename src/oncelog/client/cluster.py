@@ -78,7 +78,9 @@ class ClusterClient:
     """Connections to the brokers of one cluster, made when needed, and what is known of its topics.
 
     Use as `async with ClusterClient("localhost:9092") as cluster`. Not for use by several event loops.
-    `api_timeout_ms` bounds each `call_*` with all its attempts; a call's own `timeout_ms` takes its place.
+    `api_timeout_ms` bounds each `call_*` with all its attempts; a call's own `timeout_ms` takes its place. Until a broker
+    has answered for the first time it is `first_contact_ms`, for an address that was mistyped is answered by nobody.
+    A topic that nobody knows is asked for again for `missing_topic_ms`.
     """
 
     def __init__(
@@ -92,12 +94,16 @@ class ClusterClient:
         retry_backoff_ms: int = 50,
         retry_backoff_max_ms: int = 1_000,
         metadata_max_age_ms: int = 300_000,
+        first_contact_ms: int | None = None,
+        missing_topic_ms: int = MISSING_TOPIC_MS,
     ) -> None:
         self.bootstrap = parse_bootstrap(bootstrap_servers)
         self.client_id = client_id
         self.request_timeout_ms = request_timeout_ms
         self.api_timeout_ms = api_timeout_ms
         self.connect_timeout_ms = connect_timeout_ms
+        self.first_contact_ms = api_timeout_ms if first_contact_ms is None else first_contact_ms
+        self.missing_topic_ms = missing_topic_ms
         self._backoff = (retry_backoff_ms, retry_backoff_max_ms)
         self._max_age = metadata_max_age_ms / 1000
         self.topology = Topology()
@@ -108,6 +114,7 @@ class ClusterClient:
         self._refreshed_at = float("-inf")
         self._unreachable_since: float | None = None
         self._said_unreachable = False
+        self._reached = False
         self.unreachable = ""
         """Why no broker could be reached the last time that one was looked for; empty if one was."""
         self._closed = False
@@ -198,6 +205,7 @@ class ClusterClient:
             if old is not None:
                 old.close()
             self._connections[-1, ""] = connection
+            self._reached = True
             self._unreachable_since = None
             self._said_unreachable = False
             self.unreachable = ""
@@ -260,7 +268,7 @@ class ClusterClient:
         found = self.topology.topics.get(name)
         if found is not None and now() - self._refreshed_at < self._max_age:
             return found
-        limit = now() + min(self.api_timeout_ms if timeout_ms is None else timeout_ms, MISSING_TOPIC_MS) / 1000
+        limit = now() + min(self.api_timeout_ms if timeout_ms is None else timeout_ms, self.missing_topic_ms) / 1000
         backoff = self._new_backoff()
         while True:
             await self._retry(lambda: self.refresh([name], create=create), timeout_ms)
@@ -291,6 +299,15 @@ class ClusterClient:
         """Address by node id of all brokers."""
         await self._retry(lambda: self.refresh([]), None)
         return dict(self.topology.brokers)
+
+    async def require_broker(self, node_id: int) -> None:
+        """RequestError (BROKER_ID_NOT_REGISTERED) at once if the cluster has no such broker, or it is away."""
+        known = await self.brokers()
+        if node_id not in known:
+            there = ", ".join(map(str, sorted(known)))
+            raise errors.error_for(
+                ErrorCode.BROKER_ID_NOT_REGISTERED, f"there is no broker {node_id}, or it is away; there are: {there}"
+            )
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
@@ -404,6 +421,12 @@ class ClusterClient:
     def _new_backoff(self) -> Backoff:
         return Backoff(*self._backoff)
 
+    def _patience(self, timeout_ms: float | None) -> float:
+        """Seconds for which what fails is tried again."""
+        if timeout_ms is None:
+            timeout_ms = self.api_timeout_ms if self._reached else min(self.first_contact_ms, self.api_timeout_ms)
+        return timeout_ms / 1000
+
     async def _answered(
         self,
         request: Message,
@@ -416,7 +439,8 @@ class ClusterClient:
     ) -> Any:
         """The response, once it is there without an error that passes by itself, or when time is up with it."""
         now = asyncio.get_running_loop().time
-        limit = now() + (self.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        begun = now()
+        limit = begun + (self.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         backoff = self._new_backoff()
         failure: errors.KafkaError
         while True:
@@ -441,7 +465,7 @@ class ClusterClient:
             if moved is not None:
                 moved(failure.code)
             delay = backoff.next_ms(random.random()) / 1000
-            if now() + delay >= limit:
+            if now() + delay >= begun + self._patience(timeout_ms):
                 if response is not None:
                     return response
                 raise failure
@@ -449,14 +473,14 @@ class ClusterClient:
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: float | None) -> T:
         now = asyncio.get_running_loop().time
-        limit = now() + (self.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        begun = now()
         backoff = self._new_backoff()
         while True:
             try:
                 return await attempt()
             except errors.ConnectionFailedError:
                 delay = backoff.next_ms(random.random()) / 1000
-                if now() + delay >= limit:
+                if now() + delay >= begun + self._patience(timeout_ms):
                     raise
                 await asyncio.sleep(delay)
 
