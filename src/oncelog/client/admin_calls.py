@@ -334,5 +334,5 @@ async def offsets_for(
 
 async def committed(cluster: ClusterClient, group_id: str) -> dict[TopicPartition, int]:
     """Every committed offset of a group."""
-    return await offset_calls.fetch_committed(cluster, group_id)
+    return dict(await offset_calls.fetch_committed(cluster, group_id))
 

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import os
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from oncelog import errors
 from oncelog.client import offsets as offset_calls
 from oncelog.client.batch import TopicPartition
 from oncelog.client.blocking import LoopThread
+from oncelog.client.committed import OffsetAndMetadata
+from oncelog.client.consumer_face import ConsumerFace, Queries
 from oncelog.client.fetcher import ConsumerRecord
 from oncelog.client.group import GroupMetadata
+from oncelog.client.offsets import Listed
 from oncelog.client.options import consumer_options
 from oncelog.client.reader import Reader
+from oncelog.client.subscription import Listener, Listeners
+from oncelog.client.topology import Partition
 from oncelog.client.walk import Walk
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Consumer", "ConsumerRecord", "GroupMetadata"]
+__all__ = ["Consumer", "ConsumerRecord", "GroupMetadata", "OffsetAndMetadata"]
 
 T = TypeVar("T")
-Listener = Callable[[list[TopicPartition]], object]
 
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1000
 
 
-class Consumer:
+class Consumer(ConsumerFace):
     """Reads records, as a member of a group (`subscribe`) or by itself (`assign`). Not for several threads at once.
 
     `Consumer("localhost:9092", group_id="etl", isolation_level="read_committed")`: options carry Kafka's names with
@@ -46,7 +55,14 @@ class Consumer:
             options["bootstrap_servers"] = bootstrap_servers
         self.options = consumer_options(config, options)
         self._thread = LoopThread.shared()
-        self._reader = Reader(self.options, self._thread.loop)
+        self._made = Reader(self.options, self._thread.loop)
+        self._made.tell = self._tell
+        self._queries = Queries(self._made)
+        self._calls: SimpleQueue[Callable[[], object] | None] | None = None
+
+    @property
+    def _reader(self) -> Reader:
+        return self._made
 
     def __enter__(self) -> Consumer:
         return self
@@ -57,9 +73,58 @@ class Consumer:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._thread.run(work)
 
+    def _serve(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run what may call the user's listeners: they run here, in the caller's thread, and may use the consumer."""
+        if self._thread.process_id != os.getpid():
+            return self._thread.run(work)  # which says that a fork is between
+        calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        before, self._calls = self._calls, calls
+
+        async def run() -> T:
+            try:
+                return await work
+            finally:
+                calls.put(None)
+
+        runner = asyncio.run_coroutine_threadsafe(run(), self._thread.loop)
+        try:
+            while (call := calls.get()) is not None:
+                call()
+            return runner.result()
+        except concurrent.futures.CancelledError:
+            raise errors.UsageError("the client was closed while this call waited") from None
+        except BaseException:
+            runner.cancel()
+            raise
+        finally:
+            self._calls = before
+
+    async def _tell(self, listener: Listener, partitions: list[TopicPartition]) -> None:
+        """Have a listener called by the thread that waits for this."""
+        assert self._calls is not None
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def finish(error: Exception | None) -> None:
+            if not done.done():
+                done.set_result(None) if error is None else done.set_exception(error)
+
+        def call() -> None:
+            failure: Exception | None = None
+            try:
+                if isinstance(result := listener(partitions), Coroutine):
+                    result.close()
+                    raise errors.UsageError("a listener that is a coroutine function: use oncelog.aio.Consumer")
+            except Exception as error:  # noqa: BLE001 - comes out of poll
+                failure = error
+            loop.call_soon_threadsafe(finish, failure)
+
+        self._calls.put(call)
+        await done
+
     def close(self, timeout: float = 30.0) -> None:
-        """Commit if enable_auto_commit, leave the group, hang up."""
-        self._run(self._reader.close(timeout * 1000))
+        """Commit if enable_auto_commit, tell `on_revoked`, leave the group, hang up; not later than `timeout`."""
+        self._serve(self._reader.close(timeout * 1000))
 
     # -- what to read ---------------------------------------------------------------------------------------------
 
@@ -69,13 +134,18 @@ class Consumer:
         *,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
     ) -> None:
         """Read topics (or those whose names match a pattern that begins with ^) as a member of the group.
 
-        The listeners are called inside `poll`, from the client's thread, with the partitions that come and go: they
-        must not call this consumer.
+        The listeners are called inside `poll`, `unsubscribe` and `close`, in the caller's thread, with partitions that
+        come and go; they may call this consumer (`commit`, `seek`, `pause`, `position`, ...), but not `poll`.
+        `on_revoked`: they are given away, and can still be committed. `on_lost`: the membership has ended (no poll or
+        heartbeat in time), others may have them already, a commit would be refused; else `on_revoked` is told so.
+        With `partition_assignment_strategy="cooperative-sticky"` or `group_protocol="consumer"` only what changes is
+        told. What a listener raises comes out of `poll`.
         """
-        self._run(_done(self._reader.subscribe, topics, on_assigned, on_revoked))
+        self._run(_done(self._reader.subscription.begin, topics, Listeners(on_assigned, on_revoked, on_lost)))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without a group's coordination."""
@@ -83,21 +153,7 @@ class Consumer:
 
     def unsubscribe(self) -> None:
         """Leave the group, read nothing."""
-        self._run(self._reader.unsubscribe())
-
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read now; with a group, those of the last `poll`."""
-        return sorted(self._reader.states)
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Get nothing of these partitions until `resume`."""
-        for tp in partitions:
-            self._reader.state(tp).paused = True
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Get records of these partitions again."""
-        for tp in partitions:
-            self._reader.state(tp).paused = False
+        self._serve(self._reader.unsubscribe())
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -106,7 +162,7 @@ class Consumer:
 
         What was returned counts as consumed: `commit`, `position` and auto-commit are behind it.
         """
-        return self._run(self._reader.poll(timeout * 1000, max_records))
+        return self._serve(self._reader.poll(timeout * 1000, max_records))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Record by record, without end; the position is behind the one at hand, what was not reached comes again."""
@@ -131,7 +187,7 @@ class Consumer:
         from oncelog.client.tables import decode
 
         while not self._reader.closed:
-            raw = self._run(self._reader.poll_raw(1e9 if timeout is None else timeout * 1000))
+            raw = self._serve(self._reader.poll_raw(1e9 if timeout is None else timeout * 1000))
             if not raw:
                 return
             table = decode(self._reader, raw, include_headers=headers)
@@ -164,51 +220,65 @@ class Consumer:
 
     def position(self, topic: str, partition: int, timeout: float | None = None) -> int:
         """The offset behind what was consumed."""
-        return self._run(self._reader.position((topic, partition), _ms(timeout)))
-
-    def positions(self) -> dict[TopicPartition, int]:
-        """The same for every assigned partition of which anything is known: what `commit()` commits."""
-        return self._reader.consumed()
-
-    def hand_over(self) -> dict[TopicPartition, int]:
-        """The same, for `Producer.send_offsets`; UsageError with auto-commit, AbortableError after a rebalance."""
-        return self._reader.hand_over()
+        return self._run(self._reader.positions.position((topic, partition), _ms(timeout)))
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float | None = None) -> None:
-        """Commit what was consumed, or these offsets, for the group; GroupError when the membership has ended."""
-        self._run(self._reader.commit(offsets, _ms(timeout)))
+        """Commit what was consumed, or these offsets, for the group; GroupError when the membership has ended.
+
+        An offset may be an `OffsetAndMetadata`, whose metadata `committed` gives back.
+        """
+        self._run(self._reader.commits.commit(offsets, _ms(timeout)))
+
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, int] | None = None
+    ) -> concurrent.futures.Future[None]:
+        """The same in the background; what was consumed by now, however far `poll` gets meanwhile. Later commits come
+        after it. The future has the error, if there is one.
+        """
+        taken = dict(self.positions() if offsets is None else offsets)
+        return asyncio.run_coroutine_threadsafe(self._reader.commits.commit(taken), self._thread.loop)
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The group's committed offsets, of some partitions or of all that it has any for; each is a number that has
+        `metadata` and `leader_epoch`, too.
+        """
+        return self._run(self._queries.committed(partitions, _ms(timeout)))
+
+    # -- what there is --------------------------------------------------------------------------------------------
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The group's committed offsets, of some partitions or of all that it has any for."""
-        group = self._reader.group_metadata().group_id
-        return self._run(
-            offset_calls.fetch_committed(self._reader.cluster, group, partitions, timeout_ms=_ms(timeout))
-        )
-
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where reading ends now: the high watermark, or with read_committed the last stable offset."""
-        return self._run(self._offsets(partitions, offset_calls.LATEST))
+        return self._run(self._queries.ends(partitions, offset_calls.LATEST, _ms(timeout)))
 
-    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
         """The first offset of each log."""
-        return self._run(self._offsets(partitions, offset_calls.EARLIEST))
+        return self._run(self._queries.ends(partitions, offset_calls.EARLIEST, _ms(timeout)))
 
-    async def _offsets(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-        found = await offset_calls.list_offsets(
-            self._reader.cluster, dict.fromkeys(partitions, timestamp), isolation_level=self._reader.isolation
-        )
-        return {tp: item.offset for tp, item in found.items()}
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout: float | None = None
+    ) -> dict[TopicPartition, Listed | None]:
+        """The first record at or after a time (ms since the epoch) in each partition: (offset, timestamp,
+        leader_epoch); None where there is none.
+        """
+        return self._run(self._queries.for_times(times, _ms(timeout)))
 
-    def lag(self) -> dict[TopicPartition, int]:
+    def lag(self, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Offsets between position and end of every assigned partition, asked for now (markers count as well)."""
-        ends = self.end_offsets(self.assignment())
-        return {tp: max(0, end - self.position(*tp)) for tp, end in ends.items()}
+        return self._run(self._queries.lag(_ms(timeout)))
 
-    def group_metadata(self) -> GroupMetadata:
-        """What `Producer.send_offsets` needs to refuse zombies."""
-        return self._reader.group_metadata()
+    def list_topics(self) -> dict[str, int]:
+        """Number of partitions by name of every topic that is not internal."""
+        return self._run(self._queries.topics())
+
+    def partitions_for(self, topic: str, timeout: float | None = None) -> dict[int, Partition]:
+        """A topic's partitions by number, with leader, replicas and those in sync; UnknownTopicError."""
+        return self._run(self._queries.partitions_for(topic, _ms(timeout)))
 
 
 async def _done(function: Callable[..., T], *args: Any) -> T:

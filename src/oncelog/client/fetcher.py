@@ -14,6 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from oncelog.client.batch import TopicPartition
+from oncelog.client.committed import OffsetAndMetadata
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 from oncelog.protocol.records import BatchHeader, check_crc, decode_control, decode_records, iter_batches
@@ -57,7 +58,7 @@ class FetchSession:
         self._known: dict[TopicPartition, Wanted] = {}
         self._asked: dict[TopicPartition, Wanted] = {}
 
-    def build(self, wanted: Mapping[TopicPartition, Wanted], options: Mapping[str, int], version: int) -> FetchRequest:
+    def build(self, wanted: Mapping[TopicPartition, Wanted], options: Mapping[str, int], rack: str) -> FetchRequest:
         """The request for exactly these partitions."""
         self._asked = dict(wanted)
         if self.epoch == FULL_EPOCH:
@@ -91,6 +92,7 @@ class FetchSession:
             session_epoch=self.epoch,
             topics=list(topics.values()),
             forgotten_topics_data=self._forgotten(forgotten),
+            rack_id=rack,
         )
 
     def _forgotten(self, partitions: Iterable[TopicPartition]) -> list[ForgottenTopic]:
@@ -139,7 +141,10 @@ class Fetched:
         self._records: deque[ConsumerRecord] = deque()
         self._after = position
         self._damage: ProtocolError | None = None
-        self.end = end_of(self.raw, position)
+        self.end, self.last_epoch = end_of(self.raw, position)
+        """Where this ends, and the leader epoch in which its last batch was written."""
+        self.epoch = -1
+        """The leader epoch of the batch that was decoded last."""
 
     def take(self, count: int) -> list[ConsumerRecord]:
         """Up to `count` more records. ProtocolError, each time, when a damaged batch is what comes next."""
@@ -154,6 +159,15 @@ class Fetched:
         if not found and self._damage is not None:
             raise self._damage
         return found
+
+    def go_to(self, position: int) -> None:
+        """Go on from there, whatever has been taken: `tables` reads `raw` by itself."""
+        self.position = self._after = position
+        self._batches = iter_batches(self.raw, partial_ok=True)
+        self._open_aborted = deque(self.aborted or ())
+        self._aborting.clear()
+        self._records.clear()
+        self._damage = None
 
     @property
     def damaged(self) -> bool:
@@ -175,6 +189,7 @@ class Fetched:
             if header.next_offset <= self.position:
                 continue
             self._after = header.next_offset
+            self.epoch = header.partition_leader_epoch
             if not self._visible(header, view):
                 self.position = self._after
                 continue
@@ -204,35 +219,41 @@ class Fetched:
         return not header.is_control
 
 
-def end_of(raw: bytes | bytearray | memoryview, position: int) -> int:
-    """The offset behind the last whole batch before damage, `position` if there is none. ProtocolError if the first
-    one is damaged.
+def end_of(raw: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
+    """The offset behind the last whole batch before damage, and that batch's leader epoch; `position` and -1 if there
+    is none. ProtocolError if the first one is damaged.
     """
-    after = position
+    after, epoch = position, -1
     try:
         for header, _ in iter_batches(raw, partial_ok=True):
-            after = max(after, header.next_offset)
+            after, epoch = max(after, header.next_offset), header.partition_leader_epoch
     except ProtocolError:
         if after == position:
             raise
-    return after
+    return after, epoch
 
 
 class PartitionState:
     """Where a consumer stands in a partition.
 
     `position`: offset to be fetched next, None until it is known. `consumed`: offset behind what the user was given;
-    `settled`: where that was when it was last committed, or handed to a transaction.
+    `settled`: where that was when it was last committed, or handed to a transaction. `epoch`, `consumed_epoch`: the
+    leader epoch of what lies before each, -1 if unknown; `checked`: that of the leader which has `position` for sure.
     """
 
     __slots__ = (
         "buffered",
+        "checked",
+        "checking",
         "consumed",
+        "consumed_epoch",
+        "epoch",
         "high_watermark",
         "last_stable_offset",
         "log_start",
         "paused",
         "position",
+        "preferred",
         "reset",
         "settled",
     )
@@ -241,6 +262,10 @@ class PartitionState:
         self.position: int | None = None
         self.consumed: int | None = None
         self.settled: int | None = None
+        self.epoch = self.consumed_epoch = self.checked = -1
+        self.checking = False
+        self.preferred: tuple[int, float] | None = None
+        """The follower that the leader sent us to, and until when (the loop's time) that counts (KIP-392)."""
         self.buffered: deque[Fetched] = deque()
         self.paused = False
         self.reset: int | None = None
@@ -248,14 +273,23 @@ class PartitionState:
         self.high_watermark = self.last_stable_offset = self.log_start = -1
 
     def seek(self, offset: int) -> None:
-        """Go to an offset; what was fetched is dropped."""
-        self.position = self.consumed = self.settled = offset
+        """Go to an offset; what was fetched is dropped. An `OffsetAndMetadata` knows the epoch before it."""
+        self.position = self.consumed = self.settled = int(offset)
+        self.epoch = self.consumed_epoch = OffsetAndMetadata.of(offset).leader_epoch
+        self.checked = -1
         self.reset = None
+        self.buffered.clear()
+
+    def go_back(self, offset: int) -> None:
+        """What lies behind this was taken, but not given to the user: it comes again. What is settled stays so."""
+        self.position = self.consumed = offset
+        self.epoch = self.consumed_epoch = self.checked = -1
         self.buffered.clear()
 
     def seek_to_time(self, timestamp: int) -> None:
         """Go where ListOffsets says."""
         self.position = self.consumed = self.settled = None
+        self.epoch = self.consumed_epoch = self.checked = -1
         self.reset = timestamp
         self.buffered.clear()
 

@@ -56,6 +56,7 @@ class Fetching:
         """Ask every leader that is not being asked for what is wanted and not waiting here."""
         topology = self._cluster.topology
         by_node: dict[int, dict[TopicPartition, Wanted]] = {}
+        unchecked: dict[int, dict[TopicPartition, tuple[PartitionState, int]]] = {}
         limit = self._options["max_partition_fetch_bytes"]
         unknown = False
         for tp, state in self._reader.states.items():
@@ -66,15 +67,43 @@ class Fetching:
             if topic is None or partition is None or partition.leader < 0:
                 unknown = True
                 continue
-            if partition.leader not in self._asked:
+            if -1 < state.epoch < partition.leader_epoch > state.checked:  # is what we read there still? (KIP-320)
+                if not state.checking:
+                    unchecked.setdefault(partition.leader, {})[tp] = (state, partition.leader_epoch)
+                continue
+            node = partition.leader if state.preferred is None else self._nearest(state, partition.leader)
+            if node not in self._asked:
                 wanted = Wanted(state.position, partition.leader_epoch, limit, topic.topic_id)
-                by_node.setdefault(partition.leader, {})[tp] = wanted
+                by_node.setdefault(node, {})[tp] = wanted
         if unknown and not self._refreshing:
             self._refreshing = True
             self._reader.spawn(self._refresh())
         for node, wanted_there in by_node.items():
             self._asked.add(node)
             self._reader.spawn(self._fetch_from(node, wanted_there))
+        for node, asked in unchecked.items():
+            for state, _ in asked.values():
+                state.checking = True
+            self._reader.spawn(self._check(node, asked))
+
+    def _nearest(self, state: PartitionState, leader: int) -> int:
+        """The follower that the leader has named, as long as that counts (KIP-392)."""
+        assert state.preferred is not None
+        node, until = state.preferred
+        if self._reader.loop.time() < until and node in self._cluster.topology.brokers:
+            return node
+        state.preferred = None
+        return leader
+
+    async def _check(self, node: int, asked: dict[TopicPartition, tuple[PartitionState, int]]) -> None:
+        try:
+            await self._reader.positions.check(node, asked)
+        except errors.KafkaError as error:
+            self.failure = error
+        finally:
+            for state, _ in asked.values():
+                state.checking = False
+            self._reader.notify()
 
     async def _refresh(self) -> None:
         try:
@@ -102,16 +131,17 @@ class Fetching:
                 "max_bytes": self._options["fetch_max_bytes"],
                 "isolation_level": self._reader.isolation,
             }
-            response = await connection.call(session.build(wanted, options, version), version)
+            response = await connection.call(session.build(wanted, options, self._options["client_rack"]), version)
         except (ConnectionLostError, errors.RetriableError):
             session.reset()
-            for topic, _ in wanted:
-                self._cluster.topology.forget(topic)
+            for tp in wanted:
+                self._cluster.topology.forget(tp[0])
+                self._back_to_leader(tp)
             await asyncio.sleep(self._options["retry_backoff_ms"] / 1000 * (0.8 + 0.4 * random.random()))
         except (errors.KafkaError, NoCommonVersionError) as error:
             self.failure = error
         else:
-            self._take_response(session, response, wanted)
+            self._take_response(node, session, response, wanted)
         finally:
             self._asked.discard(node)
             self._reader.notify()
@@ -119,7 +149,7 @@ class Fetching:
             self.go_on()
 
     def _take_response(
-        self, session: FetchSession, response: FetchResponse, wanted: Mapping[TopicPartition, Wanted]
+        self, node: int, session: FetchSession, response: FetchResponse, wanted: Mapping[TopicPartition, Wanted]
     ) -> None:
         code = ErrorCode.of(response.error_code)
         if code is not ErrorCode.NONE:
@@ -136,12 +166,25 @@ class Fetching:
                 state = self._reader.states.get(tp)
                 asked = wanted.get(tp)
                 if state is not None and asked is not None and state.position == asked.offset:
-                    self._take_partition(session, tp, state, item)
+                    self._take_partition(node, session, tp, state, item)
+                    if not item.error_code:
+                        state.checked = max(state.checked, asked.leader_epoch)
+
+    def _back_to_leader(self, tp: TopicPartition) -> bool:
+        """Whether a follower was asked; it is not from now on."""
+        state = self._reader.states.get(tp)
+        followed = state is not None and state.preferred is not None
+        if state is not None:
+            state.preferred = None
+        return followed
 
     def _take_partition(
-        self, session: FetchSession, tp: TopicPartition, state: PartitionState, item: PartitionData
+        self, node: int, session: FetchSession, tp: TopicPartition, state: PartitionState, item: PartitionData
     ) -> None:
         code = ErrorCode.of(item.error_code)
+        if code is ErrorCode.NONE and item.preferred_read_replica >= 0 and item.preferred_read_replica != node:
+            age = self._options["metadata_max_age_ms"] / 1000
+            state.preferred = (item.preferred_read_replica, self._reader.loop.time() + age)
         if code is ErrorCode.NONE:
             state.high_watermark, state.log_start = item.high_watermark, item.log_start_offset
             state.last_stable_offset = item.last_stable_offset
@@ -161,17 +204,21 @@ class Fetching:
                 return
             after = fetched.end
             if after > state.position:
-                state.position = after
+                state.position, state.epoch = after, fetched.last_epoch
                 state.buffered.append(fetched)
                 self._reader.arrived(tp)
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            if self._back_to_leader(tp):
+                return  # a follower may lag behind: the leader has the last word
             try:
-                state.seek_to_time(self._reader.reset_policy(tp, f"offset {state.position} is not in the log"))
+                why = f"offset {state.position} is not in the log"
+                state.seek_to_time(self._reader.positions.reset_policy(tp, why))
             except errors.OffsetOutOfRangeError as error:
                 self.failure = error
         elif code in LEADER_MOVED:
             session.reset()
             self._cluster.topology.forget(tp[0])
+            self._back_to_leader(tp)
         elif not code.retriable:
             self.failure = errors.error_for(code, f"Fetch of {tp[0]}-{tp[1]}: {code.text}")
 

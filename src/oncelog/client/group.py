@@ -17,6 +17,7 @@ from oncelog import errors
 from oncelog.client import consumer_protocol
 from oncelog.client.assignors import ASSIGNORS, COOPERATIVE
 from oncelog.client.batch import TopicPartition
+from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.consumer_protocol import decode_assignment, encode_assignment
 from oncelog.client.sticky import Claim
 from oncelog.protocol.errors import ErrorCode
@@ -66,7 +67,8 @@ def group_and_offsets(
             offsets = source.hand_over()
     if offsets is None:
         raise errors.UsageError("send_offsets needs the offsets unless it is given a consumer")
-    return group, {tp: (offset, -1, "") for tp, offset in offsets.items()}
+    known = {tp: OffsetAndMetadata.of(offset) for tp, offset in offsets.items()}
+    return group, {tp: (int(offset), offset.leader_epoch, offset.metadata) for tp, offset in known.items()}
 
 
 class State(Enum):

@@ -12,6 +12,7 @@ from oncelog import errors
 from oncelog.client.backoff import Backoff
 from oncelog.client.batch import TopicPartition
 from oncelog.client.cluster import ClusterClient
+from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.group import GroupMetadata
 from oncelog.client.outcomes import raise_for_error
 from oncelog.net.connection import ConnectionLostError
@@ -161,7 +162,7 @@ async def fetch_committed(
     member: GroupMetadata | None = None,
     require_stable: bool = True,
     timeout_ms: float | None = None,
-) -> dict[TopicPartition, int]:
+) -> dict[TopicPartition, OffsetAndMetadata]:
     """A group's committed offsets, of some partitions or all; those without one are left out.
 
     With `require_stable` it waits for transactions that hold offsets of the group (KIP-447).
@@ -194,7 +195,7 @@ async def _find_group(cluster: ClusterClient, group_id: str) -> int:
         raise errors.ConnectionFailedError(error.message, error.code) from error
 
 
-def _committed(response: OffsetFetchResponse, version: int, group_id: str) -> dict[TopicPartition, int]:
+def _committed(response: OffsetFetchResponse, version: int, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
     answer = response.groups[0] if version >= 8 else response
     code = ErrorCode.of(answer.error_code)
     if code is not ErrorCode.NONE:
@@ -206,7 +207,9 @@ def _committed(response: OffsetFetchResponse, version: int, group_id: str) -> di
             if code is not ErrorCode.NONE:
                 raise errors.error_for(code, f"committed offset of {topic.name}-{item.partition_index}: {code.text}")
             if item.committed_offset >= 0:
-                found[topic.name, item.partition_index] = item.committed_offset
+                found[topic.name, item.partition_index] = OffsetAndMetadata(
+                    item.committed_offset, item.committed_leader_epoch, item.metadata or ""
+                )
     return found
 
 
@@ -223,12 +226,7 @@ async def commit(
     topics = [
         OffsetCommitRequestTopic(
             name=topic,
-            partitions=[
-                OffsetCommitRequestPartition(
-                    partition_index=tp[1], committed_offset=offsets[tp], committed_metadata=""
-                )
-                for tp in tps
-            ],
+            partitions=[_commit_of(tp[1], OffsetAndMetadata.of(offsets[tp])) for tp in tps],
         )
         for topic, tps in groupby(sorted(offsets), key=lambda tp: tp[0])
     ]
@@ -247,6 +245,15 @@ async def commit(
                 raise errors.error_for(
                     code, f"commit of {answer.name}-{item.partition_index} by {group.group_id!r}: {code.text}"
                 )
+
+
+def _commit_of(partition: int, offset: OffsetAndMetadata) -> OffsetCommitRequestPartition:
+    return OffsetCommitRequestPartition(
+        partition_index=partition,
+        committed_offset=offset,
+        committed_leader_epoch=offset.leader_epoch,
+        committed_metadata=offset.metadata,
+    )
 
 
 async def delete_records(cluster: ClusterClient, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

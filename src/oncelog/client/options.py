@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from oncelog.client.assignors import ASSIGNORS
+from oncelog.client.durations import milliseconds
+from oncelog.client.not_options import instead
 from oncelog.errors import ConfigError
 from oncelog.protocol.compression import Codec
 
@@ -71,6 +74,25 @@ def _choices(*choices: str) -> Callable[[Any], tuple[str, ...]]:
     return read
 
 
+def _reset_policy(value: Any) -> str:
+    if isinstance(value, str) and value.startswith("by_duration:"):
+        milliseconds(value.removeprefix("by_duration:"))
+        return value
+    return _choice("earliest", "latest", "none", "by_duration:<ISO 8601 duration>")(value)
+
+
+def _plaintext(value: Any) -> str:
+    if value != "PLAINTEXT":
+        raise ValueError(instead("security_"))
+    return "PLAINTEXT"
+
+
+def _possibly_empty_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text is needed")
+    return value
+
+
 def _acks(value: Any) -> int:
     found = {"all": -1, "-1": -1, "0": 0, "1": 1}.get(str(value))
     if found is None:
@@ -98,6 +120,7 @@ COMMON: dict[str, Option] = {
     "retry_backoff_ms": Option(100, _integer(1, MAX_INT)),
     "retry_backoff_max_ms": Option(1_000, _integer(1, MAX_INT)),
     "metadata_max_age_ms": Option(300_000, _integer(0)),
+    "security_protocol": Option("PLAINTEXT", _plaintext),
 }
 PRODUCER: dict[str, Option] = COMMON | {
     "acks": Option(-1, _acks),
@@ -120,8 +143,9 @@ PRODUCER: dict[str, Option] = COMMON | {
 CONSUMER: dict[str, Option] = COMMON | {
     "allow_auto_create_topics": Option(False, _boolean),
     "auto_commit_interval_ms": Option(5_000, _integer(0, MAX_INT)),
-    "auto_offset_reset": Option("latest", _choice("earliest", "latest", "none")),
+    "auto_offset_reset": Option("latest", _reset_policy),
     "check_crcs": Option(True, _boolean),
+    "client_rack": Option("", _possibly_empty_text),
     # Kafka's default is True, which commits what may not be processed yet: here nothing is lost unasked.
     "enable_auto_commit": Option(False, _boolean),
     "exclude_internal_topics": Option(True, _boolean),
@@ -130,14 +154,21 @@ CONSUMER: dict[str, Option] = COMMON | {
     "fetch_min_bytes": Option(1, _integer(0, MAX_INT)),
     "group_id": Option(None, _optional_text),
     "group_instance_id": Option(None, _optional_text),
+    "group_protocol": Option("classic", _choice("classic", "consumer")),
+    "group_remote_assignor": Option(None, _optional_text),
     "heartbeat_interval_ms": Option(3_000, _integer(1, MAX_INT)),
     "isolation_level": Option("read_uncommitted", _choice("read_uncommitted", "read_committed")),
     "max_partition_fetch_bytes": Option(1_048_576, _integer(0, MAX_INT)),
     "max_poll_interval_ms": Option(300_000, _integer(1, MAX_INT)),
     "max_poll_records": Option(500, _integer(1, MAX_INT)),
-    "partition_assignment_strategy": Option(("range", "roundrobin"), _choices("range", "roundrobin")),
+    # Java's default, and behind it what clients of Python have.
+    "partition_assignment_strategy": Option(
+        ("range", "cooperative-sticky", "roundrobin"), _choices(*sorted(ASSIGNORS))
+    ),
     "session_timeout_ms": Option(45_000, _integer(1, MAX_INT)),
 }
+CLASSIC_ONLY = ("heartbeat_interval_ms", "partition_assignment_strategy", "session_timeout_ms")
+"""What the broker decides where it divides the partitions (KIP-848)."""
 ADMIN: dict[str, Option] = COMMON
 
 
@@ -151,6 +182,8 @@ def read_options(
         for spelled, value in source.items():
             name = str(spelled).replace(".", "_")
             if name not in known:
+                if sentence := instead(name):
+                    raise ConfigError(f"{spelled}: {sentence}")
                 near = get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ConfigError(f"unknown option {spelled!r}{hint}")
@@ -211,6 +244,15 @@ def consumer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]
             if name in explicit and options[name]:
                 raise ConfigError(f"{name} needs group_id, but group_id is not set")
         options["enable_auto_commit"] = False
+    modern = options["group_protocol"] == "consumer"
+    for name in CLASSIC_ONLY if modern else ("group_remote_assignor",):
+        if name in explicit:
+            needed = "classic" if modern else "consumer"
+            raise ConfigError(
+                f"{name} is for group_protocol = {needed}, "
+                f"but group_protocol = {options['group_protocol']}"
+                + ("; the broker's group settings say it" if modern else "")
+            )
     if options["heartbeat_interval_ms"] >= options["session_timeout_ms"]:
         raise ConfigError(
             f"heartbeat_interval_ms = {options['heartbeat_interval_ms']} must be less than "

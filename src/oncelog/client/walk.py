@@ -41,5 +41,5 @@ class Walk:
         for tp in self._after:
             state = self._reader.states.get(tp)
             if state is not None and state.consumed is not None:
-                state.seek(state.consumed)
+                state.go_back(state.consumed)
         self._after.clear()

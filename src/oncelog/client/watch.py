@@ -39,7 +39,9 @@ class Watch:
 
     async def _refresh(self, topics: Iterable[str]) -> None:
         with contextlib.suppress(errors.KafkaError):  # no broker now: fetches say so, and the next round asks again
-            await self._reader.cluster.refresh(topics)
+            await self._reader.cluster.refresh(
+                topics, create=self._reader.options["allow_auto_create_topics"]
+            )
 
     async def _say_missing(self, topics: frozenset[str]) -> None:
         """Warn, once a topic (Java does so at each look): a wrong name would be read in silence for ever."""

@@ -97,7 +97,7 @@ def test_sessions_send_changes_only() -> None:
     session = FetchSession()
 
     def ask(partitions: dict[tuple[str, int], Wanted]) -> tuple[int, int, list[int], list[int]]:
-        request = session.build(partitions, options, 13)
+        request = session.build(partitions, options, "")
         return (
             request.session_id,
             request.session_epoch,

@@ -96,7 +96,7 @@ def test_what_was_found_stays_though_another_fails(monkeypatch: pytest.MonkeyPat
 def test_an_answer_that_comes_too_late_counts_for_nothing(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     async def body(reader: Reader, leaders: Leaders) -> None:
         leaders.offset = 5
-        search = asyncio.ensure_future(reader.find_positions())
+        search = asyncio.ensure_future(reader.positions.find())
         await leaders.asked.wait()
         state = reader.states[LOST]
         if change == "sought":

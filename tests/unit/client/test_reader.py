@@ -45,12 +45,12 @@ def test_damage_in_one_partition_costs_the_others_nothing(as_tables: bool) -> No
             return found
 
         assert await values() == [b"good"]
-        assert reader.consumed() == {("t", 0): 1, ("t", 1): 0}
+        assert reader.commits.consumed() == {("t", 0): 1, ("t", 1): 0}
         if as_tables:  # is fetched again
             waiting(reader, 1, good[:-1] + b"\xff")
         with pytest.raises(errors.KafkaError, match="t-1"):
             await values()
-        assert reader.consumed() == {("t", 0): 1, ("t", 1): 0}
+        assert reader.commits.consumed() == {("t", 0): 1, ("t", 1): 0}
         await reader.close()
 
     asyncio.run(body())

@@ -1,0 +1,109 @@
+"""A consumer's subscription: what it reads as a member of its group, and who is told when that changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from oncelog import errors
+from oncelog.client.batch import TopicPartition
+from oncelog.client.group import GroupMetadata
+from oncelog.client.member import Member
+from oncelog.client.modern_member import ModernMember
+
+if TYPE_CHECKING:
+    from oncelog.client.reader import Reader
+
+Listener = Callable[[list[TopicPartition]], object]
+
+
+class Listeners(NamedTuple):
+    """What the user wants to be told, as Kafka's ConsumerRebalanceListener; without `lost`, `revoked` is told so."""
+
+    assigned: Listener | None = None
+    revoked: Listener | None = None
+    lost: Listener | None = None
+
+
+class Subscription:
+    """Of one reader, on its loop. `member` is None while it reads by `assign`, or not at all."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.topics: frozenset[str] = frozenset()
+        self.pattern: re.Pattern[str] | None = None
+        self.member: Member | ModernMember | None = None
+        self._listeners = Listeners()
+
+    def begin(self, topics: Iterable[str] | str, listeners: Listeners) -> None:
+        """Read topics as a member of the group; a text that begins with ^ is a pattern for their names. UsageError."""
+        if self._reader.options["group_id"] is None:
+            raise errors.UsageError("subscribe() needs the option group_id; assign() does without")
+        if self._reader.states and self.member is None:
+            raise errors.UsageError("this consumer has partitions by assign(): unsubscribe() first")
+        self.pattern = None
+        if isinstance(topics, str):
+            self.pattern = re.compile(topics) if topics.startswith("^") else None
+            topics = () if self.pattern else (topics,)
+        self.topics = frozenset(topics)
+        if not self.topics and self.pattern is None:
+            raise errors.UsageError("subscribe() needs a topic; unsubscribe() ends a subscription")
+        self._listeners = listeners
+        if self.member is None:
+            modern = self._reader.options["group_protocol"] == "consumer"
+            self.member = ModernMember(self._reader, self) if modern else Member(self._reader, self)
+        self.member.subscribe(sorted(self.topics), self.pattern)
+
+    async def end(self) -> None:
+        """Commit where auto-commit is on, tell the user, leave the group."""
+        member = self.member
+        if member is not None:
+            try:
+                await self.revoke(list(self._reader.states), lost=not member.intact)
+            finally:
+                await member.leave()
+        self.member = None
+        self.topics, self.pattern = frozenset(), None
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who commits; UsageError without group_id."""
+        options = self._reader.options
+        if self.member is not None:
+            return self.member.metadata()
+        if options["group_id"] is None:
+            raise errors.UsageError("this consumer has no group_id")
+        return GroupMetadata(options["group_id"], group_instance_id=options["group_instance_id"])
+
+    # -- for the member -------------------------------------------------------------------------------------------
+
+    async def revoke(self, partitions: Iterable[TopicPartition], *, lost: bool = False) -> None:
+        """These go, or (`lost`) may be somebody else's already: then nothing can be committed any more.
+
+        The listener sees them assigned still, with their positions, so that it can commit. What it raises goes on to
+        whoever polls, and changes nothing about the partitions.
+        """
+        states = self._reader.states
+        gone = {tp: states[tp] for tp in sorted(partitions) if tp in states}
+        if not gone:
+            return
+        if not lost:
+            await self._reader.commits.before_rebalance()
+        listener = self._listeners.revoked
+        if lost and self._listeners.lost is not None:
+            listener = self._listeners.lost
+        try:
+            if listener is not None:
+                await self._reader.tell(listener, list(gone))
+        finally:
+            self._reader.commits.gave_up(gone.values())
+            self._reader.take_partitions([tp for tp in self._reader.states if tp not in gone])
+
+    async def take(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are ours from now on; those that were already go on where they are."""
+        wanted = sorted(partitions)
+        added = [tp for tp in wanted if tp not in self._reader.states]
+        self._reader.take_partitions(wanted)
+        self._reader.watch.assigned(self.topics, (topic for topic, _ in wanted))
+        if self._listeners.assigned is not None:
+            await self._reader.tell(self._listeners.assigned, added)
