@@ -118,9 +118,13 @@ def compacted(wire: Wire, name: str) -> str:
 
 
 def test_what_failed_unseen_is_told_when_the_producer_is_closed(server: Server, compacted: str) -> None:
-    with pytest.raises(errors.RequestError, match="key") as caught, Producer(server.bootstrap) as producer:
-        for _ in range(3):
-            producer.send(compacted, b"without a key")
+    def blocking() -> None:
+        with Producer(server.bootstrap) as producer:
+            for _ in range(3):
+                producer.send(compacted, b"without a key")
+
+    with pytest.raises(errors.RequestError, match="key") as caught:
+        blocking()
     assert caught.value.code is ErrorCode.INVALID_RECORD
     assert "3 records" in caught.value.__notes__[0]
 
@@ -133,18 +137,27 @@ def test_what_failed_unseen_is_told_when_the_producer_is_closed(server: Server, 
 
 
 def test_the_error_of_the_block_is_not_replaced(server: Server, compacted: str) -> None:
-    with pytest.raises(KeyError) as caught, Producer(server.bootstrap) as producer:
-        producer.send(compacted, b"without a key")
-        raise KeyError
+    def broken() -> None:
+        with Producer(server.bootstrap) as producer:
+            producer.send(compacted, b"without a key")
+            raise KeyError
+
+    with pytest.raises(KeyError) as caught:
+        broken()
     assert "closing the producer" in caught.value.__notes__[0]
     assert "key" in caught.value.__notes__[0]
+
+
+def refused(result: Callable[[float], object]) -> None:
+    with pytest.raises(errors.RequestError):
+        result(30)
 
 
 @pytest.mark.parametrize(
     "look",
     [
         lambda future: future.exception(30),
-        lambda future: pytest.raises(errors.RequestError, future.result, 30),
+        lambda future: refused(future.result),
         lambda future: future.add_done_callback(lambda _: None),
     ],
     ids=["exception", "result", "callback"],
@@ -270,7 +283,7 @@ def test_a_broker_that_advertises_a_wrong_address_is_named(
 
     def wrong(self: Topology, *arguments: Any, **options: Any) -> None:
         update(self, *arguments, **options)
-        self.brokers = {node: ("127.0.0.1", 1) for node in self.brokers}
+        self.brokers = dict.fromkeys(self.brokers, ("127.0.0.1", 1))
 
     monkeypatch.setattr(Topology, "update", wrong)
     options = {"request_timeout_ms": 200, "delivery_timeout_ms": 300, "linger_ms": 0}
