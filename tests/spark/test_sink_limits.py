@@ -207,6 +207,15 @@ def test_the_source_gives_other_rows_when_it_is_asked_again(query: Query) -> Non
         ({"kafka.acks": "1"}, "kafka.acks"),
         ({"transactionalIdPrefixx": "x"}, "did you mean transactionalIdPrefix"),
         ({"takeOver": "maybe"}, "takeOver"),
+        ({"kafka.compression.type": "brotli"}, "kafka.compression.type"),
+        ({"kafka.max.request.size": "5"}, "kafka.max.request.size"),
+        ({"kafka.transaction.timeout.ms": "9999999999"}, "kafka.transaction.timeout.ms"),
+        ({"kafka.transaction.timeout.ms": "soon"}, "kafka.transaction.timeout.ms"),
+        ({"topic": "a topic"}, "option topic"),
+        ({"decisionTopic": "a/b"}, "option decisionTopic"),
+        ({"topic": "same", "decisionTopic": "same"}, "option decisionTopic"),
+        ({"txnAppId": "x", "txnVersion": "1"}, "txnAppId"),
+        ({"kafka.bootstrap.servers": "nowhere"}, "kafka.bootstrap.servers"),
     ],
 )
 def test_misuse_names_the_option_and_writes_nothing(query: Query, options: dict[str, str], said: str) -> None:

@@ -115,6 +115,12 @@ UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _DURATION = re.compile(r"([0-9]{1,12})\s*(ms|s|m|min|h|d)?")
 
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+OVERHEAD_BYTES = 1024
+"""Kept free of `kafka.max.request.size` for what is not records."""
+MAX_INT = (1 << 31) - 1
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
 DEFAULT_TIMEOUT_MS = 900_000
 """transaction.timeout.ms of the tasks: as long as a broker allows if its transaction.max.timeout.ms is the default."""
 
@@ -169,13 +175,21 @@ class Options:
             raise MisuseError(f"option {name}={value!r}: true or false")
         return value == "true"
 
-    def number(self, name: str, default: int | None = None, *, least: int = 1) -> int | None:
+    def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        """One of these words, in any case."""
+        value = self.text(name) or default
+        if value.lower() not in allowed:
+            raise MisuseError(f"option {name}={value!r}: one of {', '.join(allowed)}")
+        return value.lower()
+
+    def number(self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_LONG) -> int | None:
         """A whole number."""
         value = self.text(name)
         if value is None:
             return default
-        if not _NUMBER.fullmatch(value.strip()) or not least <= int(value) <= MAX_LONG:
-            raise MisuseError(f"option {name}={value!r}: a whole number from {least} on")
+        if not _NUMBER.fullmatch(value.strip()) or not least <= int(value) <= most:
+            upto = "on" if most == MAX_LONG else f"to {most}"
+            raise MisuseError(f"option {name}={value!r}: a whole number from {least} {upto}")
         return int(value)
 
     def duration_ms(self, name: str, default: int) -> int:
@@ -241,6 +255,13 @@ class SinkOptions:
     bootstrap_ms: int = DEFAULT_BOOTSTRAP_MS
 
 
+def _check_topic(option: str, name: str) -> str:
+    """The name itself; MisuseError if it can be none of a topic."""
+    if not _TOPIC.fullmatch(name) or name in (".", ".."):
+        raise MisuseError(f"option {option}={name!r}: no topic's name: 1 to 249 letters, digits, '.', '_' or '-'")
+    return name
+
+
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """The checked options of a sink; MisuseError."""
     options = Options(given, (*SINK_OPTIONS, *SOURCE_OPTIONS))
@@ -252,14 +273,19 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         raise MisuseError("options txnAppId and txnVersion belong together")
     if app is not None and streaming:
         raise MisuseError("options txnAppId and txnVersion are for batch writes: a streaming query has its own ids")
+    topic, decisions = options.text("topic"), options.text("decisionTopic") or decision_topic(prefix)
+    if topic is not None:
+        _check_topic("topic", topic)
+    if topic == _check_topic("decisionTopic", decisions):
+        raise MisuseError(f"option decisionTopic={decisions!r} is option topic: decisions need a topic of their own")
     return SinkOptions(
         prefix=prefix,
-        decision_topic=options.text("decisionTopic") or decision_topic(prefix),
-        topic=options.text("topic"),
+        decision_topic=decisions,
+        topic=topic,
         permission=Permission(options.flag("adoptCheckpoint"), options.flag("takeOver")),
-        timeout_ms=options.number("kafka.transaction.timeout.ms", DEFAULT_TIMEOUT_MS) or DEFAULT_TIMEOUT_MS,
-        compression=options.text("kafka.compression.type", "none") or "none",
-        max_request_size=options.number("kafka.max.request.size", 1 << 20) or 1 << 20,
+        timeout_ms=options.number("kafka.transaction.timeout.ms", most=MAX_INT) or DEFAULT_TIMEOUT_MS,
+        compression=options.choice("kafka.compression.type", COMPRESSIONS, "none"),
+        max_request_size=options.number("kafka.max.request.size", least=2 * OVERHEAD_BYTES, most=MAX_INT) or 1 << 20,
         app=None if app is None or version is None else (app, version),
         client=options.client(),
         bootstrap_ms=options.bootstrap_ms(),
