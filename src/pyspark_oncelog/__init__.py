@@ -1,4 +1,4 @@
-"""Spark looks for modules whose names begin so (SPARK-45917): `format("oncelog")` is known wherever oncelog is installed.
+"""Spark looks for modules whose names begin so (SPARK-45917): `format("oncelog")` is known where oncelog is installed.
 
 Declarative Pipelines need it: what a pipeline's own session registers, `spark-pipelines run` cannot follow to the end.
 """
