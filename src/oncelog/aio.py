@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from oncelog import errors
 from oncelog.client import admin_calls, config_calls, group_calls, log_dir_calls
@@ -30,6 +30,10 @@ from oncelog.client.producer_face import ProducerFace, abort_failed, closing_fai
 from oncelog.client.records import Text, to_bytes
 from oncelog.client.resumed import AsyncResumedTransaction
 from oncelog.client.sender import Sender
+
+if TYPE_CHECKING:
+    from oncelog.client.tables import TableFuture
+    from oncelog.columns.values import Format
 
 __all__ = [
     "Admin",
@@ -127,6 +131,16 @@ class Producer(ProducerFace):
             if left <= 0:
                 raise self._no_room()
             await sender.memory_freed(min(left, 0.5))
+
+    async def send_table(
+        self, topic: str, table: object, *, key: Format | None = None, value: Format | None = None
+    ) -> TableFuture:
+        """As `oncelog.Producer.send_table`; await what it returns for the offsets."""
+        from oncelog.client.tables import send_table_async
+
+        if topic not in self._sender.counts:
+            await self._sender.learn_topic(topic)
+        return await send_table_async(self._sender, topic, table, self._no_room, key=key, value=value)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send everything now and wait for the answers."""

@@ -3,6 +3,7 @@
     OncelogError
     ├── ConfigError                  an option is unknown, malformed, or contradicts another one
     ├── UsageError                   a call that the object's state does not allow
+    ├── BadRecordError               a key or value is not what its format says; names topic, partition and offset
     ├── WakeupError                  `Consumer.wakeup` ended a poll
     └── KafkaError                   something went wrong with a broker; `.code` is Kafka's, `.advice` says what to do
         ├── RetriableError           may succeed when tried again; the client has done so until its time was up
@@ -43,6 +44,7 @@ __all__ = [
     "CLASSES",
     "AbortableError",
     "AuthorizationError",
+    "BadRecordError",
     "ConfigError",
     "ConnectionFailedError",
     "DeliveryTimeoutError",
@@ -83,6 +85,20 @@ class ConfigError(OncelogError, ValueError):
 
 class UsageError(OncelogError, RuntimeError):
     """A call that the object's present state does not allow, as `commit` without a transaction."""
+
+
+class BadRecordError(OncelogError, ValueError):
+    """A record's key or value (`column`) is not what its format says; the consumer stands before it."""
+
+    def __init__(self, column: str, topic: str, partition: int, offset: int, reason: str) -> None:
+        self.column, self.topic, self.partition, self.offset, self.reason = column, topic, partition, offset, reason
+        super().__init__(
+            f"the {column} of {topic}-{partition} at offset {offset} cannot be read: {reason}. Seek past it, or read "
+            "with keep_bad=True"
+        )
+
+    def __reduce__(self) -> tuple[type[BadRecordError], tuple[str, str, int, int, str]]:
+        return type(self), (self.column, self.topic, self.partition, self.offset, self.reason)
 
 
 class WakeupError(OncelogError):

@@ -22,6 +22,8 @@ from oncelog.client.walk import Walk
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from oncelog.columns.values import Format
+
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1000
@@ -101,7 +103,14 @@ class Consumer(ConsumerFace):
             finally:
                 walk.stop()
 
-    async def tables(self, *, timeout: float | None = None, headers: bool = False) -> AsyncIterator[pa.Table]:
+    async def tables(
+        self,
+        *,
+        timeout: float | None = None,
+        headers: bool = False,
+        key: Format | None = None,
+        value: Format | None = None,
+    ) -> AsyncIterator[pa.Table]:
         """As `oncelog.Consumer.tables`."""
         from oncelog.client.tables import decode
 
@@ -109,7 +118,7 @@ class Consumer(ConsumerFace):
             raw = await self._reader.poll_raw(1e9 if timeout is None else timeout * 1000)
             if not raw:
                 return
-            table = decode(self._reader, raw, include_headers=headers)
+            table = decode(self._reader, raw, include_headers=headers, key=key, value=value)
             if table.num_rows:
                 yield table
 

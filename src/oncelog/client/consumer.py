@@ -27,6 +27,8 @@ from oncelog.client.walk import Walk
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from oncelog.columns.values import Format
+
 __all__ = ["Consumer", "ConsumerRecord", "GroupMetadata", "OffsetAndMetadata"]
 
 T = TypeVar("T")
@@ -178,11 +180,20 @@ class Consumer(ConsumerFace):
             finally:
                 self._run(_done(walk.stop))
 
-    def tables(self, *, timeout: float | None = None, headers: bool = False) -> Iterator[pa.Table]:
+    def tables(
+        self,
+        *,
+        timeout: float | None = None,
+        headers: bool = False,
+        key: Format | None = None,
+        value: Format | None = None,
+    ) -> Iterator[pa.Table]:
         """Tables of what has arrived: key, value, topic, partition, offset, timestamp, timestampType (, headers).
 
-        Each is all that was fetched by then, of one or more partitions; no Python object is made for a row. The
-        position is behind the table at hand. Ends when nothing came for `timeout` seconds (None: never).
+        Each is all that was fetched by then, of one or more partitions (128 MiB and a batch at most); no Python object
+        is made for a row. The position is behind the table at hand. Ends when nothing came for `timeout` seconds (None:
+        never). `key` and `value`: formats that they are read in, see `oncelog.formats`; a value that its format cannot
+        read is a BadRecordError, raised once all before it was given.
         """
         from oncelog.client.tables import decode
 
@@ -190,7 +201,7 @@ class Consumer(ConsumerFace):
             raw = self._serve(self._reader.poll_raw(1e9 if timeout is None else timeout * 1000))
             if not raw:
                 return
-            table = decode(self._reader, raw, include_headers=headers)
+            table = decode(self._reader, raw, include_headers=headers, key=key, value=value)
             if table.num_rows:
                 yield table
 

@@ -54,13 +54,17 @@ class Sticky:
         """The partition of a record."""
         if key is not None:
             return key_hash(key) % partitions
+        return self.take(topic, 10 if value is None else len(value) + 10, partitions)
+
+    def take(self, topic: str, size: int, partitions: int) -> int:
+        """The partition of so many bytes without a key."""
         current = self._current.get(topic)
         if current is None or current[1] >= self._limit or current[0] >= partitions:
             partition = self._choose(partitions)
             if current is not None and partition == current[0] and partitions > 1:
                 partition = (partition + 1) % partitions
             current = self._current[topic] = [partition, 0]
-        current[1] += 10 if value is None else len(value) + 10
+        current[1] += size
         return current[0]
 
 
@@ -72,9 +76,13 @@ class RoundRobin:
 
     def __call__(self, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
         """The partition of a record."""
+        return self.take(topic, 1) % partitions
+
+    def take(self, topic: str, count: int) -> int:
+        """So many turns; the number of the first."""
         turn = self._next.get(topic, 0)
-        self._next[topic] = turn + 1
-        return turn % partitions
+        self._next[topic] = turn + count
+        return turn
 
 
 def make_partitioner(option: object, batch_bytes: int, choose: Callable[[int], int]) -> Partitioner:

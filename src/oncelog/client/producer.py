@@ -143,16 +143,22 @@ class Producer(ProducerFace):
         if left <= 0 or (not self._sender.wait_for_memory(min(left, 0.5)) and time.monotonic() >= deadline):
             raise self._no_room()
 
-    def send_table(self, topic: str, table: Any, **columns: Any) -> TableFuture:
-        """Send a pyarrow.Table (columns key, value, headers, partition, timestamp; value is enough), as a whole.
+    def send_table(
+        self, topic: str, table: object, *, key: Format | None = None, value: Format | None = None
+    ) -> TableFuture:
+        """Send rows (columns key, value, headers, partition, timestamp; value is enough): a pyarrow.Table, or anything
+        that offers Arrow data by the PyCapsule interface (polars, DuckDB, pandas, readers).
 
-        No Python object is made for a row. Returns the future of (partition -> offsets) of its batches.
+        `key` and `value`: formats that columns of other types are written in, see `oncelog.formats`. No Python object
+        is made for a row. Returns the future of (partition -> offsets) of its batches. UsageError, UnknownTopicError,
+        RecordTooLargeError and TimedOutError (max.block.ms) as in `send`: what a table's first 250 MB have of rows that
+        cannot be sent is found before the first of them is.
         """
         from oncelog.client.tables import send_table
 
         if topic not in self._sender.counts:
             self._thread.run(self._sender.learn_topic(topic))
-        return send_table(self._sender, topic, table, self._wait_for_room, **columns)
+        return send_table(self._sender, topic, table, self._wait_for_room, key=key, value=value)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send everything now and wait for the answers, up to `timeout` seconds (default: as long as it takes, which
@@ -260,3 +266,4 @@ os.register_at_fork(after_in_child=_forked)
 
 if TYPE_CHECKING:
     from oncelog.client.tables import TableFuture
+    from oncelog.columns.values import Format

@@ -1,32 +1,37 @@
-"""Arrow tables through the producer and the consumer: the only part of the client that needs pyarrow and numpy."""
+"""Arrow tables through the producer and the consumer: with `table_batches` the only part of the client that needs
+pyarrow and numpy.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from oncelog import errors
 from oncelog.client.batch import TopicPartition
+from oncelog.client.table_batches import Target, batches
 from oncelog.columns.decode import SCHEMA, SCHEMA_WITH_HEADERS, decode_batches
-from oncelog.columns.encode import encode_partition, partition_of
+from oncelog.columns.values import raw_of
 from oncelog.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
     from oncelog.client.delivery import Delivery
+    from oncelog.client.fetcher import Fetched
     from oncelog.client.reader import Raw, Reader
     from oncelog.client.sender import Sender
+    from oncelog.columns.values import Format
 
-COLUMNS = ("key", "value", "headers", "partition", "timestamp")
-HEADROOM = 1024
-"""What a batch leaves free below max.request.size, for the request around it."""
+TABLE_BYTES = 1 << 27
+"""Of unpacked records, after which a table ends: what is compressed a thousandfold comes in several."""
 
 
 class TableFuture:
-    """The fate of a table: that of all its batches."""
+    """The fate of a table: that of all its batches. `result()` blocks (`Producer`); `await` it (`oncelog.aio`)."""
 
     def __init__(self, deliveries: list[Delivery]) -> None:
         self._deliveries = deliveries
@@ -42,100 +47,144 @@ class TableFuture:
         `timeout` in seconds, for all together: TimedOutError.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        first: dict[TopicPartition, int] = {}
         for delivery in self._deliveries:
             if not delivery.wait(None if deadline is None else max(deadline - time.monotonic(), 0)):
                 raise errors.TimedOutError(f"no answer for a table's batch in {timeout} s")
+        return self._outcome()
+
+    def _outcome(self) -> dict[TopicPartition, int]:
+        first: dict[TopicPartition, int] = {}
+        for delivery in self._deliveries:
             delivery.seen = True
+        for delivery in self._deliveries:
             if delivery.error is not None:
-                for other in self._deliveries:
-                    other.seen = True
                 raise delivery.error
             first.setdefault(delivery.tp, delivery.base_offset)
         return first
 
+    def __await__(self) -> Generator[object, None, dict[TopicPartition, int]]:
+        loop = asyncio.get_running_loop()
+        for delivery in self._deliveries:
+            if not delivery.ready:
+                waiter: asyncio.Future[None] = loop.create_future()
+                delivery.when_ready(partial(loop.call_soon_threadsafe, _wake, waiter))
+                yield from waiter.__await__()
+        return self._outcome()
 
-def _column(table: pa.Table, name: str) -> Any:
-    return table.column(name) if name in table.column_names else None
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
-def partitions_of_rows(sender: Sender, topic: str, table: pa.Table) -> Any:
-    """The partition of each row, int32: its column, else by key (murmur2), else one that is chosen for the table."""
-    count = sender.counts[topic]
-    given = _column(table, "partition")
-    if given is not None:
-        rows = np.asarray(given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given).astype(np.int32)
-        if len(rows) and (rows.min() < 0 or rows.max() >= count):
-            raise errors.UnknownTopicError(f"topic {topic!r} has partitions 0 to {count - 1}, the table names others")
-        return rows
-    keys = _column(table, "key")
-    rows = np.full(len(table), -1, np.int32) if keys is None else partition_of(keys, count)
-    keyless = np.flatnonzero(rows < 0)
-    if len(keyless):
-        # In contiguous shares: each row's order against its neighbours is kept within its partition.
-        rows[keyless] = np.arange(len(keyless)) * count // len(keyless)
-    return rows
+def _target(sender: Sender, topic: str, key: Format | None, value: Format | None) -> Target:
+    return Target(topic, sender.counts[topic], sender.partitioner, sender.options, key, value, _now_ms)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def send_table(
-    sender: Sender, topic: str, table: pa.Table, wait_for_room: Callable[[str, float], None]
+    sender: Sender,
+    topic: str,
+    table: object,
+    wait_for_room: Callable[[str, float], None],
+    *,
+    key: Format | None = None,
+    value: Format | None = None,
 ) -> TableFuture:
-    """Encode a table by partition and put its batches into the accumulator, as they are."""
-    unknown = [name for name in table.column_names if name not in COLUMNS]
-    if unknown or not {"key", "value"} & set(table.column_names):
-        names = ", ".join(table.column_names)
-        raise errors.UsageError(f"a table has key, value or both, and some of {', '.join(COLUMNS)}; not {names}")
-    rows = partitions_of_rows(sender, topic, table)
-    timestamps = _milliseconds(_column(table, "timestamp"))
-    order = np.argsort(rows, kind="stable")
-    bounds = np.searchsorted(rows[order], np.arange(sender.counts[topic] + 1))
-    options = sender.options
-    limit = max(min(options["max_request_size"] - HEADROOM, max(options["batch_size"], 1 << 18)), 1)
+    """Encode a table piece by piece and put its batches into the accumulator, as they are."""
     deliveries = []
-    for partition in range(sender.counts[topic]):
-        mine = order[bounds[partition] : bounds[partition + 1]]
-        if not len(mine):
-            continue
-        encoded = encode_partition(
-            _column(table, "key"),
-            _column(table, "value"),
-            _column(table, "headers"),
-            timestamps,
-            rows=mine,
-            max_batch_bytes=limit,
-            codec=options["compression_type"],
-            level=options["compression_level"],
-        )
-        deliveries += [_enter(sender, (topic, partition), batch.buffer, wait_for_room) for batch in encoded]
+    for tp, data in batches(table, _target(sender, topic, key, value)):
+        deadline = time.monotonic() + sender.options["max_block_ms"] / 1000
+        while (batch := sender.append_encoded(tp, data)) is None:
+            wait_for_room(topic, deadline)
+        deliveries.append(batch.delivery)
     return TableFuture(deliveries)
 
 
-def _enter(
-    sender: Sender, tp: TopicPartition, data: bytearray, wait_for_room: Callable[[str, float], None]
-) -> Delivery:
-    deadline = time.monotonic() + sender.options["max_block_ms"] / 1000
-    while (batch := sender.append_encoded(tp, data)) is None:
-        wait_for_room(tp[0], deadline)
-    return batch.delivery
+async def send_table_async(
+    sender: Sender,
+    topic: str,
+    table: object,
+    no_room: Callable[[], errors.TimedOutError],
+    *,
+    key: Format | None = None,
+    value: Format | None = None,
+) -> TableFuture:
+    """The same on the loop, which has its turn after each batch."""
+    loop = asyncio.get_running_loop()
+    deliveries = []
+    for tp, data in batches(table, _target(sender, topic, key, value)):
+        deadline = loop.time() + sender.options["max_block_ms"] / 1000
+        while (batch := sender.append_encoded(tp, data)) is None:
+            left = deadline - loop.time()
+            if left <= 0:
+                raise no_room()
+            await sender.memory_freed(min(left, 0.5))
+        deliveries.append(batch.delivery)
+        await asyncio.sleep(0)
+    return TableFuture(deliveries)
 
 
-def _milliseconds(column: Any) -> Any:
-    """Timestamps in ms: now, where there are none."""
-    if column is None:
-        return time.time_ns() // 1_000_000
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+# -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def decode(reader: Reader, raw: list[Raw], *, include_headers: bool) -> pa.Table:
-    """One table of what was fetched; the reader's positions move behind it."""
+def decode(
+    reader: Reader,
+    raw: list[Raw],
+    *,
+    include_headers: bool,
+    key: Format | None = None,
+    value: Format | None = None,
+) -> pa.Table:
+    """One table of what was fetched, of TABLE_BYTES or a batch more; the reader's positions move behind it, and what is
+    left is taken at the next poll.
+
+    KafkaError for a damaged batch, BadRecordError for a value that its format cannot read, once they are what comes
+    next: what lies before them is in the table before.
+    """
     tables: list[pa.Table] = []
-    for index, (fetched, start) in enumerate(raw):
-        topic, partition = fetched.tp
-        aborted = None if fetched.aborted is None else [(pid, first) for first, pid in fetched.aborted]
+    left = TABLE_BYTES
+    waiting = [fetched for fetched, _ in reversed(raw)]
+    while waiting and left > 0:
+        fetched = waiting.pop()
+        state = reader.states.get(fetched.tp)
+        if state is None:
+            continue  # it was taken away meanwhile
+        start = max(fetched.position, state.consumed or 0)
         try:
-            table, after = decode_batches(
+            table, after = _decode_some(reader, fetched, start, left, include_headers)
+            left -= max(table.nbytes, 1)
+            if key is not None or value is not None:
+                table, after = _typed(table, {"key": key, "value": value}, start, after)
+        except errors.OncelogError:
+            _give_back(reader, [*waiting, fetched])
+            if tables:
+                break  # what lies before it comes first
+            raise
+        state.consumed, state.consumed_epoch = after, fetched.last_epoch if after >= fetched.end else -1
+        tables.append(table)
+        if after < fetched.end:
+            fetched.go_to(after)
+            waiting.append(fetched)
+    else:
+        _give_back(reader, waiting)
+    if not tables:
+        return (SCHEMA_WITH_HEADERS if include_headers else SCHEMA).empty_table()
+    return pa.concat_tables(tables)
+
+
+def _decode_some(
+    reader: Reader, fetched: Fetched, start: int, max_bytes: int, include_headers: bool
+) -> tuple[pa.Table, int]:
+    """Records from `start` on. Where a batch is damaged, those before it come first, one batch at a time."""
+    topic, partition = fetched.tp
+    aborted = None if fetched.aborted is None else [(pid, first) for first, pid in fetched.aborted]
+    for limit in (max_bytes, 1):
+        try:
+            return decode_batches(
                 [fetched.raw],
                 topic=topic,
                 partition=partition,
@@ -143,24 +192,43 @@ def decode(reader: Reader, raw: list[Raw], *, include_headers: bool) -> pa.Table
                 aborted=aborted,
                 include_headers=include_headers,
                 check_crcs=reader.options["check_crcs"],
+                max_bytes=limit,
             )
         except ProtocolError as error:
-            _go_back(reader, raw[index:])
-            if tables:
-                break  # what lies before it comes first: the damage is still there at the next poll
-            raise errors.error_for(error.code, f"{topic}-{partition} behind offset {start}: {error}") from error
-        state = reader.states.get(fetched.tp)
-        if state is not None:
-            state.consumed = after
-        tables.append(table)
-    if not tables:
-        return (SCHEMA_WITH_HEADERS if include_headers else SCHEMA).empty_table()
-    return pa.concat_tables(tables)
+            damage = errors.error_for(error.code, f"{topic}-{partition} behind offset {start}: {error}")
+            damage.__cause__ = error
+    raise damage
 
 
-def _go_back(reader: Reader, raw: list[Raw]) -> None:
-    """What was taken and not given to the user is read again."""
-    for fetched, start in reversed(raw):
+def _typed(table: pa.Table, formats: dict[str, Format | None], start: int, after: int) -> tuple[pa.Table, int]:
+    """Keys and values in their formats, up to the first that cannot be read; BadRecordError where that is the first."""
+    end, worst = len(table), None
+    columns: dict[str, Any] = {}
+    for name, form in formats.items():
+        if form is None:
+            continue
+        plain = table.column(name).combine_chunks()
+        plain = plain if isinstance(plain, pa.Array) else pa.concat_arrays(plain.chunks)
+        columns[name], bad = form.decode(plain)
+        if form.keep_bad:
+            columns[f"{name}_bad"] = raw_of(plain, bad)
+        elif bad and bad[0].row < end:
+            end, worst = bad[0].row, (name, bad[0].reason)
+    if worst is not None and end == 0:
+        row = table.slice(0, 1).to_pylist()[0]
+        raise errors.BadRecordError(worst[0], row["topic"], row["partition"], row["offset"], worst[1])
+    if worst is not None:
+        after = table.column("offset")[end].as_py()
+    for name, column in columns.items():
+        index = table.schema.get_field_index(name)
+        table = table.append_column(name, column) if index < 0 else table.set_column(index, name, column)
+    return table.slice(0, end), after
+
+
+def _give_back(reader: Reader, waiting: list[Fetched]) -> None:
+    """What was taken and not given to the user is there at the next poll; the last one is first."""
+    for fetched in waiting:
         state = reader.states.get(fetched.tp)
         if state is not None:
-            state.seek(start)
+            state.buffered.appendleft(fetched)
+            reader.arrived(fetched.tp)

@@ -43,6 +43,8 @@ SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", HEADERS))
 Buffer = bytes | bytearray | memoryview
 MAX_CHUNK_BYTES = 1 << 30
 """Payload of one record batch of the table: its offsets are 32 bits wide."""
+LAST_MS = (2**63 - 1) // 1000
+"""The last time in ms that a column of us can hold (it is in the year 294247)."""
 SMALLEST_RECORD = 7
 """Bytes of a record without key, value and headers."""
 
@@ -63,15 +65,19 @@ def decode_batches(
     include_headers: bool = False,
     check_crcs: bool = True,
     end_offset: int | None = None,
+    max_bytes: int | None = None,
 ) -> tuple[pa.Table, int]:
     """The records from `start_offset` on (before `end_offset`), and the offset behind the last batch.
 
     `chunks` are the records of Fetch responses of one partition, in order; a batch cut off at the end of a chunk is
-    left out. `aborted` is (producer id, first offset) of the aborted transactions, or None to read uncommitted. Raises
-    ProtocolError (CORRUPT_MESSAGE, INVALID_RECORD) for damaged batches.
+    left out. `aborted` is (producer id, first offset) of the aborted transactions, or None to read uncommitted. With
+    `max_bytes` it ends with the batch that brings the bytes of unpacked records to that many: call it again with the
+    same chunks and the offset returned for the rest. Raises ProtocolError (CORRUPT_MESSAGE, INVALID_RECORD) for
+    damaged batches.
     """
     next_offset = start_offset
     visible: list[_Batch] = []
+    left = max_bytes
     for header, view in _visible(chunks, aborted):
         if end_offset is not None and header.base_offset >= end_offset:
             next_offset = max(next_offset, end_offset)  # compaction may have left nothing in between
@@ -87,6 +93,10 @@ def decode_batches(
         if not 0 < header.count <= len(payload) // SMALLEST_RECORD:
             raise _malformed(header)
         visible.append(_Batch(header, np.frombuffer(payload, np.uint8)))
+        if left is not None:
+            left -= len(payload)
+            if left <= 0:
+                break
     schema = SCHEMA_WITH_HEADERS if include_headers else SCHEMA
     tables = [
         _columns(group, topic, partition, start_offset, include_headers) for group in _groups(visible)
@@ -182,7 +192,7 @@ def _columns(
         pa.repeat(pa.scalar(topic, pa.string()), row),
         pa.array(np.full(row, partition, np.int32)),
         pa.array(offsets[:row]),
-        pa.array(timestamps[:row] * 1000).cast(pa.timestamp("us")).cast(TIMESTAMP),
+        pa.Array.from_buffers(TIMESTAMP, row, [None, pa.py_buffer(_microseconds(timestamps[:row]))]),
         pa.array(kinds[:row]),
     ]
     if not include_headers:
@@ -199,6 +209,13 @@ def _columns(
     )
     lists = pa.ListArray.from_arrays(pa.array(header_rows[: row + 1].astype(np.int32)), pairs)
     return pa.RecordBatch.from_arrays([*columns, lists.cast(HEADERS)], schema=SCHEMA_WITH_HEADERS)
+
+
+def _microseconds(timestamps: Any) -> Any:
+    """Of ms; what a writer has set so far off that 64 bits do not hold it is the last time that they hold."""
+    if len(timestamps) and not -LAST_MS <= timestamps.min() <= timestamps.max() <= LAST_MS:
+        timestamps = np.clip(timestamps, -LAST_MS, LAST_MS)
+    return timestamps * 1000
 
 
 def _header_count(batches: list[_Batch]) -> int:

@@ -7,6 +7,7 @@ Producer id, epoch and sequence are not known when the rows are encoded: they ar
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,12 +54,90 @@ def stamp(
 
 def partition_of(keys: pa.Array | pa.ChunkedArray, partitions: int) -> Any:
     """Where Java's producer puts each key: int32 numpy array, -1 for rows without a key."""
+    return _partitions(_Column(keys), partitions)
+
+
+def _partitions(column: _Column, partitions: int) -> Any:
     if partitions < 1:
         raise ValueError(f"a topic has at least one partition, not {partitions}")
-    column = _Column(keys)
     out = np.empty(column.rows, np.int32)
     kernels.murmur2_partitions(column.ends, column.valid, column.data, partitions, out)
     return out
+
+
+class Rows:
+    """Rows ready to be encoded, for any number of partitions: Arrow's buffers as the kernels take them.
+
+    `key` and `value`: binary or string columns of any Arrow kind, or None for nulls throughout. `headers`: a list of
+    structs (key, value). `timestamps`: ms, one number or one a row, as an Arrow or numpy array. Raises TypeError for
+    other column types, ValueError for columns of different lengths, and for times and header keys that are null.
+    """
+
+    def __init__(
+        self,
+        key: pa.Array | pa.ChunkedArray | None,
+        value: pa.Array | pa.ChunkedArray | None,
+        headers: pa.Array | pa.ChunkedArray | None = None,
+        timestamps: Any = 0,
+    ) -> None:
+        columns = [column for column in (key, value, headers) if column is not None]
+        self.count = len(columns[0]) if columns else 0
+        if any(len(column) != self.count for column in columns):
+            raise ValueError("key, value and headers must have the same number of rows")
+        self._times = _timestamps(timestamps, self.count)
+        self._key, self._value, self._headers = key is not None, value is not None, headers is not None
+        self._keys, self._values = _Column(key), _Column(value)
+        self._lists = _Headers(headers)
+
+    def partitions(self, count: int) -> Any:
+        """Where Java's producer puts each row: int32 numpy array, -1 for rows without a key."""
+        if not self._key:
+            return np.full(self.count, -1, np.int32)
+        return _partitions(self._keys, count)
+
+    def longest(self) -> int:
+        """Bytes of key, value and headers of the largest row."""
+        if not self.count:
+            return 0
+        sizes = np.zeros(self.count, np.int64)
+        for column in (self._keys, self._values):
+            if column.rows:
+                sizes += np.diff(column.ends)
+        if self._headers:
+            lists = self._lists
+            for column in (lists.names, lists.values):
+                sizes += np.diff(column.ends[lists.rows])
+        return int(sizes.max())
+
+    def batches(
+        self, rows: Any = None, *, max_batch_bytes: int, codec: Codec = Codec.NONE, level: int | None = None
+    ) -> Iterator[EncodedBatch]:
+        """Batches of at most `max_batch_bytes` before compression (one record at least), in the order of `rows`: a
+        numpy array of the row numbers to take, all by default. ValueError for row numbers that do not exist.
+        """
+        chosen = np.arange(self.count, dtype=np.int64) if rows is None else np.ascontiguousarray(rows, np.int64)
+        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < self.count:
+            raise ValueError(f"row numbers from {chosen.min()} to {chosen.max()} of a table of {self.count} rows")
+        times = self._times if rows is None else self._times[chosen]
+        keys, values, lists = self._keys, self._values, self._lists
+        limit = max(max_batch_bytes - HEADER_SIZE, 1)
+        scratch = np.empty(limit, np.uint8)
+        first = 0
+        while first < len(chosen):
+            base_timestamp = int(times[first])
+            count, size = kernels.encode_records(
+                chosen, first, limit, base_timestamp, times,
+                self._key, keys.ends, keys.valid, keys.data,
+                self._value, values.ends, values.valid, values.data,
+                self._headers, lists.rows, lists.names.ends, lists.names.data,
+                lists.values.ends, lists.values.valid, lists.values.data, scratch,
+            )  # fmt: skip
+            if count == kernels.TOO_SMALL:
+                scratch = np.empty(size, np.uint8)
+                continue
+            max_timestamp = int(times[first : first + count].max())
+            yield _batch(scratch[:size], count, base_timestamp, max_timestamp, codec, level)
+            first += count
 
 
 def encode_partition(
@@ -72,43 +151,9 @@ def encode_partition(
     codec: Codec = Codec.NONE,
     level: int | None = None,
 ) -> list[EncodedBatch]:
-    """Batches of at most `max_batch_bytes` before compression (one record at least), in the order of the rows.
-
-    `key` and `value`: binary or string columns of any Arrow kind, or None for nulls throughout. `headers`: a list of
-    structs (key, value). `timestamps`: ms, one number or one a row, as an Arrow or numpy array. `rows`: numpy array of
-    the row numbers to take (all by default). Raises TypeError for other column types, ValueError for columns of
-    different lengths, for times and header keys that are null, and for row numbers that do not exist.
-    """
-    columns = [column for column in (key, value, headers) if column is not None]
-    total = len(columns[0]) if columns else 0
-    if any(len(column) != total for column in columns):
-        raise ValueError("key, value and headers must have the same number of rows")
-    chosen = np.arange(total, dtype=np.int64) if rows is None else np.ascontiguousarray(rows, np.int64)
-    if len(chosen) and not 0 <= chosen.min() <= chosen.max() < total:
-        raise ValueError(f"row numbers from {chosen.min()} to {chosen.max()} of a table of {total} rows")
-    times = _timestamps(timestamps, total)[chosen]
-    keys, values = _Column(key), _Column(value)
-    lists = _Headers(headers)
-    limit = max(max_batch_bytes - HEADER_SIZE, 1)
-    scratch = np.empty(limit, np.uint8)
-    encoded = []
-    first = 0
-    while first < len(chosen):
-        base_timestamp = int(times[first])
-        count, size = kernels.encode_records(
-            chosen, first, limit, base_timestamp, times,
-            key is not None, keys.ends, keys.valid, keys.data,
-            value is not None, values.ends, values.valid, values.data,
-            headers is not None, lists.rows, lists.names.ends, lists.names.data,
-            lists.values.ends, lists.values.valid, lists.values.data, scratch,
-        )  # fmt: skip
-        if count == kernels.TOO_SMALL:
-            scratch = np.empty(size, np.uint8)
-            continue
-        max_timestamp = int(times[first : first + count].max())
-        encoded.append(_batch(scratch[:size], count, base_timestamp, max_timestamp, codec, level))
-        first += count
-    return encoded
+    """The batches of these columns for one partition: see `Rows` and `Rows.batches`."""
+    made = Rows(key, value, headers, timestamps)
+    return list(made.batches(rows, max_batch_bytes=max_batch_bytes, codec=codec, level=level))
 
 
 def _batch(
@@ -167,7 +212,11 @@ class _Headers:
             self.rows, self.names, self.values = _NO_ENDS, _Column(None), _Column(None)
             return
         array = _one(column)
-        if not pa.types.is_list(array.type) or not pa.types.is_struct(array.type.value_type):
+        if pa.types.is_map(array.type):
+            pair = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
+            array = array.cast(pa.list_(pair))
+        listed = pa.types.is_list(array.type) or pa.types.is_large_list(array.type)
+        if not listed or not pa.types.is_struct(array.type.value_type):
             raise TypeError(f"headers must be a list of structs (key, value), not {array.type}")
         lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         self.rows = np.zeros(len(array) + 1, np.int64)

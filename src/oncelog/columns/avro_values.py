@@ -1,0 +1,256 @@
+"""Values as Avro: read and written by fastavro one by one, into columns of the types that the schema says."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from oncelog.columns.values import FRAME, MAGIC, Bad, Schemas, check_schema_id, frame, look_up
+
+try:
+    import fastavro
+except ImportError as missing:
+    raise ImportError("Avro needs fastavro, which `pip install 'oncelog[avro]'` brings") from missing
+
+Schema = str | Mapping[str, Any] | list[Any]
+
+PLAIN: dict[str, pa.DataType] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+}
+LOGICAL: dict[tuple[str, str], pa.DataType] = {
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time32("ms"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "timestamp-nanos"): pa.timestamp("ns", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+    ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
+}
+"""Read and written as the numbers that they are, so that no Python object is made for a time."""
+
+
+class Avro:
+    """Values that are Avro, one datum each, without a container.
+
+    `schema` (a dict, or its JSON text): what is written, and what is read. Framed by the schema registry (Confluent's
+    wire format: a zero byte, four bytes of id) they are with `schemas`, a mapping or a callable from ids to the
+    schemas that the values were written with, asked once an id; then `schema`, if it is given, is what they are read
+    into, by Avro's rules of resolution. `schema_id` frames what is written, and names the id of `schema` for reading.
+    `keep_bad` as in `Json`. Unions are those of null and one other type.
+    """
+
+    def __init__(
+        self,
+        schema: Schema | None = None,
+        *,
+        schemas: Schemas | None = None,
+        schema_id: int | None = None,
+        keep_bad: bool = False,
+    ) -> None:
+        if schema is None and schemas is None:
+            raise ValueError("Avro needs a schema, or schemas by their ids")
+        self.schema = None if schema is None else _Compiled(schema)
+        self._frame = frame(check_schema_id(schema_id))
+        self.keep_bad = keep_bad
+        self._schemas = schemas
+        self._known: dict[int, _Compiled] = {}
+        if schema_id is not None and self.schema is not None:
+            self._known[schema_id] = self.schema
+
+    @property
+    def _framed(self) -> bool:
+        return self._schemas is not None or bool(self._frame)
+
+    def decode(self, values: pa.Array) -> tuple[pa.Array, list[Bad]]:
+        """See `Format`."""
+        bad: list[Bad] = []
+        found: list[Any] = []
+        into = self.schema
+        for row, value in enumerate(values.to_pylist()):
+            found.append(None)
+            if value is None:
+                continue
+            try:
+                writer, data = self._writer(value)
+                if into is None:
+                    into = writer
+                elif self.schema is None and writer.type != into.type:
+                    raise ValueError("it has another schema than the values before it: name the one to read them into")
+                found[row] = into.read(writer, data)
+            except (ValueError, EOFError, LookupError, TypeError, OverflowError) as error:
+                bad.append(Bad(row, f"{type(error).__name__}: {error}"))
+                if not self.keep_bad:
+                    found += [None] * (len(values) - row - 1)
+                    break
+        return pa.nulls(len(values)) if into is None else into.column(found), bad
+
+    def _writer(self, value: bytes) -> tuple[_Compiled, bytes]:
+        """The schema that a value was written with, and its bytes."""
+        if not self._framed:
+            assert self.schema is not None
+            return self.schema, value
+        if len(value) < FRAME or value[0] != MAGIC:
+            raise ValueError("it has no id of a schema in front of it")
+        schema_id = int.from_bytes(value[1:FRAME], "big")
+        found = self._known.get(schema_id)
+        if found is None:
+            if self._schemas is None:
+                raise LookupError(f"no schema has the id {schema_id}")
+            found = self._known[schema_id] = _Compiled(look_up(self._schemas, schema_id))
+        return found, value[FRAME:]
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        """See `Format`."""
+        if self.schema is None:
+            raise TypeError("to write Avro needs a schema: Avro(schema)")
+        rows = self.schema.rows(values)
+        buffer = io.BytesIO()
+        ends = np.zeros(len(rows) + 1, np.int64)
+        write, schema, before = fastavro.schemaless_writer, self.schema.parsed, self._frame
+        for index, row in enumerate(rows):
+            if row is not None or self.schema.writes_null:
+                buffer.write(before)
+                try:
+                    write(buffer, schema, row)
+                except (ValueError, TypeError, OverflowError, LookupError, AttributeError) as error:
+                    raise ValueError(f"row {index} does not fit the Avro schema: {error}") from error
+            ends[index + 1] = buffer.tell()
+        mask = None if values.null_count == 0 or self.schema.writes_null else _bits(values)
+        return pa.Array.from_buffers(
+            pa.large_binary(), len(rows), [mask, pa.py_buffer(ends), pa.py_buffer(buffer.getvalue())]
+        )
+
+
+def _bits(values: pa.Array) -> pa.Buffer:
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+class _Compiled:
+    """A schema as fastavro takes it, without the logical types that are numbers or texts, and its column's type."""
+
+    def __init__(self, schema: Any) -> None:
+        plain = json.loads(schema) if isinstance(schema, str) and schema.lstrip()[:1] in ("{", "[", '"') else schema
+        plain = fastavro.parse_schema(plain)  # with full names; and what is wrong is told of what was given
+        walk = _Walk()
+        self.type, self._physical = walk.types(plain, "")
+        self.parsed = fastavro.parse_schema(walk.stripped(plain))
+        self._maps = walk.maps
+        self.writes_null = isinstance(plain, list) or plain == "null"
+
+    def read(self, writer: _Compiled, data: bytes) -> Any:
+        """One datum. ValueError unless it is all of `data`."""
+        stream = io.BytesIO(data)
+        found = fastavro.schemaless_reader(stream, writer.parsed, None if writer is self else self.parsed)
+        if stream.tell() != len(data):
+            raise ValueError(f"{len(data) - stream.tell()} bytes behind it")
+        return found
+
+    def column(self, rows: list[Any]) -> pa.Array:
+        """Of what `read` gave."""
+        return pa.array(rows, self._physical).cast(self.type)
+
+    def rows(self, values: pa.Array) -> list[Any]:
+        """What fastavro writes, of a column. ValueError or TypeError if it is another's."""
+        if pa.types.is_struct(self.type) and pa.types.is_struct(values.type):
+            names = [field.name for field in values.type]
+            unknown = [name for name in names if self.type.get_field_index(name) < 0]
+            if unknown:
+                raise ValueError(f"the Avro schema has no field {', '.join(unknown)}")
+            # Columns that are not there get the defaults that their fields have.
+            logical, physical = (
+                pa.struct([kind.field(name) for name in names]) for kind in (self.type, self._physical)
+            )
+        else:
+            logical, physical = self.type, self._physical
+        plain = values.cast(logical).cast(physical)
+        return list(plain.to_pylist(maps_as_pydicts="strict" if self._maps else None))
+
+
+class _Walk:
+    """Through a schema with its named types."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, tuple[pa.DataType, pa.DataType]] = {}
+        self._open: set[str] = set()
+        self.maps = False
+
+    def types(self, schema: Any, path: str) -> tuple[pa.DataType, pa.DataType]:
+        """(the column's type, the type of the numbers and texts that are read). TypeError for what no column holds."""
+        if isinstance(schema, list):
+            others = [item for item in schema if item != "null"]
+            if len(others) > 1:
+                raise TypeError(f"{path or 'the value'}: a union of several types has no column's type")
+            return self.types(others[0] if others else "null", path)
+        if isinstance(schema, str):
+            if schema in PLAIN:
+                return PLAIN[schema], PLAIN[schema]
+            if schema in self._open or schema not in self._named:
+                raise TypeError(f"{path or 'the value'}: a type that contains itself ({schema}) has no column's type")
+            return self._named[schema]
+        kind = schema["type"]
+        if isinstance(kind, dict | list):
+            return self.types(kind, path)
+        name = schema.get("name")
+        self._open.add(name)
+        found = self._complex(schema, kind, path)
+        self._open.discard(name)
+        if name is not None:
+            self._named[name] = found
+        return found
+
+    def _complex(self, schema: Mapping[str, Any], kind: str, path: str) -> tuple[pa.DataType, pa.DataType]:
+        logical = schema.get("logicalType", "")
+        if kind in ("record", "error"):
+            fields = [(field["name"], *self.types(field["type"], field["name"])) for field in schema["fields"]]
+            return (
+                pa.struct([(name, of_column) for name, of_column, _ in fields]),
+                pa.struct([(name, physical) for name, _, physical in fields]),
+            )
+        if kind == "array":
+            of_column, physical = self.types(schema["items"], path)
+            return pa.list_(of_column), pa.list_(physical)
+        if kind == "map":
+            self.maps = True
+            of_column, physical = self.types(schema["values"], path)
+            return pa.map_(pa.string(), of_column), pa.map_(pa.string(), physical)
+        if logical == "decimal" and kind in ("bytes", "fixed"):
+            precision = schema["precision"]
+            of = (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, schema.get("scale", 0))
+            return of, of
+        if kind == "fixed":
+            return pa.binary(schema["size"]), pa.binary(schema["size"])
+        if (kind, logical) in LOGICAL:
+            return LOGICAL[kind, logical], pa.int32() if kind == "int" else pa.int64()
+        return self.types(kind, path)
+
+    def stripped(self, schema: Any) -> Any:
+        """The same schema without logical types, but for decimals."""
+        if isinstance(schema, list):
+            return [self.stripped(item) for item in schema]
+        if not isinstance(schema, Mapping):
+            return schema
+        kept = {name: value for name, value in schema.items() if name != "logicalType" and name[:2] != "__"}
+        if schema.get("logicalType") == "decimal":
+            kept["logicalType"] = "decimal"
+        for name in ("type", "items", "values"):
+            if name in kept:
+                kept[name] = self.stripped(kept[name])
+        if "fields" in kept:
+            kept["fields"] = [self.stripped(field) for field in kept["fields"]]
+        return kept

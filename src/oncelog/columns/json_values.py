@@ -1,0 +1,222 @@
+"""Values as JSON: read by pyarrow.json into a column of a given type, written with Arrow's string functions.
+
+No Python object is made for a value, either way.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from oncelog.columns.json_scan import MOST_ADDED, PREFIX, json_lines
+from oncelog.columns.values import Bad, check_schema_id, frame
+
+BLOCK = 1 << 22
+"""Bytes that one of Arrow's threads parses at a time, at least the longest line's."""
+
+
+class Json:
+    """Values that are JSON texts.
+
+    `schema`: what they are read into, a pyarrow.Schema for objects or a pyarrow.DataType for anything; fields that a
+    value lacks are null, those that the schema does not name are passed over. It is not needed to write; where it is
+    there, what is written has its types. Times and dates are ISO 8601 texts, decimals numbers; NaN and infinities are
+    written as null. The schema registry's framing is passed over when reading, and written with `schema_id`.
+    `keep_bad`: a value that cannot be read is null, and its bytes are in the column `value_bad` (or `key_bad`).
+    """
+
+    def __init__(
+        self, schema: pa.Schema | pa.DataType | None = None, *, schema_id: int | None = None, keep_bad: bool = False
+    ) -> None:
+        self.type = pa.struct(list(schema)) if isinstance(schema, pa.Schema) else schema
+        self._parsed = None if self.type is None else _parsed_type(self.type, "the value")
+        self._frame = frame(check_schema_id(schema_id))
+        self.keep_bad = keep_bad
+
+    def decode(self, values: pa.Array) -> tuple[pa.Array | pa.ChunkedArray, list[Bad]]:
+        """See `Format`."""
+        if self.type is None:
+            raise TypeError("JSON is read into types: Json(pa.schema([...]))")
+        valid = _validity(values)
+        ends, data = _buffers(values)
+        bad: list[Bad] = []
+        lines, line_ends = _lines(data, ends, valid)
+        broken = np.flatnonzero(valid != _validity(values))
+        bad += [Bad(int(row), "it is no JSON text") for row in (broken if self.keep_bad else broken[:1])]
+        try:
+            return self._parse(lines, line_ends), bad
+        except pa.ArrowInvalid as error:
+            self._find(lines, line_ends, 0, len(values), str(error), bad)
+        bad.sort()
+        valid[[item.row for item in bad]] = 0
+        if not self.keep_bad:
+            valid[bad[0].row :] = 0  # nobody gets what comes behind it
+            del bad[1:]
+        return self._parse(*_lines(data, ends, valid)), bad
+
+    def _parse(self, lines: Any, ends: Any) -> pa.ChunkedArray:
+        """The values of these lines, which end there. ArrowInvalid if one of them is bad."""
+        if len(ends) == 1:
+            return pa.chunked_array([], self.type)
+        table = pa.json.read_json(
+            pa.BufferReader(pa.py_buffer(lines)),
+            pa.json.ReadOptions(block_size=max(BLOCK, int(np.diff(ends).max()) + 1)),
+            pa.json.ParseOptions(explicit_schema=pa.schema([("v", self._parsed)]), unexpected_field_behavior="ignore"),
+        )
+        column = table.column("v")
+        column.validate(full=True)
+        return column if self._parsed == self.type else column.cast(self.type)
+
+    def _find(self, lines: Any, ends: Any, first: int, last: int, reason: str, bad: list[Bad]) -> bool:
+        """The rows that cannot be parsed, by halving; whether to go on."""
+        if last - first == 1:
+            bad.append(Bad(first, reason.removesuffix(" in row 0")))
+            return self.keep_bad
+        middle = (first + last) // 2
+        for start, end in ((first, middle), (middle, last)):
+            try:
+                self._parse(lines[ends[start] : ends[end]], ends[start : end + 1])
+            except pa.ArrowInvalid as error:
+                if not self._find(lines, ends, start, end, str(error), bad):
+                    return False
+        return True
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        """See `Format`."""
+        if self.type is not None:
+            values = values.cast(self.type)
+        texts = _text(values, "the value").cast(pa.large_binary())
+        if values.null_count:
+            texts = pc.if_else(values.is_valid(), texts, pa.scalar(None, pa.large_binary()))
+        if not self._frame:
+            return texts
+        empty = pa.scalar(b"", pa.large_binary())
+        return pc.binary_join_element_wise(pa.scalar(self._frame, pa.large_binary()), texts, empty)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _parsed_type(kind: pa.DataType, name: str) -> pa.DataType:
+    """What pyarrow.json is told, to be cast afterwards; TypeError for what JSON cannot be read into."""
+    t = pa.types
+    if t.is_struct(kind):
+        return pa.struct([field.with_type(_parsed_type(field.type, field.name)) for field in kind])
+    if t.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_parsed_type(kind.value_type, name)))
+    if t.is_date32(kind):
+        return pa.string()
+    plain = (
+        t.is_null, t.is_boolean, t.is_integer, t.is_float32, t.is_float64, t.is_string, t.is_large_string,
+        t.is_timestamp, t.is_decimal128, t.is_decimal256,
+    )  # fmt: skip
+    if not any(test(kind) for test in plain):
+        raise TypeError(f"{name}: JSON is not read into {kind}; read it as a type near it (text, list) and cast it")
+    return kind
+
+
+def _validity(values: pa.Array) -> Any:
+    if values.null_count == 0:
+        return np.ones(len(values), np.uint8)
+    return values.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
+
+
+def _buffers(values: pa.Array) -> tuple[Any, Any]:
+    """(ends, data) of a binary column, as numpy arrays: ends[i] to ends[i + 1] is value i."""
+    _, ends, data = values.buffers()
+    found = np.frombuffer(ends, np.int64 if pa.types.is_large_binary(values.type) else np.int32)
+    some = found[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    return some, np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+
+
+def _lines(data: Any, ends: Any, valid: Any) -> tuple[Any, Any]:
+    """One line a value, and where each ends; `valid` becomes 0 for those that are no JSON text."""
+    size = int(ends[-1] - ends[0]) + MOST_ADDED * len(valid)
+    out, line_ends = np.empty(size, np.uint8), np.empty(len(valid) + 1, np.int64)
+    json_lines(data, ends, valid, PREFIX, out, line_ends)
+    return out[: line_ends[-1]], line_ends
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _text(values: pa.Array, name: str) -> pa.Array:
+    """The JSON text of each value: large_string without nulls."""
+    t = pa.types
+    kind = values.type
+    if t.is_dictionary(kind):
+        return _text(values.dictionary_decode(), name)
+    if t.is_struct(kind):
+        return _or_null(values, _object(values))
+    if t.is_map(kind):
+        return _or_null(values, _joined(values, _entries(values, name), "{", "}"))
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+        return _or_null(values, _joined(values, _text(values.flatten(), name), "[", "]"))
+    if t.is_null(kind):
+        return pa.array(["null"] * len(values), pa.large_string())
+    if t.is_floating(kind):
+        wide = values.cast(pa.float64()) if t.is_float16(kind) else values
+        plain = pc.if_else(pc.is_finite(wide), wide, pa.scalar(None, wide.type)).cast(pa.large_string())
+    elif t.is_boolean(kind) or t.is_integer(kind) or t.is_decimal(kind):
+        plain = values.cast(pa.large_string())
+    elif t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
+        plain = _quoted(values.cast(pa.large_string()))
+    elif t.is_timestamp(kind):
+        utc = values if kind.tz is None else values.cast(pa.timestamp(kind.unit, "UTC"))
+        plain = _quoted(pc.replace_substring(utc.cast(pa.large_string()), " ", "T"))
+    elif t.is_date(kind) or t.is_time(kind):
+        plain = _quoted(values.cast(pa.large_string()))
+    else:
+        raise TypeError(f"{name}: {kind} cannot be written as JSON; cast it, bytes to a text of your choice (base64)")
+    return plain.fill_null("null")
+
+
+def _or_null(values: pa.Array, texts: pa.Array) -> pa.Array:
+    return texts if values.null_count == 0 else pc.if_else(values.is_valid(), texts, "null")
+
+
+def _join(*parts: Any) -> pa.Array:
+    scalars = [pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in parts]
+    return pc.binary_join_element_wise(*scalars, pa.scalar("", pa.large_string()))
+
+
+def _object(values: pa.Array) -> pa.Array:
+    if not values.type.num_fields:
+        return pa.array(["{}"] * len(values), pa.large_string())
+    parts: list[Any] = []
+    for field, column in zip(values.type, values.flatten(), strict=True):
+        parts += [("," if parts else "{") + json.dumps(field.name, ensure_ascii=False) + ":", _text(column, field.name)]
+    return _join(*parts, "}")
+
+
+def _entries(values: pa.Array, name: str) -> pa.Array:
+    lists = values.cast(
+        pa.list_(pa.struct([("key", values.type.key_type), ("value", values.type.item_type)]))
+    ).flatten()
+    keys, items = lists.flatten()
+    if not (pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)):
+        raise TypeError(f"{name}: a map's keys must be texts in JSON, not {keys.type}")
+    return _join(_quoted(keys.cast(pa.large_string())), ":", _text(items, name))
+
+
+def _joined(values: pa.Array, items: pa.Array, before: str, behind: str) -> pa.Array:
+    """One text of each list's items."""
+    if pa.types.is_map(values.type):
+        values = values.cast(pa.list_(pa.struct([("key", values.type.key_type), ("value", values.type.item_type)])))
+    ends = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), out=ends[1:])
+    lists = pa.LargeListArray.from_arrays(pa.array(ends), items)
+    return _join(before, pc.binary_join(lists, pa.scalar(",", pa.large_string())), behind)
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    texts = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
+    if pc.any(pc.match_substring_regex(texts, "[\\x00-\\x1f]")).as_py():
+        for code in range(0x20):
+            texts = pc.replace_substring(texts, chr(code), json.dumps(chr(code))[1:-1])
+    return _join('"', texts, '"')

@@ -1,0 +1,317 @@
+"""Tables through our client, against both servers: other people's frames, formats of values, what cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from oncelog import Admin, Consumer, Producer, aio, errors
+from oncelog.client import table_batches, tables
+from oncelog.formats import Avro, Json
+from support.servers import Server
+
+ORDERS = pa.schema([("id", pa.int64()), ("name", pa.string())])
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"], "default": None}],
+}
+EARLIEST = {"auto_offset_reset": "earliest"}
+
+
+@pytest.fixture
+def topic(server: Server, name: str) -> str:
+    with Admin(server.bootstrap) as admin:
+        admin.create_topics(name)
+    return name
+
+
+def send(server: Server, topic: str, data: object, **formats: Any) -> dict[tuple[str, int], int]:
+    with Producer(server.bootstrap) as producer:
+        return producer.send_table(topic, data, **formats).result(30)
+
+
+def read(server: Server, topic: str, rows: int, partitions: int = 1, **options: Any) -> pa.Table:
+    """All rows in one table."""
+    with Consumer(server.bootstrap, **EARLIEST) as consumer:
+        consumer.assign([(topic, index) for index in range(partitions)])
+        return pa.concat_tables(some(consumer, rows, **options))
+
+
+def some(consumer: Consumer, rows: int, **options: Any) -> list[pa.Table]:
+    found: list[pa.Table] = []
+    for table in consumer.tables(timeout=30, **options):
+        found.append(table)
+        if sum(map(len, found)) >= rows:
+            break
+    return found
+
+
+# -- other people's frames --------------------------------------------------------------------------------------------
+
+FRAMES = {
+    "polars": lambda: pl.DataFrame({"key": ["a", None], "value": [b"1", b"2"]}),
+    "duckdb": lambda: duckdb.sql("select * from (values ('a', '1'::blob), (null, '2'::blob)) t(key, value)"),
+    "pandas": lambda: pd.DataFrame({"key": ["a", None], "value": [b"1", b"2"]}),
+    "a pyarrow reader": lambda: pa.table({"key": ["a", None], "value": [b"1", b"2"]}).to_reader(max_chunksize=1),
+    "a pyarrow batch": lambda: pa.record_batch({"key": ["a", None], "value": [b"1", b"2"]}),
+    "one Arrow array": lambda: OneArray(pa.record_batch({"key": ["a", None], "value": [b"1", b"2"]})),
+}
+
+
+class OneArray:
+    """What offers an array and no stream."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> object:
+        return self._batch.__arrow_c_array__(requested_schema)
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+def test_any_frame_is_sent(server: Server, topic: str, frame: str) -> None:
+    assert send(server, topic, FRAMES[frame]()) == {(topic, 0): 0}
+    got = read(server, topic, 2)
+    assert (got["key"].to_pylist(), got["value"].to_pylist()) == ([b"a", None], [b"1", b"2"])
+
+
+def test_polars_and_duckdb_read_what_comes(server: Server, topic: str) -> None:
+    send(server, topic, pl.DataFrame({"id": [1, 2], "name": ["a", "b"]}), value=Json())
+    got = read(server, topic, 2, value=Json(ORDERS), headers=True)
+    assert duckdb.sql('select sum(value.id), max(value.name), min("offset") from got').fetchall() == [(3, "b", 0)]
+    frame = pl.DataFrame(got)
+    assert frame.unnest("value").select("id", "name", "offset").rows() == [(1, "a", 0), (2, "b", 1)]
+    # The very bytes: polars' column lies where Arrow's does.
+    address = frame["offset"].to_numpy(allow_copy=False).__array_interface__["data"][0]
+    assert address == got["offset"].chunk(0).buffers()[1].address
+
+
+def test_taking_a_frame_copies_nothing() -> None:
+    frame = pl.DataFrame({"value": ["x" * 1000] * 1000})
+    before = pa.total_allocated_bytes()
+    (piece,) = table_batches._in_pieces(table_batches._batches_of(frame))
+    assert piece.num_rows == 1000
+    assert pa.total_allocated_bytes() - before < 10_000
+
+
+def test_what_is_no_table_is_refused(server: Server, topic: str) -> None:
+    with Producer(server.bootstrap) as producer:
+        for data, message in (
+            ([b"x"], "PyCapsule"),
+            (pl.Series([1, 2]), "no table"),
+            (pa.table({"value": [b"x"], "amount": [1]}), "not value, amount; with value=Json"),
+            (pa.table({"partition": [0]}), "key, value or both"),
+            (pa.table({"value": [b"x"], "timestamp": ["now"]}), "timestamp must be"),
+            (pa.table({"value": [b"x"], "partition": [0.5]}), "partition must be"),
+            (pa.table([[b"x"], [b"y"]], names=["value", "value"]), "one name"),
+        ):
+            with pytest.raises(errors.UsageError, match=message):
+                producer.send_table(topic, data)
+        with pytest.raises(errors.UnknownTopicError, match="partitions 0 to 0"):
+            producer.send_table(topic, pa.table({"value": [b"x"], "partition": [1]}))
+        with pytest.raises(errors.UsageError, match="needs a column key"):
+            producer.send_table(topic, pa.table({"value": [b"x"]}), key=Json())
+        assert producer.send_table(topic, pa.table({"value": pa.array([], pa.binary())})).result(30) == {}
+        assert producer.send(topic, b"first").result(30).offset == 0
+
+
+# -- pieces, partitions, times ----------------------------------------------------------------------------------------
+
+
+def test_a_stream_goes_in_pieces_and_keeps_its_order(
+    server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_batches, "PIECE_ROWS", 700)
+    with Admin(server.bootstrap) as admin:
+        admin.create_topics(name, 3)
+    table = pa.table({"key": [f"k{i % 50}" for i in range(5_000)], "value": [f"{i}" for i in range(5_000)]})
+    small_memory = {"buffer_memory": 40_000, "compression_type": "lz4"}
+    with Producer(server.bootstrap, **small_memory) as producer:
+        producer.send_table(name, table.to_reader(max_chunksize=900)).result(30)
+    got = read(server, name, 5_000, 3)
+    assert sorted(map(int, got["value"].to_pylist())) == list(range(5_000))
+    for index in range(3):
+        mine = [
+            int(v) for p, v in zip(got["partition"].to_pylist(), got["value"].to_pylist(), strict=True) if p == index
+        ]
+        assert mine
+        assert mine == sorted(mine)
+
+
+def test_where_rows_go(server: Server, name: str) -> None:
+    with Admin(server.bootstrap) as admin:
+        admin.create_topics(name, 4)
+    places = [(name, index) for index in range(4)]
+    with Producer(server.bootstrap) as producer:
+        by_key = producer.send(name, b"x", b"key").result(30).partition
+        named = pa.table({"key": ["key", "key"], "value": ["a", "b"], "partition": pa.array([(by_key + 1) % 4, None])})
+        assert set(producer.send_table(name, named).result(30)) == {places[by_key], places[(by_key + 1) % 4]}
+        assert len(producer.send_table(name, pa.table({"value": ["small"] * 8})).result(30)) == 1
+        large = pa.table({"value": ["large" * 2_000] * 20})
+        assert len(producer.send_table(name, large).result(30)) == 4
+    with Producer(server.bootstrap, partitioner="round_robin") as producer:
+        assert len(producer.send_table(name, pa.table({"key": ["same"] * 8, "value": ["x"] * 8})).result(30)) == 4
+        assert producer.send(name, b"x").result(30).partition == 0
+    with Producer(server.bootstrap, partitioner=lambda topic, key, value, count: int(value or b"0")) as producer:
+        assert set(producer.send_table(name, pa.table({"value": ["1", "3"]})).result(30)) == {places[1], places[3]}
+        with pytest.raises(errors.UnknownTopicError, match="the partitioner"):
+            producer.send_table(name, pa.table({"value": ["4"]}))
+
+
+def test_times_that_are_given_and_those_that_are_not(server: Server, topic: str) -> None:
+    times = pa.array([1_000_000, None], pa.timestamp("us", "UTC"))
+    send(server, topic, pa.table({"value": ["a", "b"], "timestamp": times}))
+    first, second = read(server, topic, 2)["timestamp"].to_pylist()
+    assert (first.year, second.year > 2000) == (1970, True)
+
+
+def test_a_row_that_is_too_large_keeps_all_others_back(server: Server, topic: str) -> None:
+    with Producer(server.bootstrap, compression_type="gzip") as producer:
+        with pytest.raises(errors.RecordTooLargeError, match="max_request_size = 1048576"):
+            producer.send_table(topic, pa.table({"value": [b"small", b"x" * 1_100_000]}))
+        assert producer.send(topic, b"first").result(30).offset == 0
+
+
+def test_what_unpacks_to_much_comes_in_several_tables(
+    server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer(server.bootstrap, compression_type="zstd") as producer:
+        producer.send_table(topic, pa.table({"value": [b"\0" * 10_000] * 300})).result(30)
+    monkeypatch.setattr(tables, "TABLE_BYTES", 500_000)
+    with Consumer(server.bootstrap, **EARLIEST) as consumer:
+        consumer.assign([(topic, 0)])
+        seen = []
+        for table in consumer.tables(timeout=30):
+            seen.append(len(table))
+            assert consumer.position(topic, 0) == sum(seen)
+            if len(seen) == 2:
+                break
+        assert max(seen) < 100
+        # What is left is there for `poll` as well.
+        rest = []
+        while sum(seen) + len(rest) < 300:
+            rest += consumer.poll(30)
+        assert [record.offset for record in rest] == list(range(sum(seen), 300))
+
+
+# -- formats ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["json", "avro", "avro, framed", "json, framed"])
+def test_values_and_keys_in_a_format(server: Server, topic: str, form: str) -> None:
+    schema_id = 7 if "framed" in form else None
+    value: Any = Avro(ORDER, schema_id=schema_id) if "avro" in form else Json(ORDERS, schema_id=schema_id)
+    key: Any = Avro("long") if "avro" in form else Json(pa.int64())
+    columns = {"key": [5, None], "id": [1, 2], "name": ["a", None]}
+    send(server, topic, pa.table(columns), key=key, value=value)
+    raw = read(server, topic, 2)["value"].to_pylist()
+    assert all(value.startswith(b"\0\0\0\0\7") for value in raw) is (schema_id is not None)
+    got = read(server, topic, 2, key=key, value=value)
+    assert got.select(["key", "value"]).to_pylist() == [
+        {"key": 5, "value": {"id": 1, "name": "a"}},
+        {"key": None, "value": {"id": 2, "name": None}},
+    ]
+    again = got.select(["key", "value"])  # what is read can be written as it is
+    send(server, topic, again, key=key, value=value)
+    assert read(server, topic, 4)["value"].to_pylist() == raw * 2
+
+
+def test_a_null_value_stays_a_tombstone(server: Server, topic: str) -> None:
+    send(server, topic, pa.table({"key": ["a", "b"], "value": pa.array([{"id": 1}, None])}), value=Json())
+    assert read(server, topic, 2)["value"].to_pylist() == [b'{"id":1}', None]
+    assert read(server, topic, 2, value=Json(ORDERS))["value"].to_pylist() == [{"id": 1, "name": None}, None]
+
+
+def test_what_lies_before_a_bad_value_comes_first(server: Server, topic: str) -> None:
+    send(server, topic, pa.table({"value": ['{"id": 1}', '{"id": 2}', "no JSON", '{"id": 4}', '{"id": "x"}']}))
+    with Consumer(server.bootstrap, **EARLIEST) as consumer:
+        consumer.assign([(topic, 0)])
+        found = consumer.tables(timeout=30, value=Json(ORDERS))
+        assert [row["id"] for row in next(found)["value"].to_pylist()] == [1, 2]
+        assert consumer.position(topic, 0) == 2
+        for _ in range(2):  # it is there until it is passed
+            with pytest.raises(errors.BadRecordError, match=f"the value of {topic}-0 at offset 2 ") as refused:
+                next(consumer.tables(timeout=30, value=Json(ORDERS)))
+        bad = refused.value
+        assert (bad.column, bad.topic, bad.partition, bad.offset) == ("value", topic, 0, 2)
+        consumer.seek(bad.topic, bad.partition, bad.offset + 1)
+        assert next(consumer.tables(timeout=30, value=Json(ORDERS)))["offset"].to_pylist() == [3]
+    got = read(server, topic, 5, value=Json(ORDERS, keep_bad=True))
+    assert got["value_bad"].to_pylist() == [None, None, b"no JSON", None, b'{"id": "x"}']
+    assert [row and row["id"] for row in got["value"].to_pylist()] == [1, 2, None, 4, None]
+
+
+def test_schemas_by_their_ids(server: Server, topic: str) -> None:
+    older = {**ORDER, "fields": ORDER["fields"][:1]}
+    asked = []
+
+    def look_up(schema_id: int) -> str:
+        asked.append(schema_id)
+        return json.dumps({1: older, 2: ORDER}[schema_id])
+
+    send(server, topic, pa.table({"id": [1, 2]}), value=Avro(older, schema_id=1))
+    send(server, topic, pa.table({"id": [3], "name": ["c"]}), value=Avro(ORDER, schema_id=2))
+    form = Avro(ORDER, schemas=look_up)
+    got = read(server, topic, 3, value=form)
+    assert got["value"].to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": None}, {"id": 3, "name": "c"}]
+    assert asked == [1, 2]
+    with pytest.raises(errors.BadRecordError, match="at offset 0 cannot be read: LookupError: no schema has the id 1"):
+        read(server, topic, 3, value=Avro(schemas={2: ORDER}))
+
+
+def test_rows_that_do_not_fit_a_schema_are_refused(server: Server, topic: str) -> None:
+    with Producer(server.bootstrap) as producer:
+        for columns, form, message in (
+            ({"id": [1, None]}, Avro(ORDER), "Avro: row 1 does not fit"),
+            ({"id": [1], "colour": ["red"]}, Avro(ORDER), "no field colour"),
+            ({"data": [b"x"]}, Json(), "Json: data: binary cannot be written as JSON"),
+            ({"id": ["x"], "name": ["a"]}, Json(ORDERS), "Json: "),
+        ):
+            with pytest.raises(errors.UsageError, match=message):
+                producer.send_table(topic, pa.table(columns), value=form)
+        assert producer.send(topic, b"first").result(30).offset == 0
+
+
+# -- asyncio ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_for_asyncio(server: Server, topic: str) -> None:
+    async def there_and_back() -> tuple[dict[tuple[str, int], int], list[dict[str, Any]]]:
+        async with aio.Producer(server.bootstrap, transactional_id=topic, buffer_memory=30_000) as producer:
+            async with producer.transaction():
+                frame = pl.DataFrame({"id": range(2_000), "name": ["x" * 50] * 2_000})
+                future = await producer.send_table(topic, frame, value=Avro(ORDER))
+            placed = await future
+        async with aio.Consumer(server.bootstrap, isolation_level="read_committed", **EARLIEST) as consumer:
+            consumer.assign([(topic, 0)])
+            rows: list[dict[str, Any]] = []
+            async for table in consumer.tables(timeout=30, value=Avro(ORDER)):
+                rows += table["value"].to_pylist()
+                if len(rows) >= 2_000:
+                    break
+        return placed, rows
+
+    placed, rows = asyncio.run(there_and_back())
+    assert placed == {(topic, 0): 0}
+    assert [row["id"] for row in rows] == list(range(2_000))
+
+
+def test_a_failed_batch_is_told(server: Server, name: str) -> None:
+    with Admin(server.bootstrap) as admin:
+        admin.create_topics(name, configs={"max.message.bytes": "2000"})
+
+    def results() -> Iterator[object]:
+        with Producer(server.bootstrap) as producer:
+            yield producer.send_table(name, pa.table({"value": [b"x" * 3_000]})).result(30)
+
+    with pytest.raises(errors.RecordTooLargeError):
+        list(results())
