@@ -4,6 +4,14 @@ cd -- "$(dirname -- "$0")/.." || exit 1
 ROOT=$(pwd)
 VENV=$ROOT/.venv
 
+# --help anywhere: the comment at the top of the script, and nothing is installed.
+for word in "$@"; do
+    if [ "$word" = --help ] || [ "$word" = -h ]; then
+        awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$ROOT/scripts/$(basename -- "$0")"
+        exit 0
+    fi
+done
+
 say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
 die() { printf '%s: %s\n' "$(basename -- "$0")" "$*" >&2; exit 1; }
 
@@ -18,21 +26,41 @@ find_python() {
     die "needs Python 3.11 or newer with its venv module; name one with PYTHON=/path/to/python3"
 }
 
+# Runs a command to its end. SIGTERM and Ctrl-C reach it as SIGTERM; the script ends when it has cleaned up.
+guarded() {
+    stopped=
+    "$@" &
+    child=$!
+    trap 'stopped=1; kill -TERM "$child" 2>/dev/null || :' TERM INT
+    status=0
+    wait "$child" || status=$?
+    while kill -0 "$child" 2>/dev/null; do wait "$child" || status=$?; done
+    trap - TERM INT
+    [ -z "$stopped" ] || exit 143
+    return "$status"
+}
+
 # Makes .venv and installs into it, only when pyproject.toml is not the one it was last installed from.
+# While that lasts, .cache/venv.unfinished says so: whoever finds it makes .venv anew.
 environment() {
     stamp=$(cksum pyproject.toml)
-    if [ -x "$VENV/bin/python" ] && [ "$(cat "$VENV/.installed" 2>/dev/null)" = "$stamp" ]; then
+    unfinished=$ROOT/.cache/venv.unfinished
+    if [ ! -e "$unfinished" ] && [ -x "$VENV/bin/python" ] && [ "$(cat "$VENV/.installed" 2>/dev/null)" = "$stamp" ]; then
         return
     fi
     python=$(find_python) || exit 1
-    if ! "$VENV/bin/python" -c '' 2>/dev/null; then
+    mkdir -p "$ROOT/.cache"
+    if [ -e "$unfinished" ] || ! "$VENV/bin/python" -c 'import pip' 2>/dev/null; then
+        : >"$unfinished"
         say "Making .venv with $("$python" -V)"
-        "$python" -m venv --clear "$VENV" || die "could not make $VENV"
+        guarded "$python" -m venv --clear "$VENV" || die "could not make $VENV"
     fi
+    : >"$unfinished"
     say "Installing oncelog and what its tests use into .venv (the first time some 900 MB: PySpark, a JDK, Arrow)"
-    "$VENV/bin/python" -m pip install --disable-pip-version-check -e '.[dev]' >&2 ||
+    guarded "$VENV/bin/python" -m pip install --disable-pip-version-check -e '.[dev]' >&2 ||
         die "the installation failed, see above; run me again"
     printf '%s\n' "$stamp" >"$VENV/.installed"
+    rm -f "$unfinished"
 }
 
 # Installs a Debian package when the command is not there: package, command.

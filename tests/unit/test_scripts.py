@@ -1,0 +1,157 @@
+"""The scripts: help without an installation, an installation that is interrupted, a run that is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted(path.name for path in (ROOT / "scripts").iterdir() if path.suffix == "")
+
+FAKE_PYTHON = """#!/bin/sh
+# Stands for Python: notes what it makes and installs, and hangs in the middle of an installation where told to.
+case $*  in
+"-m venv --clear "*)
+    echo made >>"$LOG"
+    rm -rf "$4"; mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
+"-m pip "*)
+    echo $$ >"$LOG.pip"
+    while [ -e "$LOG.hang" ]; do sleep 0.05; done
+    echo installed >>"$LOG" ;;
+"-m pytest"*) echo tested >>"$LOG" ;;
+esac
+"""
+HANGING_TEST = """
+import pathlib, threading
+def test_waits(oncelog_cluster):
+    pids = f"{oncelog_cluster.process.pid} {oncelog_cluster.broker_pid()}"
+    pathlib.Path("pids.new").write_text(pids)
+    pathlib.Path("pids.new").rename("pids")
+    threading.Event().wait()
+"""
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    while not condition():
+        assert process.poll() is None, "it ended too early"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Scripts and pyproject.toml in a folder of their own, without .venv."""
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def begin(checkout: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts a script of the checkout; none is left."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*command: str, **env: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [checkout / "scripts" / command[0], *command[1:]],
+            cwd="/",
+            env={**os.environ, "LOG": str(checkout / "log"), **env},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("arguments", [("--help",), ("something", "-h")], ids=" ".join)
+def test_help_installs_nothing(checkout: Path, script: str, arguments: tuple[str, ...]) -> None:
+    before = sorted(checkout.iterdir())
+    told = subprocess.run(
+        [checkout / "scripts" / script, *arguments],
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode == 0
+    assert told.stderr == ""
+    first = (ROOT / "scripts" / script).read_text().splitlines()[1]
+    assert told.stdout.splitlines()[0] == first.removeprefix("# ")
+    assert "set -" not in told.stdout
+    assert sorted(checkout.iterdir()) == before
+
+
+def test_an_interrupted_installation_is_made_anew(
+    checkout: Path, begin: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    python = checkout / "python"
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+    hang, pip, log = checkout / "log.hang", checkout / "log.pip", checkout / "log"
+    hang.touch()
+    process = begin("test", PYTHON=str(python))
+    wait_for(lambda: pip.exists() and pip.read_text().endswith("\n"), process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 143
+    assert not is_running(int(pip.read_text()))
+    assert log.read_text().split() == ["made"]
+
+    hang.unlink()
+    assert begin("test", PYTHON=str(python)).wait() == 0
+    assert log.read_text().split() == ["made", "made", "installed", "tested"]
+    assert begin("test", PYTHON=str(python)).wait() == 0
+    assert log.read_text().split()[4:] == ["tested"]
+
+
+def test_a_killed_installation_is_made_anew(checkout: Path, begin: Callable[..., subprocess.Popen[bytes]]) -> None:
+    python = checkout / "python"
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+    hang, pip, log = checkout / "log.hang", checkout / "log.pip", checkout / "log"
+    hang.touch()
+    process = begin("test", PYTHON=str(python))
+    wait_for(lambda: pip.exists() and pip.read_text().endswith("\n"), process)
+    process.kill()
+    process.wait()
+    os.kill(int(pip.read_text()), signal.SIGKILL)
+    hang.unlink()
+    assert begin("test", PYTHON=str(python)).wait() == 0
+    assert log.read_text().split() == ["made", "made", "installed", "tested"]
+
+
+def test_sigterm_leaves_no_broker_behind(checkout: Path, begin: Callable[..., subprocess.Popen[bytes]]) -> None:
+    python = checkout / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    stamp = subprocess.run(["cksum", "pyproject.toml"], cwd=checkout, capture_output=True, check=True).stdout
+    (checkout / ".venv" / ".installed").write_bytes(stamp)
+    (checkout / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "conftest.py", checkout / "tests")
+    (checkout / "tests" / "test_waits.py").write_text(HANGING_TEST)
+    process = begin("test", "--basetemp", str(checkout / "tmp"), PYTHONPATH=str(ROOT / "tests"))
+    pids = checkout / "pids"
+    wait_for(pids.exists, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 2  # pytest's word for interrupted
+    assert [pid for pid in map(int, pids.read_text().split()) if is_running(pid)] == []
