@@ -1,20 +1,15 @@
-"""Source and sink inside a real Spark: one JVM for all of this module."""
+"""Source and sink inside a real Spark."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-import oncelog.spark
 from oncelog.client.blocking import BlockingCluster
 from oncelog.protocol.messages import offset_fetch as of
-from oncelog.spark import faults
-from oncelog.spark.java import ensure_java
 from oncelog.spark.sink import make_plan, sink_options
 from spark.judges import create, open_producers, values
 from support.servers import Server
@@ -23,38 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 200
-
-
-@pytest.fixture(scope="module")
-def fault(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What this file says is done to the sink's processes."""
-    return tmp_path_factory.mktemp("faults") / "fault"
-
-
-@pytest.fixture(scope="module")
-def spark(fault: Path) -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    ensure_java()
-    set_before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP", faults.VARIABLE)}
-    os.environ.update({"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", faults.VARIABLE: f"@{fault}"})
-    made = (
-        SparkSession.builder.master("local[2,3]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "512m")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.streaming.stopTimeout", "30s")
-        .getOrCreate()
-    )
-    made.sparkContext.setLogLevel("OFF")
-    oncelog.spark.register(made)
-    yield made
-    made.stop()
-    for name, value in set_before.items():
-        if value is None:
-            os.environ.pop(name)
-        else:
-            os.environ[name] = value
 
 
 class Pipeline:
@@ -82,15 +45,15 @@ class Pipeline:
         reader = self.spark.read.format("oncelog").option("kafka.bootstrap.servers", self.bootstrap)
         return reader.option("subscribe", topic).options(**options).load()
 
-    def run(self, *, limit: int = 150) -> None:
-        """The query until it has read what is there now."""
+    def run(self, *, limit: int = 150, **options: str) -> None:
+        """The query until it has read what is there now; options are the sink's."""
         source = self.spark.readStream.format("oncelog").option("kafka.bootstrap.servers", self.bootstrap)
         source = source.option("subscribe", self.name).option("startingOffsets", "earliest")
         rows = source.option("maxOffsetsPerTrigger", limit).option("groupIdPrefix", f"{self.name}-lag").load()
         sink = rows.select("key", "value").writeStream.format("oncelog").trigger(availableNow=True)
         sink = sink.option("kafka.bootstrap.servers", self.bootstrap).option("topic", self.out)
         sink = sink.option("transactionalIdPrefix", self.prefix).option("checkpointLocation", str(self.checkpoint))
-        sink.start().awaitTermination()
+        sink.options(**options).start().awaitTermination()
 
     def check(self, count: int) -> None:
         seen = values(self.bootstrap, self.out)
@@ -157,8 +120,8 @@ def test_batch_reads_have_the_connectors_columns(pipeline: Pipeline) -> None:
     assert {bytes(row.value) for row in rows.collect()} == {str(n).encode() for n in range(100)}
     some = pipeline.read(
         pipeline.name,
-        startingOffsets=f'{{"{pipeline.name}":{{"0":-2,"1":-1,"2":-1}}}}',
-        endingOffsets=f'{{"{pipeline.name}":{{"0":3,"1":-1,"2":-1}}}}',
+        startingOffsets=f'{{"{pipeline.name}":{{"0":-2,"1":-2,"2":-2}}}}',
+        endingOffsets=f'{{"{pipeline.name}":{{"0":3,"1":0,"2":0}}}}',
     )
     assert [(row.partition, row.offset) for row in some.collect()] == [(0, 0), (0, 1), (0, 2)]
 

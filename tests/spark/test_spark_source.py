@@ -1,0 +1,164 @@
+"""The source inside a real Spark: what a user is told and when, pushed filters, streams that grow."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from oncelog import Admin, Producer
+from spark.judges import create
+from support.servers import Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming import DataStreamReader
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture
+def topic(server: Server, name: str) -> str:
+    """Two partitions, with the values 0 to 19 in 0 and 100 to 119 in 1, of the times 0 to 19 ms."""
+    create(server.bootstrap, name, 2)
+    fill(server, name, 0, 0)
+    fill(server, name, 1, 100)
+    return name
+
+
+def fill(server: Server, topic: str, partition: int, first: int, count: int = 20) -> None:
+    with Producer(server.bootstrap) as producer:
+        for number in range(count):
+            headers = [("number", str(number).encode())]
+            value = str(first + number)
+            producer.send(topic, value, key="k", partition=partition, timestamp=number, headers=headers)
+        producer.flush(30)
+
+
+def with_options(reader: Any, server: Server, **options: str) -> Any:
+    return reader.format("oncelog").option("kafka.bootstrap.servers", server.bootstrap).options(**options)
+
+
+def batch(spark: SparkSession, server: Server, **options: str) -> DataFrameReader:
+    return with_options(spark.read, server, **options)  # type: ignore[no-any-return]
+
+
+def stream(spark: SparkSession, server: Server, **options: str) -> DataStreamReader:
+    return with_options(spark.readStream, server, **{"startingOffsets": "earliest", **options})  # type: ignore[no-any-return]
+
+
+def values(rows: DataFrame) -> list[int]:
+    return sorted(int(row.value) for row in rows.select("value").collect())
+
+
+def last_words(error: BaseException) -> str:
+    """What a user reads last, without Spark's own state behind it."""
+    said = str(error).split(" SQLSTATE")[0].strip()
+    assert "During handling" not in said
+    assert "direct cause" not in said
+    return said.splitlines()[-1]
+
+
+@pytest.mark.parametrize("kind", [batch, stream], ids=["batch", "stream"])
+def test_load_tells_what_is_wrong(spark: SparkSession, server: Server, topic: str, kind: Any) -> None:
+    from pyspark.errors import AnalysisException
+
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{nobody.getsockname()[1]}"
+        for options, said in (
+            ({"startingOffsets": "first"}, "MisuseError: option startingOffsets='first': earliest, latest, or offsets"),
+            ({"maxOffsetsPerTrigger": "-1"}, "MisuseError: option maxOffsetsPerTrigger='-1': a whole number from 1"),
+            (
+                {"subscribe": f"{topic}-typo", "kafka.default.api.timeout.ms": "500"},
+                f"MisuseError: option subscribe: there is no topic '{topic}-typo'; create it first",
+            ),
+            (
+                {"kafka.bootstrap.servers": dead, "bootstrapTimeoutMs": "300"},
+                f"option kafka.bootstrap.servers={dead}: no broker can be reached",
+            ),
+        ):
+            with pytest.raises(AnalysisException) as caught:
+                kind(spark, server, **{"subscribe": topic, **options}).load()
+            assert said in last_words(caught.value)
+
+
+def test_what_only_a_stream_refuses_is_told_when_it_starts(spark: SparkSession, server: Server, topic: str) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    rows = stream(spark, server, subscribe=topic, endingOffsets="latest").load()
+    query = rows.writeStream.format("noop").start()
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination()
+    assert "option endingOffsets is for batch reads" in last_words(caught.value)
+
+
+def test_filters_are_pushed_where_spark_pushes(spark: SparkSession, server: Server, topic: str) -> None:
+    condition = "partition = 1 and offset >= 5 and offset < 18 and timestamp > timestamp_millis(9)"
+    wanted = list(range(110, 118))
+    assert values(batch(spark, server, subscribe=topic).load().where(condition)) == wanted, "Spark filters"
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        rows = batch(spark, server, subscribe=topic).load().where(condition)
+        assert values(rows) == wanted
+        assert rows.rdd.getNumPartitions() == 1
+        assert "offset" not in plan(rows)
+        assert "timestamp" in plan(rows), "a later record may be older: Spark looks again"
+        assert values(batch(spark, server, subscribe=topic).load()) == [*range(20), *range(100, 120)]
+    finally:
+        spark.conf.unset(PUSHDOWN)
+
+
+def plan(rows: DataFrame) -> str:
+    """The conditions that Spark itself checks."""
+    text: str = rows._jdf.queryExecution().executedPlan().toString()
+    return "".join(line for line in text.splitlines() if "Filter (" in line)
+
+
+def test_a_stream_reads_what_grows_while_it_runs(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    """By pattern: a partition and a topic are added; batches are cut by offsets and by records a task."""
+    options = {
+        "subscribePattern": f"{topic}.*",
+        "includeHeaders": "true",
+        "maxOffsetsPerTrigger": "17",
+        "maxRecordsPerPartition": "4",
+        "minPartitions": "3",
+        "kafka.metadata.max.age.ms": "100",
+    }
+    rows = stream(spark, server, **options).load().selectExpr("cast(value as string) value", "headers[0].value number")
+    table = f"t{topic.replace('-', '')}"
+    query = rows.writeStream.format("memory").queryName(table).option("checkpointLocation", str(tmp_path)).start()
+    try:
+        query.processAllAvailable()
+        assert values(spark.table(table)) == [*range(20), *range(100, 120)]
+        with Admin(server.bootstrap) as admin:
+            admin.create_partitions(topic, 3)
+            admin.create_topics(f"{topic}-more", 1, 1)
+        fill(server, topic, 2, 200)
+        fill(server, f"{topic}-more", 0, 300)
+        query.processAllAvailable()
+        assert values(spark.table(table)) == [n for first in range(0, 400, 100) for n in range(first, first + 20)]
+        assert {int(row.value) % 100 - int(row.number) for row in spark.table(table).collect()} == {0}
+    finally:
+        query.stop()
+
+
+def test_once_and_available_now_end_with_what_is_there(
+    spark: SparkSession, server: Server, topic: str, tmp_path: Path
+) -> None:
+    seen: list[int] = []
+
+    def run(**trigger: bool) -> None:
+        rows = stream(spark, server, subscribe=topic, maxOffsetsPerTrigger="15", minOffsetsPerTrigger="2").load()
+        writer = rows.writeStream.foreachBatch(lambda each, number: seen.extend(values(each)))
+        writer.trigger(**trigger).option("checkpointLocation", str(tmp_path)).start().awaitTermination()
+
+    run(availableNow=True)
+    assert sorted(seen) == [*range(20), *range(100, 120)]
+    fill(server, topic, 0, 20)
+    run(once=True)
+    assert sorted(seen) == [*range(40), *range(100, 120)]
