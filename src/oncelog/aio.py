@@ -11,20 +11,18 @@ seconds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from oncelog import errors
-from oncelog.client import admin_calls, config_calls, group_calls, log_dir_calls
+from oncelog.client.async_admin import Admin
 from oncelog.client.async_consumer import Consumer
-from oncelog.client.batch import TopicPartition
-from oncelog.client.cluster import ClusterClient
 from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.delivery import OnDelivery, RecordFuture, RecordMetadata
 from oncelog.client.fetcher import ConsumerRecord
 from oncelog.client.group import GroupMetadata
-from oncelog.client.options import ADMIN, cluster_options, producer_options, read_options
+from oncelog.client.options import producer_options
 from oncelog.client.prepared import Outcome, PreparedTransaction
 from oncelog.client.producer_face import ProducerFace, abort_failed, closing_failed
 from oncelog.client.records import Text, to_bytes
@@ -191,132 +189,3 @@ class Transaction:
     ) -> AsyncResumedTransaction:
         """As `oncelog.Transaction.resume`."""
         return AsyncResumedTransaction(handle, bootstrap_servers, config, options)
-
-
-class Admin:
-    """Topics, groups and transactions of a cluster. See `oncelog.Admin` and `oncelog.client.admin_calls`."""
-
-    def __init__(
-        self,
-        bootstrap_servers: str | Sequence[str] | None = None,
-        config: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
-        found, _ = read_options(ADMIN, config, _with_servers(bootstrap_servers, options))
-        self.cluster = ClusterClient(found["bootstrap_servers"], **cluster_options(found))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Hang up."""
-        await self.cluster.close()
-
-    async def create_topics(
-        self,
-        topics: str | Iterable[str],
-        partitions: int = -1,
-        replication_factor: int = -1,
-        configs: Mapping[str, str] | None = None,
-    ) -> None:
-        """Create one or more topics alike."""
-        names = [topics] if isinstance(topics, str) else list(topics)
-        await admin_calls.create_topics(self.cluster, names, partitions, replication_factor, configs)
-
-    async def delete_topics(self, topics: str | Iterable[str]) -> None:
-        """Delete one or more topics."""
-        await admin_calls.delete_topics(self.cluster, [topics] if isinstance(topics, str) else list(topics))
-
-    async def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete the records before an offset in each partition (-1: all that is committed); where each begins now."""
-        return await admin_calls.delete_records(self.cluster, offsets)
-
-    async def list_topics(self, *, internal: bool = False) -> dict[str, int]:
-        """Number of partitions by topic name."""
-        found = await self.cluster.topics(internal=internal)
-        return {name: len(found[name].partitions) for name in sorted(found)}
-
-    async def describe_topics(self, topics: str | Iterable[str]) -> list[admin_calls.TopicInfo]:
-        """Topics with leaders and offsets."""
-        names = [topics] if isinstance(topics, str) else list(topics)
-        return await admin_calls.describe_topics(self.cluster, names)
-
-    async def create_partitions(self, topic: str, count: int) -> None:
-        """Let a topic grow to so many partitions; keys may go to other ones than before."""
-        await config_calls.create_partitions(self.cluster, topic, count)
-
-    async def alter_topic_configs(self, topic: str, to_set: Mapping[str, str], to_unset: Iterable[str] = ()) -> None:
-        """Change settings of a topic; those to be unset go back to the broker's."""
-        await config_calls.alter_topic_configs(self.cluster, topic, to_set, to_unset)
-
-    async def alter_broker_configs(
-        self, broker: int | None, to_set: Mapping[str, str], to_unset: Iterable[str] = ()
-    ) -> None:
-        """Change settings of a broker, or (None) of all brokers, while they run."""
-        await config_calls.alter_broker_configs(self.cluster, broker, to_set, to_unset)
-
-    async def describe_log_dirs(
-        self, brokers: Sequence[int] | None = None, partitions: Iterable[TopicPartition] | None = None
-    ) -> list[log_dir_calls.LogDir]:
-        """The log directories of these brokers or of all: space, partitions, and whether the disk has failed."""
-        return await log_dir_calls.describe_log_dirs(self.cluster, brokers, partitions)
-
-    async def describe_cluster(self) -> admin_calls.ClusterInfo:
-        """Brokers, controller, features."""
-        return await admin_calls.describe_cluster(self.cluster)
-
-    async def describe_configs(self, kind: str, name: str | int, *, all_: bool = True) -> dict[str, str | None]:
-        """Settings of a "topic" or "broker"."""
-        return await admin_calls.describe_configs(self.cluster, kind, str(name), all_=all_)
-
-    async def list_groups(self) -> list[admin_calls.GroupInfo]:
-        """All groups."""
-        return await admin_calls.list_groups(self.cluster)
-
-    async def describe_group(self, group_id: str) -> admin_calls.GroupDescription:
-        """State and members of a classic group."""
-        return await admin_calls.describe_group(self.cluster, group_id)
-
-    async def committed(self, group_id: str) -> dict[TopicPartition, int]:
-        """Every committed offset of a group."""
-        return await admin_calls.committed(self.cluster, group_id)
-
-    async def set_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set a group's committed offsets, while it has no members."""
-        await admin_calls.set_offsets(self.cluster, group_id, offsets)
-
-    async def delete_groups(self, groups: str | Iterable[str]) -> None:
-        """Delete one or more groups that have no members, with their offsets."""
-        names = [groups] if isinstance(groups, str) else list(groups)
-        await group_calls.delete_groups(self.cluster, names)
-
-    async def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget a group's offsets of partitions that no member reads."""
-        await group_calls.delete_offsets(self.cluster, group_id, partitions)
-
-    async def seek_group(
-        self,
-        group_id: str,
-        target: group_calls.Target,
-        partitions: Iterable[TopicPartition] | None = None,
-        *,
-        dry_run: bool = False,
-    ) -> list[group_calls.Step]:
-        """Set where a group without members goes on, in some partitions or all that it has offsets of."""
-        call = group_calls.plan_seek if dry_run else group_calls.seek
-        return await call(self.cluster, group_id, target, partitions)
-
-    async def list_transactions(self, states: Sequence[str] = ()) -> list[admin_calls.TransactionListing]:
-        """Transactional ids, in certain states or all."""
-        return await admin_calls.list_transactions(self.cluster, states)
-
-    async def describe_transaction(self, transactional_id: str) -> admin_calls.TransactionInfo:
-        """What the coordinator knows of a transactional id."""
-        return await admin_calls.describe_transaction(self.cluster, transactional_id)
-
-    async def describe_producers(self, topic: str, partition: int) -> list[admin_calls.ProducerInfo]:
-        """What a partition knows of its producers."""
-        return await admin_calls.describe_producers(self.cluster, topic, partition)

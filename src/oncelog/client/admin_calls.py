@@ -1,7 +1,11 @@
-"""What an administrator asks of a cluster, as coroutines over `ClusterClient`; both `Admin`s are thin over them."""
+"""What an administrator asks of a cluster: topics, offsets, settings, brokers. Coroutines over `ClusterClient`.
+
+Groups, transactions, features and log directories have modules of their own; both `Admin`s are thin over them.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
@@ -9,26 +13,20 @@ from uuid import UUID
 from oncelog import errors
 from oncelog.client import offsets as offset_calls
 from oncelog.client.batch import TopicPartition
-from oncelog.client.cluster import ClusterClient, gather_brokers
-from oncelog.client.consumer_protocol import decode_assignment
-from oncelog.client.group import GroupMetadata
+from oncelog.client.cluster import ClusterClient
+from oncelog.client.config_calls import RESOURCES, USER_SET, call_resource
 from oncelog.client.outcomes import raise_for_error
 from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.kinds import ResourceType
-from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from oncelog.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
-from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
-from oncelog.protocol.messages.list_groups import ListGroupsRequest
-from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
-from oncelog.protocol.schema import DecodeError
 
-RESOURCES = {"topic": ResourceType.TOPIC, "broker": ResourceType.BROKER}
-USER_SET = frozenset({1, 2, 3, 4, 6})
-"""Sources of a setting that somebody has set: topic, dynamic broker, static broker, dynamic default, logger."""
 NODES_BY_NAME_VERSION = 5
 
 
@@ -73,64 +71,33 @@ class TopicInfo(NamedTuple):
     partitions: list[PartitionInfo]
 
 
-class GroupInfo(NamedTuple):
-    """One line of the list of groups."""
+class TopicListing(NamedTuple):
+    """One line of the list of topics."""
 
-    group_id: str
-    protocol_type: str
-    state: str
-    type: str
-
-
-class MemberInfo(NamedTuple):
-    """One member of a group."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    host: str
-    assignment: list[TopicPartition]
+    name: str
+    topic_id: UUID
+    partitions: int
+    replication_factor: int
+    internal: bool
 
 
-class GroupDescription(NamedTuple):
-    """A classic group, its members and committed offsets."""
+class CreatedTopic(NamedTuple):
+    """A topic as it was made; -1, -1 where the settings may not be read."""
 
-    group_id: str
-    state: str
-    protocol_type: str
-    protocol: str
-    members: list[MemberInfo]
-
-
-class TransactionListing(NamedTuple):
-    """One line of the list of transactions."""
-
-    transactional_id: str
-    producer_id: int
-    state: str
+    name: str
+    topic_id: UUID
+    partitions: int
+    replication_factor: int
 
 
-class TransactionInfo(NamedTuple):
-    """The coordinator's view of a transactional id; `start_time` in ms since the epoch, -1 if nothing is open."""
+class ConfigEntry(NamedTuple):
+    """A setting. `source`: who has set it, as `config_calls.SOURCES` says; the value of a sensitive one is None."""
 
-    transactional_id: str
-    state: str
-    producer_id: int
-    producer_epoch: int
-    timeout_ms: int
-    start_time: int
-    partitions: list[TopicPartition]
-
-
-class ProducerInfo(NamedTuple):
-    """A producer that a partition remembers; `transaction_start` is the first offset of its open transaction, or -1."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_timestamp: int
-    coordinator_epoch: int
-    transaction_start: int
+    name: str
+    value: str | None
+    source: int
+    read_only: bool
+    sensitive: bool
 
 
 async def create_topics(
@@ -139,32 +106,44 @@ async def create_topics(
     partitions: int = -1,
     replication_factor: int = -1,
     configs: Mapping[str, str] | None = None,
-) -> None:
-    """Create topics alike; -1 for the broker's defaults. KafkaError (TOPIC_ALREADY_EXISTS ...)."""
+    *,
+    assignments: Sequence[Sequence[int]] | None = None,
+    validate_only: bool = False,
+) -> list[CreatedTopic]:
+    """Create topics alike; -1 for the broker's defaults. KafkaError (TOPIC_ALREADY_EXISTS ...), once all were tried.
+
+    `assignments` are the brokers of each partition, the first of them to lead it, in place of the two numbers.
+    """
     settings = [CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
-    request = CreateTopicsRequest(
-        topics=[
-            CreatableTopic(
-                name=name,
-                num_partitions=partitions,
-                replication_factor=replication_factor,
-                assignments=[],
-                configs=settings,
-            )
-            for name in topics
-        ],
-        timeout_ms=cluster.request_timeout_ms,
-    )
+    placed = [
+        CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+        for index, brokers in enumerate(assignments or ())
+    ]
+    wanted = [
+        CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=placed,
+            configs=settings,
+        )
+        for name in topics
+    ]
+    request = CreateTopicsRequest(topics=wanted, timeout_ms=cluster.request_timeout_ms, validate_only=validate_only)
     response = await cluster.call_controller(request)
     for item in response.topics:
         if item.error_code:
-            raise errors.error_for(item.error_code, f"topic {item.name!r}: {item.error_message or ''}")
-    for item in response.topics:
+            text = item.error_message or ErrorCode.of(item.error_code).text
+            about = text if item.name in text else f"topic {item.name!r}: {text}"
+            raise errors.error_for(item.error_code, about)
+    for item in response.topics if not validate_only else ():
+        cluster.topology.forget(item.name)
         await cluster.topic(item.name)
+    return [CreatedTopic(i.name, i.topic_id, i.num_partitions, i.replication_factor) for i in response.topics]
 
 
 async def delete_topics(cluster: ClusterClient, topics: Iterable[str]) -> None:
-    """Delete topics; KafkaError (UnknownTopicError)."""
+    """Delete topics; KafkaError (UnknownTopicError, TOPIC_DELETION_DISABLED), once all were tried."""
     request = DeleteTopicsRequest(timeout_ms=cluster.request_timeout_ms)
     names = list(topics)
     version = (await cluster._retry(cluster._any_connection, None)).version_for(DeleteTopicsRequest)
@@ -177,7 +156,9 @@ async def delete_topics(cluster: ClusterClient, topics: Iterable[str]) -> None:
         cluster.topology.forget(name)
     for item in response.responses:
         if item.error_code:
-            raise errors.error_for(item.error_code, f"topic {item.name!r}: {item.error_message or ''}")
+            text = item.error_message or ErrorCode.of(item.error_code).text
+            about = text if (item.name or "") in text else f"topic {item.name!r}: {text}"
+            raise errors.error_for(item.error_code, about)
 
 
 async def delete_records(cluster: ClusterClient, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -185,44 +166,72 @@ async def delete_records(cluster: ClusterClient, offsets: Mapping[TopicPartition
     return await offset_calls.delete_records(cluster, offsets)
 
 
+async def list_topics(cluster: ClusterClient, *, internal: bool = False) -> list[TopicListing]:
+    """All topics by name; the coordinators' own with `internal`."""
+    found = await cluster.topics(internal=internal)
+    return [
+        TopicListing(
+            name,
+            topic.topic_id,
+            len(topic.partitions),
+            max((len(each.replicas) for each in topic.partitions.values()), default=0),
+            topic.internal,
+        )
+        for name, topic in sorted(found.items())
+    ]
+
+
 async def describe_topics(cluster: ClusterClient, topics: Iterable[str]) -> list[TopicInfo]:
     """Topics with leaders and offsets; UnknownTopicError."""
-    found = []
-    for name in topics:
-        cluster.topology.forget(name)
-        topic = await cluster.topic(name)
-        led = [(name, p) for p, partition in topic.partitions.items() if partition.leader >= 0]
-        start = await offset_calls.list_offsets(cluster, dict.fromkeys(led, offset_calls.EARLIEST))
-        high = await offset_calls.list_offsets(cluster, dict.fromkeys(led, offset_calls.LATEST))
-        stable = await offset_calls.list_offsets(cluster, dict.fromkeys(led, offset_calls.LATEST), isolation_level=1)
-        end = await offset_calls.list_offsets(
-            cluster, dict.fromkeys(led, offset_calls.LATEST), replica_id=offset_calls.DEBUGGING
+    return list(await asyncio.gather(*(_describe_topic(cluster, name) for name in topics)))
+
+
+async def _describe_topic(cluster: ClusterClient, name: str) -> TopicInfo:
+    cluster.topology.forget(name)
+    topic = await cluster.topic(name)
+    led = [(name, p) for p, partition in topic.partitions.items() if partition.leader >= 0]
+    start = dict.fromkeys(led, offset_calls.EARLIEST)
+    end = dict.fromkeys(led, offset_calls.LATEST)
+    found = await asyncio.gather(
+        offset_calls.list_offsets(cluster, start),
+        offset_calls.list_offsets(cluster, end),
+        offset_calls.list_offsets(cluster, end, isolation_level=1),
+        offset_calls.list_offsets(cluster, end, replica_id=offset_calls.DEBUGGING),
+    )
+    partitions = [
+        PartitionInfo(
+            index,
+            partition.leader,
+            partition.leader_epoch,
+            partition.replicas,
+            partition.isr,
+            *(where[name, index].offset if (name, index) in where else -1 for where in found),
         )
-        partitions = [
-            PartitionInfo(
-                index,
-                partition.leader,
-                partition.leader_epoch,
-                partition.replicas,
-                partition.isr,
-                *(where[name, index].offset if (name, index) in where else -1 for where in (start, high, stable, end)),
-            )
-            for index, partition in topic.partitions.items()
-        ]
-        found.append(TopicInfo(name, topic.topic_id, topic.internal, partitions))
-    return found
+        for index, partition in topic.partitions.items()
+    ]
+    return TopicInfo(name, topic.topic_id, topic.internal, partitions)
 
 
-async def describe_configs(cluster: ClusterClient, kind: str, name: str, *, all_: bool = True) -> dict[str, str | None]:
-    """Settings of a "topic" or "broker" (by node id); with `all_` False only those that somebody has set."""
+async def describe_config_entries(cluster: ClusterClient, kind: str, name: str) -> list[ConfigEntry]:
+    """Settings with where they come from, by name. `kind` and errors as those of `describe_configs`."""
     request = DescribeConfigsRequest(
         resources=[DescribeConfigsResource(resource_type=RESOURCES[kind], resource_name=name, configuration_keys=None)]
     )
-    call = cluster.call_broker(int(name), request) if kind == "broker" else cluster.call_any(request)
-    response = await call
-    raise_for_error(response, f"{kind} {name!r}")
-    items = response.results[0].configs
-    return {item.name: item.value for item in items if all_ or item.config_source in USER_SET}
+    response = await call_resource(cluster, kind, name, request)
+    raise_for_error(response, f"settings of {kind} {name!r}")
+    return sorted(
+        ConfigEntry(item.name, item.value, item.config_source, item.read_only, item.is_sensitive)
+        for item in response.results[0].configs
+    )
+
+
+async def describe_configs(cluster: ClusterClient, kind: str, name: str, *, all_: bool = True) -> dict[str, str | None]:
+    """Settings of a "topic", "broker" or "broker_logger" (by node id; a broker's name "": what all brokers were given)
+    or "group"; with `all_` False only those that somebody has set. UnknownTopicError, KafkaError
+    (BROKER_ID_NOT_REGISTERED), UnsupportedError.
+    """
+    entries = await describe_config_entries(cluster, kind, name)
+    return {entry.name: entry.value for entry in entries if all_ or entry.source in USER_SET}
 
 
 async def describe_cluster(cluster: ClusterClient) -> ClusterInfo:
@@ -233,106 +242,9 @@ async def describe_cluster(cluster: ClusterClient) -> ClusterInfo:
     return ClusterInfo(response.cluster_id, response.controller_id, sorted(brokers), await cluster.features())
 
 
-async def list_groups(cluster: ClusterClient) -> list[GroupInfo]:
-    """The groups of every coordinator."""
-    answers = await gather_brokers(cluster, ListGroupsRequest)
-    found = []
-    for response in answers.values():
-        raise_for_error(response, "groups")
-        found += [GroupInfo(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in response.groups]
-    return sorted(found)
-
-
-async def describe_group(cluster: ClusterClient, group_id: str) -> GroupDescription:
-    """A classic group; one that does not exist is Dead."""
-    response = await cluster.call_coordinator("group", group_id, DescribeGroupsRequest(groups=[group_id]))
-    group = response.groups[0]
-    if group.error_code and group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-        raise errors.error_for(group.error_code, f"group {group_id!r}: {group.error_message or ''}")
-    consumers = group.protocol_type == "consumer"
-    members = [
-        MemberInfo(
-            item.member_id,
-            item.group_instance_id,
-            item.client_id,
-            item.client_host,
-            _assigned(bytes(item.member_assignment)) if consumers else [],
-        )
-        for item in group.members
-    ]
-    return GroupDescription(group_id, group.group_state, group.protocol_type, group.protocol_data, members)
-
-
-def _assigned(assignment: bytes) -> list[TopicPartition]:
-    """A member's partitions; none where they cannot be read, for an assignor may write what it likes."""
-    try:
-        return decode_assignment(assignment)
-    except DecodeError:
-        return []
-
-
-async def set_offsets(cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Set the committed offsets of a group without members; GroupError while it has some."""
-    await offset_calls.commit(cluster, GroupMetadata(group_id), offsets)
-
-
-async def list_transactions(cluster: ClusterClient, states: Sequence[str] = ()) -> list[TransactionListing]:
-    """The transactional ids of every coordinator, in certain states or all."""
-    answers = await gather_brokers(cluster, lambda: ListTransactionsRequest(state_filters=list(states)))
-    found = []
-    for response in answers.values():
-        raise_for_error(response, "transactions")
-        found += [
-            TransactionListing(item.transactional_id, item.producer_id, item.transaction_state)
-            for item in response.transaction_states
-        ]
-    return sorted(found)
-
-
-async def describe_transaction(cluster: ClusterClient, transactional_id: str) -> TransactionInfo:
-    """One transactional id; KafkaError (TRANSACTIONAL_ID_NOT_FOUND)."""
-    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    response = await cluster.call_coordinator("transaction", transactional_id, request)
-    raise_for_error(response, f"transactional id {transactional_id!r}")
-    item = response.transaction_states[0]
-    return TransactionInfo(
-        transactional_id,
-        item.transaction_state,
-        item.producer_id,
-        item.producer_epoch,
-        item.transaction_timeout_ms,
-        item.transaction_start_time_ms,
-        sorted((topic.topic, partition) for topic in item.topics for partition in topic.partitions),
-    )
-
-
-async def describe_producers(cluster: ClusterClient, topic: str, partition: int) -> list[ProducerInfo]:
-    """The producers that a partition's leader remembers."""
-    request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[partition])])
-    response = await cluster.call_leader(topic, partition, request)
-    raise_for_error(response, f"{topic}-{partition}")
-    return sorted(
-        ProducerInfo(
-            item.producer_id,
-            item.producer_epoch,
-            item.last_sequence,
-            item.last_timestamp,
-            item.coordinator_epoch,
-            item.current_txn_start_offset,
-        )
-        for item in response.topics[0].partitions[0].active_producers
-    )
-
-
 async def offsets_for(
     cluster: ClusterClient, wanted: Mapping[TopicPartition, int], *, committed_only: bool = False
 ) -> dict[TopicPartition, int]:
     """Offset by partition for a timestamp each (-2 first, -1 end, else ms); -1 where there is no such record."""
     found = await offset_calls.list_offsets(cluster, wanted, isolation_level=int(committed_only))
     return {tp: item.offset for tp, item in found.items()}
-
-
-async def committed(cluster: ClusterClient, group_id: str) -> dict[TopicPartition, int]:
-    """Every committed offset of a group."""
-    return dict(await offset_calls.fetch_committed(cluster, group_id))
-

@@ -78,8 +78,8 @@ class ClusterClient:
     """Connections to the brokers of one cluster, made when needed, and what is known of its topics.
 
     Use as `async with ClusterClient("localhost:9092") as cluster`. Not for use by several event loops.
-    `api_timeout_ms` bounds each `call_*` with all its attempts; a call's own `timeout_ms` takes its place. Until a broker
-    has answered for the first time it is `first_contact_ms`, for an address that was mistyped is answered by nobody.
+    `api_timeout_ms` bounds each `call_*` with all its attempts; a call's own `timeout_ms` takes its place. Until a
+    broker has answered at all it is `first_contact_ms`, for a mistyped address is answered by nobody.
     A topic that nobody knows is asked for again for `missing_topic_ms`.
     """
 

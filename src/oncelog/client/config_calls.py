@@ -2,19 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.outcomes import raise_for_error
 from oncelog.protocol.kinds import ResourceType
-from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from oncelog.protocol.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from oncelog.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from oncelog.protocol.schema import Message
+
+RESOURCES = {
+    "topic": ResourceType.TOPIC,
+    "broker": ResourceType.BROKER,
+    "broker_logger": ResourceType.BROKER_LOGGER,
+    "group": ResourceType.GROUP,
+}
+"""What has settings."""
+SOURCES = {
+    1: "topic",
+    2: "broker, changed while it ran",
+    3: "all brokers, changed while they ran",
+    4: "broker's start",
+    5: "default",
+    6: "logger",
+    8: "group",
+}
+"""Who has set a setting (`ConfigSource`)."""
+USER_SET = frozenset(SOURCES) - {5}
 
 _SET, _DELETE = 0, 1
+
+
+async def call_resource(cluster: ClusterClient, kind: str, name: str, request: Message) -> Any:
+    """The response of whoever knows the settings of a resource: the broker itself, else anybody."""
+    if kind in ("broker", "broker_logger") and name:
+        await cluster.require_broker(int(name))
+        return await cluster.call_broker(int(name), request)
+    return await cluster.call_any(request)
+
+
+async def alter_configs(
+    cluster: ClusterClient,
+    kind: str,
+    name: str,
+    to_set: Mapping[str, str],
+    to_unset: Iterable[str] = (),
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Change settings of a "topic", "broker" (by node id; "": all brokers), "broker_logger" (levels) or "group"."""
+    request = _request(RESOURCES[kind], name, to_set, to_unset, validate_only=validate_only)
+    raise_for_error(await call_resource(cluster, kind, name, request), f"{kind} {name!r}" if name else "all brokers")
 
 
 async def alter_topic_configs(
@@ -38,16 +85,30 @@ async def alter_broker_configs(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Change settings of a broker, or (None) of all brokers, while they run. KafkaError (INVALID_REQUEST ...)."""
+    """Change settings of a broker, or (None) of all brokers, while they run.
+
+    KafkaError (INVALID_REQUEST, BROKER_ID_NOT_REGISTERED ...).
+    """
     name = "" if broker is None else str(broker)
-    request = _request(ResourceType.BROKER, name, to_set, to_unset, validate_only=validate_only)
-    call = cluster.call_any(request) if broker is None else cluster.call_broker(broker, request)
-    raise_for_error(await call, "all brokers" if broker is None else f"broker {broker}")
+    await alter_configs(cluster, "broker", name, to_set, to_unset, validate_only=validate_only)
 
 
-async def create_partitions(cluster: ClusterClient, topic: str, count: int, *, validate_only: bool = False) -> None:
-    """Let a topic grow to so many partitions; KafkaError (INVALID_PARTITIONS ...)."""
-    wanted = CreatePartitionsTopic(name=topic, count=count, assignments=None)
+async def create_partitions(
+    cluster: ClusterClient,
+    topic: str,
+    count: int,
+    *,
+    assignments: Sequence[Sequence[int]] | None = None,
+    validate_only: bool = False,
+) -> None:
+    """Let a topic grow to so many partitions; KafkaError (INVALID_PARTITIONS ...).
+
+    `assignments` are the brokers of each new partition.
+    """
+    placed = None
+    if assignments is not None:
+        placed = [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignments]
+    wanted = CreatePartitionsTopic(name=topic, count=count, assignments=placed)
     request = CreatePartitionsRequest(
         topics=[wanted], timeout_ms=cluster.request_timeout_ms, validate_only=validate_only
     )

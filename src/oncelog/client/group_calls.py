@@ -1,4 +1,4 @@
-"""What an administrator changes about groups: their deletion, and where they are to go on."""
+"""What an administrator changes about groups: their deletion, their members, and where they are to go on."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from oncelog.client import offsets as offset_calls
 from oncelog.client.batch import TopicPartition
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.group import GroupMetadata
+from oncelog.client.group_views import describe_group
 from oncelog.client.outcomes import raise_for_error
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
-from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
+from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from oncelog.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -85,13 +86,45 @@ async def delete_offsets(cluster: ClusterClient, group_id: str, partitions: Iter
                 raise errors.error_for(item.error_code, f"{about}: {ErrorCode.of(item.error_code).text}")
 
 
-async def state(cluster: ClusterClient, group_id: str) -> str:
-    """A group's state; Dead when there is none."""
-    response = await cluster.call_coordinator("group", group_id, DescribeGroupsRequest(groups=[group_id]))
-    group = response.groups[0]
-    if group.error_code and group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-        raise errors.error_for(group.error_code, f"group {group_id!r}: {group.error_message or ''}")
-    return str(group.group_state)
+async def remove_members(
+    cluster: ClusterClient,
+    group_id: str,
+    instance_ids: Iterable[str] = (),
+    *,
+    all_: bool = False,
+    reason: str = "removed by an administrator",
+) -> list[str]:
+    """Let static members leave a group (KIP-345), or with `all_` every member; their instance or member ids.
+
+    A member that is alive joins anew. KafkaError (UNKNOWN_MEMBER_ID, GROUP_ID_NOT_FOUND).
+    """
+    leaving = [MemberIdentity(member_id="", group_instance_id=each, reason=reason) for each in instance_ids]
+    if all_:
+        found = await describe_group(cluster, group_id)
+        leaving = [
+            MemberIdentity(
+                member_id="" if member.group_instance_id else member.member_id,
+                group_instance_id=member.group_instance_id,
+                reason=reason,
+            )
+            for member in found.members
+        ]
+    if not leaving:
+        return []
+    request = LeaveGroupRequest(group_id=group_id, members=leaving)
+    response = await cluster.call_coordinator("group", group_id, request)
+    if response.error_code:
+        raise_for_error(response, f"group {group_id!r}")
+    for item in response.members:
+        if item.error_code:
+            who = f"member {item.group_instance_id or item.member_id!r} of group {group_id!r}"
+            raise errors.error_for(item.error_code, f"{who}: {ErrorCode.of(item.error_code).text}")
+    return [member.group_instance_id or member.member_id for member in leaving]
+
+
+async def set_offsets(cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Set the committed offsets of a group without members; GroupError while it has some."""
+    await offset_calls.commit(cluster, GroupMetadata(group_id), offsets)
 
 
 async def plan_seek(
@@ -102,7 +135,7 @@ async def plan_seek(
     A target outside a partition's offsets becomes its start or its end, as in Kafka's tool. UsageError while the group
     has members, and for a shift without an offset to shift.
     """
-    found = await state(cluster, group_id)
+    found = (await describe_group(cluster, group_id)).state
     if found not in INACTIVE:
         raise errors.UsageError(f"group {group_id!r} is {found}: stop its members first")
     committed = await offset_calls.fetch_committed(cluster, group_id)

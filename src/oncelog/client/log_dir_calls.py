@@ -36,6 +36,8 @@ async def describe_log_dirs(
     partitions: Iterable[TopicPartition] | None = None,
 ) -> list[LogDir]:
     """The log directories of these brokers or of all, with these partitions or all."""
+    for broker in brokers or ():
+        await cluster.require_broker(broker)
     asked: list[DescribableLogDirTopic] | None = None
     if partitions is not None:
         indexes: dict[str, list[int]] = {}

@@ -1,0 +1,290 @@
+"""Our Admin, call by call, against either server; oncelog.aio has the same calls."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from oncelog import Admin, Consumer, Producer, aio, errors
+from oncelog.client.group_calls import LATEST, Target
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.records import Record, build_batch
+from support.processes import wait_until
+from support.servers import Server
+from support.wire import Wire
+
+SETTINGS = {"transaction.partition.verification.enable": "false"}
+"""Of the module's own server: without the verification of KIP-890 a transaction can hang."""
+
+
+@pytest.fixture
+def admin(server: Server) -> Iterator[Admin]:
+    with Admin(server.bootstrap) as made:
+        yield made
+
+
+def code(call: pytest.ExceptionInfo[errors.KafkaError]) -> ErrorCode:
+    return call.value.code
+
+
+def fill(server: Server, topic: str, count: int, partition: int = 0) -> None:
+    with Producer(server.bootstrap) as producer:
+        for number in range(count):
+            producer.send(topic, b"%d" % number, partition=partition, timestamp=1000 + number)
+
+
+# -- the two faces ----------------------------------------------------------------------------------------------
+
+
+def test_both_admins_have_the_same_calls() -> None:
+    def calls(kind: type) -> dict[str, object]:
+        found = {name: value for name, value in vars(kind).items() if not name.startswith("_")}
+        assert all(value.__doc__ for value in found.values())
+        return {name: inspect.signature(value) for name, value in found.items()}
+
+    assert calls(Admin) == calls(aio.Admin)
+    assert len(calls(Admin)) > 30
+
+
+def test_the_asyncio_one_asks_the_same(server: Server, name: str) -> None:
+    async def go() -> None:
+        async with aio.Admin(server.bootstrap) as admin:
+            (made,) = await admin.create_topics(name, 2)
+            assert (made.name, made.partitions, made.replication_factor) == (name, 2, 1)
+            assert (await admin.list_topics())[name] == 2
+            assert await admin.describe_log_dirs(partitions=[(name, 1)])
+            await admin.delete_topics(name)
+
+    asyncio.run(go())
+
+
+def test_what_is_not_there_yet_is_said(admin: Admin) -> None:
+    with pytest.raises(AttributeError, match="no elect_leaders yet, electing leaders"):
+        admin.elect_leaders()  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="did you mean describe_topics"):
+        admin.describe_topic("x")  # type: ignore[attr-defined]
+
+
+def test_a_wrong_port_is_given_up_before_the_time_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    from oncelog.client import admin_face
+
+    monkeypatch.setattr(admin_face, "FIRST_CONTACT_MS", 200)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        asked = threading.Event()
+
+        def ask() -> None:
+            with Admin(address) as admin, pytest.raises(errors.ConnectionFailedError, match=address):
+                admin.list_groups()
+            asked.set()
+
+        threading.Thread(target=ask, daemon=True).start()
+        assert asked.wait(30), "a call's own 60 s were waited for"
+
+
+# -- topics ----------------------------------------------------------------------------------------------
+
+
+def test_topics_are_made_checked_and_described(admin: Admin, name: str) -> None:
+    (checked,) = admin.create_topics(name, 3, validate_only=True)
+    assert (checked.partitions, name in admin.list_topics()) == (3, False)
+    (made,) = admin.create_topics(name, assignments=[[1], [1]], configs={"retention.ms": "60000"})
+    assert (made.partitions, made.replication_factor) == (2, 1)
+    (listed,) = [item for item in admin.topics() if item.name == name]
+    assert listed == (name, made.topic_id, 2, 1, False)
+    with pytest.raises(errors.KafkaError) as existing:
+        admin.create_topics([name, f"{name}-beside"])
+    assert code(existing) is ErrorCode.TOPIC_ALREADY_EXISTS
+    wait_until(lambda: f"{name}-beside" in admin.list_topics(), "the other one was made all the same")
+    (found,) = admin.describe_topics(name)
+    assert (found.topic_id, [p.partition for p in found.partitions]) == (made.topic_id, [0, 1])
+    assert found.partitions[0][1:] == (1, 0, (1,), (1,), 0, 0, 0, 0)
+    admin.create_partitions(name, 4, validate_only=True)
+    admin.create_partitions(name, 3, assignments=[[1]])
+    wait_until(lambda: admin.list_topics()[name] == 3, "there is another partition")
+    with pytest.raises(errors.KafkaError) as fewer:
+        admin.create_partitions(name, 1)
+    assert code(fewer) is ErrorCode.INVALID_PARTITIONS
+    admin.delete_topics([name, f"{name}-beside"])
+    wait_until(lambda: name not in admin.list_topics(), "it is gone")
+    with pytest.raises(errors.UnknownTopicError):
+        admin.delete_topics(name)
+
+
+def test_offsets_and_deleted_records(admin: Admin, server: Server, name: str) -> None:
+    admin.create_topics(name, 2)
+    fill(server, name, 5)
+    asked = {-2: 0, -1: 5, -3: 4, 1003: 3, 9999: -1}
+    assert {when: admin.offsets({(name, 0): when})[name, 0] for when in asked} == asked
+    assert admin.delete_records({(name, 0): 2, (name, 1): -1}) == {(name, 0): 2, (name, 1): 0}
+    (found,) = admin.describe_topics(name)
+    assert (found.partitions[0].log_start_offset, found.partitions[0].log_end_offset) == (2, 5)
+    with pytest.raises(errors.OffsetOutOfRangeError):
+        admin.delete_records({(name, 0): 6})
+
+
+def test_settings(admin: Admin, name: str) -> None:
+
+    def own() -> dict[str, str | None]:
+        return {item.name: item.value for item in admin.describe_config_entries("topic", name) if item.source == 1}
+
+    admin.create_topics(name)
+    assert own() == {}
+    admin.alter_configs("topic", name, {"retention.ms": "5"}, validate_only=True)
+    admin.alter_configs("topic", name, {"retention.ms": "5", "flush.ms": "7"})
+    wait_until(
+        lambda: own() == {"retention.ms": "5", "flush.ms": "7"},
+        "both are set",
+    )
+    admin.alter_topic_configs(name, {"flush.ms": "8"}, ["retention.ms"])
+    wait_until(lambda: own() == {"flush.ms": "8"}, "one is left")
+    assert admin.describe_configs("topic", name, all_=False)["flush.ms"] == "8"
+    (entry,) = [item for item in admin.describe_config_entries("topic", name) if item.name == "flush.ms"]
+    assert (entry.value, entry.source, entry.read_only, entry.sensitive) == ("8", 1, False, False)
+    with pytest.raises(errors.KafkaError) as wrong:
+        admin.alter_configs("topic", name, {"flush.ms": "x"})
+    assert code(wrong) is ErrorCode.INVALID_CONFIG
+    assert admin.describe_configs("broker", 1)["node.id"] == "1"
+    assert admin.describe_configs("broker_logger", 1)
+    for ask in (lambda: admin.describe_configs("broker", 7), lambda: admin.alter_broker_configs(7, {"x": "1"})):
+        with pytest.raises(errors.KafkaError, match=r"no broker 7.* there are: 1") as absent:
+            ask()
+        assert code(absent) is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+# -- cluster ----------------------------------------------------------------------------------------------
+
+
+def test_the_cluster_its_features_and_directories(admin: Admin, server: Server, name: str) -> None:
+    found = admin.describe_cluster()
+    (broker,) = found.brokers
+    assert (f"{broker.host}:{broker.port}", found.controller_id) == (server.bootstrap, 1)
+    (feature,) = [item for item in admin.describe_features() if item.name == "transaction.version"]
+    assert (feature.supported_min, feature.supported_max, feature.level) == (
+        0,
+        2,
+        found.features["transaction.version"],
+    )
+    admin.update_features({"transaction.version": 1}, "safe_downgrade", validate_only=True)
+    with pytest.raises(errors.KafkaError):
+        admin.update_features({"transaction.version": 99})
+    admin.create_topics(name)
+    (directory,) = admin.describe_log_dirs([1], [(name, 0)])
+    assert (directory.broker, directory.online, set(directory.replicas)) == (1, True, {(name, 0)})
+    with pytest.raises(errors.KafkaError, match="no broker 7"):
+        admin.describe_log_dirs([7])
+
+
+# -- groups ----------------------------------------------------------------------------------------------
+
+
+def test_a_group_and_its_members(admin: Admin, server: Server, name: str) -> None:
+    admin.create_topics(name, 2)
+    assert admin.describe_group(name).state == "Dead"
+    options = {"group_id": name, "group_instance_id": f"{name}-i", "session_timeout_ms": 10_000}
+    with Consumer(server.bootstrap, auto_offset_reset="earliest", **options) as consumer:
+        consumer.subscribe([name])
+        wait_until(lambda: consumer.poll(0.1) is not None and len(consumer.assignment()) == 2, "it has both partitions")
+        found = admin.describe_group(name)
+        (member,) = found.members
+        assert (found.state, found.type, found.coordinator) == ("Stable", "Classic", 1)
+        assert (member.group_instance_id, member.assignment) == (f"{name}-i", [(name, 0), (name, 1)])
+        assert name in {item.group_id for item in admin.list_groups(["stable"], ["classic"])}
+        assert name not in {item.group_id for item in admin.list_groups(["Empty"])}
+        with pytest.raises(errors.UsageError, match="Stable"):
+            admin.seek_group(name, LATEST)
+        with pytest.raises(errors.KafkaError) as stranger:
+            admin.remove_members(name, ["stranger"])
+        assert code(stranger) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert admin.remove_members(name, all_=True) == [f"{name}-i"]  # a static member stays when it closes
+    wait_until(lambda: admin.describe_group(name).state == "Empty", "nobody is left")
+    assert admin.remove_members(name, all_=True) == []
+    for wrong in ({"states": ["Stabel"]}, {"types": ["Klassik"]}):
+        with pytest.raises(errors.ConfigError, match=r"did you mean (Stable|Classic)\?"):
+            admin.list_groups(**wrong)
+
+
+def test_offsets_of_a_group(admin: Admin, server: Server, name: str) -> None:
+    admin.create_topics(name, 2)
+    fill(server, name, 5)
+    assert admin.committed(name) == {}
+    admin.set_offsets(name, {(name, 0): 2, (name, 1): 0})
+    assert admin.committed(name, require_stable=False) == {(name, 0): 2, (name, 1): 0}
+    (step,) = admin.seek_group(name, Target(shift=1), [(name, 0)], dry_run=True)
+    assert (step, admin.committed(name)[name, 0]) == ((name, 0, 2, 3), 2)
+    admin.seek_group(name, Target(offset=99), [(name, 0)])
+    assert admin.committed(name)[name, 0] == 5
+    admin.delete_offsets(name, [(name, 1)])
+    assert admin.committed(name) == {(name, 0): 5}
+    admin.delete_groups(name)
+    assert admin.committed(name) == {}
+    with pytest.raises(errors.KafkaError) as gone:
+        admin.delete_groups(name)
+    assert code(gone) is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+# -- transactions ----------------------------------------------------------------------------------------------
+
+
+def test_transactions_are_listed_described_and_terminated(admin: Admin, server: Server, name: str) -> None:
+    admin.create_topics(name)
+    with pytest.raises(errors.KafkaError, match=f"there is no transactional id '{name}'") as nobody:
+        admin.terminate_transaction(name)
+    assert code(nobody) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    with Producer(server.bootstrap, transactional_id=name) as producer:
+        producer.begin_transaction()
+        producer.send(name, b"open", partition=0)
+        producer.flush()
+        (listed,) = admin.list_transactions(["Ongoing"], pattern=f"{name[:-1]}.")
+        assert (listed.transactional_id, listed.state, listed.coordinator) == (name, "Ongoing", 1)
+        assert admin.list_transactions(producer_ids=[listed.producer_id]) == [listed]
+        assert admin.list_transactions(longer_than_ms=3_600_000, pattern=name) == []
+        found = admin.describe_transaction(name)
+        assert (found.partitions, found.timeout_ms, found.producer_id) == ([(name, 0)], 60_000, listed.producer_id)
+        (info,) = admin.describe_producers(name, 0)
+        assert info == admin.describe_producers(name, 0, broker=1)[0]
+        assert (info.producer_id, info.transaction_start) == (listed.producer_id, 0)
+        assert admin.find_hanging_transactions(name, older_than_ms=-1) == []
+        admin.terminate_transaction(name)
+        wait_until(lambda: admin.describe_transaction(name).state in ("CompleteAbort", "Empty"), "it was aborted")
+        with pytest.raises(errors.KafkaError):
+            producer.commit_transaction()
+    assert admin.offsets({(name, 0): -1}, committed_only=True) == {(name, 0): 2}
+    with pytest.raises(errors.ConfigError, match="no state 'Bogus'"):
+        admin.list_transactions(["Bogus"])
+    with pytest.raises(errors.KafkaError, match="no regular expression") as pattern:
+        admin.list_transactions(pattern="(")
+    assert code(pattern) is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+def test_producers_are_fenced(admin: Admin, server: Server, name: str) -> None:
+    fenced = admin.fence_producers([f"{name}-a", f"{name}-b"])
+    assert set(fenced) == {f"{name}-a", f"{name}-b"}
+    (again,) = admin.fence_producers(f"{name}-a").values()
+    assert (again[0], again[1] > fenced[f"{name}-a"][1]) == (fenced[f"{name}-a"][0], True)
+
+
+def test_a_hanging_transaction_is_found_and_aborted(module_server: Server, name: str) -> None:
+    """Written, without the verification of KIP-890, by a producer that never told its coordinator of the partition."""
+    with Wire(module_server.bootstrap) as wire, Admin(module_server.bootstrap) as admin:
+        wire.create_topic(name, 1)
+        who = wire.session(name)
+        records = [Record(0, 1_600_000_000_000, None, b"x")]
+        identity = {"producer_id": who.producer_id, "producer_epoch": who.epoch, "base_sequence": 0}
+        batch = build_batch(records, transactional=True, **identity)
+        assert not wire.produce(name, batch, transactional_id=name, version=11).error_code
+        (found,) = admin.find_hanging_transactions(name)
+        assert (found.topic, found.partition, found.producer.transaction_start) == (name, 0, 0)
+        assert admin.find_hanging_transactions(broker=1) == [found]
+        assert admin.find_hanging_transactions(name, older_than_ms=10**12) == []
+        producer = found.producer
+        numbers = {"producer_epoch": producer.producer_epoch, "coordinator_epoch": producer.coordinator_epoch}
+        admin.abort_transaction(name, 0, producer_id=producer.producer_id, **numbers)
+        assert admin.offsets({(name, 0): -1}, committed_only=True) == {(name, 0): 2}
+        assert admin.find_hanging_transactions(name) == []
