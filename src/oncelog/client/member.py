@@ -192,11 +192,14 @@ class Member:
     async def _count_partitions(self) -> dict[str, int]:
         """Number of partitions of every topic that a member reads; unknown ones have none."""
         topics = {topic for wanted in self.membership.members.values() for topic in wanted}
-        counts = {}
-        for topic in topics:
-            with contextlib.suppress(errors.KafkaError):
-                counts[topic] = len((await self._cluster.topic(topic)).partitions)
+        known = self._cluster.topology.topics
+        if not topics <= known.keys():
+            with contextlib.suppress(errors.ConnectionFailedError):  # then with what is known: it looks again soon
+                await self._cluster.refresh(topics, create=self._reader.options["allow_auto_create_topics"])
+        counts = {topic: len(known[topic].partitions) for topic in topics if topic in known}
         self.counted = {topic: counts.get(topic, 0) for topic in sorted(topics)}
+        if 0 in self.counted.values():
+            self._next_look = 0.0
         return counts
 
     def compare_counts(self) -> None:

@@ -130,7 +130,7 @@ class Reader:
             raise errors.UsageError("the consumer is closed")
         if self.subscription.member is None and not self.states:
             raise errors.UsageError("subscribe() or assign() comes before poll()")
-        if self._polling:
+        if self._polling or self.subscription.telling:
             raise errors.UsageError("a poll is under way: no other from a listener, a task or a thread beside it")
         self._polling = True
         try:

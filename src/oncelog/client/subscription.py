@@ -35,6 +35,8 @@ class Subscription:
         self.pattern: re.Pattern[str] | None = None
         self.member: Member | ModernMember | None = None
         self._listeners = Listeners()
+        self.telling = False
+        """Whether a listener is being told: nobody may poll then."""
 
     def begin(self, topics: Iterable[str] | str, listeners: Listeners) -> None:
         """Read topics as a member of the group; a text that begins with ^ is a pattern for their names. UsageError."""
@@ -60,6 +62,8 @@ class Subscription:
         member = self.member
         if member is not None:
             try:
+                if not member.intact:  # during a rebalance the others may be given them at any time, as Java has it
+                    await self._reader.commits.before_rebalance()
                 await self.revoke(list(self._reader.states), lost=not member.intact)
             finally:
                 await member.leave()
@@ -94,7 +98,7 @@ class Subscription:
             listener = self._listeners.lost
         try:
             if listener is not None:
-                await self._reader.tell(listener, list(gone))
+                await self._tell(listener, list(gone))
         finally:
             self._reader.commits.gave_up(gone.values())
             self._reader.take_partitions([tp for tp in self._reader.states if tp not in gone])
@@ -106,4 +110,11 @@ class Subscription:
         self._reader.take_partitions(wanted)
         self._reader.watch.assigned(self.topics, (topic for topic, _ in wanted))
         if self._listeners.assigned is not None:
-            await self._reader.tell(self._listeners.assigned, added)
+            await self._tell(self._listeners.assigned, added)
+
+    async def _tell(self, listener: Listener, partitions: list[TopicPartition]) -> None:
+        self.telling = True
+        try:
+            await self._reader.tell(listener, partitions)
+        finally:
+            self.telling = False

@@ -1,0 +1,185 @@
+"""Our consumer's reading: positions, pauses, large records, wake-ups, what it asks of the brokers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from oncelog import Admin, Consumer, Producer, errors
+from oncelog.client.committed import OffsetAndMetadata
+from support.processes import wait_until
+from support.servers import Server
+
+EARLIEST = {"auto_offset_reset": "earliest"}
+
+
+@pytest.fixture
+def admin(server: Server) -> Iterator[Admin]:
+    with Admin(server.bootstrap) as made:
+        yield made
+
+
+def test_nothing_is_lost_or_doubled_over_pauses_and_seeks(server: Server, admin: Admin, name: str) -> None:
+    """Fetches go on ahead of what is polled: what they bring must fit to where the consumer stands by then."""
+    admin.create_topics(name, 3)
+    with Producer(server.bootstrap) as producer:
+        for number in range(3_000):
+            producer.send(name, b"%d" % number, partition=number % 3)
+    partitions = [(name, index) for index in range(3)]
+    # Small answers: one comes in while the one before is polled.
+    with Consumer(server.bootstrap, max_partition_fetch_bytes=2_000, fetch_max_wait_ms=10, **EARLIEST) as consumer:
+        consumer.assign(partitions)
+        expected = dict.fromkeys(range(3), 0)
+        turn = 0
+        while sum(expected.values()) < 3_000:
+            turn += 1
+            for record in consumer.poll(5, max_records=7):
+                assert record.offset == expected[record.partition]
+                expected[record.partition] += 1
+            if turn % 5 == 1:
+                consumer.resume()
+                consumer.pause([partitions[turn % 3]])
+                assert consumer.paused() == [partitions[turn % 3]]
+            if turn % 11 == 10:
+                part = turn % 3
+                expected[part] = max(expected[part] - 3, 0)
+                consumer.seek(name, part, expected[part])
+            if turn % 40 == 39:
+                consumer.assign(partitions[:2])
+                consumer.assign(partitions)  # the third begins anew
+                consumer.seek(name, 2, expected[2])
+        assert consumer.lag() == dict.fromkeys(partitions, 0)
+
+
+def test_records_larger_than_a_fetch_may_be(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Producer(server.bootstrap) as producer:
+        for size in (10, 300_000, 20):
+            producer.send(name, b"x" * size).result(30)
+    sizes = {"max_partition_fetch_bytes": 1_000, "fetch_max_bytes": 2_000}
+    with Consumer(server.bootstrap, **sizes, **EARLIEST) as consumer:
+        consumer.assign([(name, 0)])
+        found: list[int] = []
+        while len(found) < 3:
+            found += [len(record.value or b"") for record in consumer.poll(30)]
+    assert found == [10, 300_000, 20]
+
+
+def test_committed_offsets_have_metadata_and_epochs(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name, 2)
+    with Producer(server.bootstrap) as producer:
+        producer.send(name, b"1", partition=0)
+    with Consumer(server.bootstrap, group_id=name, **EARLIEST) as consumer:
+        consumer.assign([(name, 0)])
+        assert len(consumer.poll(30)) == 1
+        consumer.commit()
+        (committed,) = consumer.committed([(name, 0), (name, 1)]).values()
+        assert (committed, committed.leader_epoch, committed.metadata) == (1, 0, "")
+        consumer.commit_async({(name, 0): OffsetAndMetadata(0, metadata="again"), (name, 1): 7}).result(30)
+        found = consumer.committed()
+        assert found == {(name, 0): 0, (name, 1): 7}
+        assert found[name, 0].metadata == "again"
+
+
+def test_what_there_is(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name, 2)
+    with Producer(server.bootstrap) as producer:
+        for number in range(5):
+            producer.send(name, b"x", partition=0, timestamp=1_000 + number)
+    with Consumer(server.bootstrap) as consumer:
+        both = [(name, 0), (name, 1)]
+        assert consumer.list_topics()[name] == 2
+        assert {number: found.leader for number, found in consumer.partitions_for(name).items()} == {0: 1, 1: 1}
+        assert consumer.beginning_offsets(both) == {(name, 0): 0, (name, 1): 0}
+        assert consumer.end_offsets(both) == {(name, 0): 5, (name, 1): 0}
+        found = consumer.offsets_for_times({(name, 0): 1_003, (name, 1): 0})
+        assert found == {(name, 0): (3, 1_003, 0), (name, 1): None}
+        assert consumer.offsets_for_times({(name, 0): 2_000}) == {(name, 0): None}
+        with pytest.raises(errors.UnknownTopicError, match="Create the topic"):
+            consumer.partitions_for(f"{name}-missing", timeout=0.5)
+
+
+def test_reset_by_duration(server: Server, admin: Admin, name: str) -> None:
+    """KIP-1106: from the first record on that is not older."""
+    admin.create_topics(name, 2)
+    now = time.time_ns() // 1_000_000
+    with Producer(server.bootstrap) as producer:
+        for age in (7_200_000, 1_800_000, 0):
+            producer.send(name, b"%d" % age, partition=0, timestamp=now - age)
+        producer.send(name, b"old", partition=1, timestamp=now - 7_200_000)
+    with Consumer(server.bootstrap, auto_offset_reset="by_duration:PT1H") as consumer:
+        consumer.assign([(name, 0), (name, 1)])
+        assert [record.value for record in consumer.poll(30)] == [b"1800000", b"0"]
+        assert consumer.position(name, 1) == 1, "nothing is that new: the end"
+
+
+def test_wakeup_ends_a_poll(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Consumer(server.bootstrap, group_id=name, **EARLIEST) as consumer:
+        consumer.subscribe([name])
+        consumer.wakeup()
+        with pytest.raises(errors.WakeupError):
+            consumer.poll(60)
+        polling = threading.Event()
+
+        def wake() -> None:
+            polling.wait()
+            consumer.wakeup()
+
+        waker = threading.Thread(target=wake)
+        waker.start()
+        polling.set()
+        with pytest.raises(errors.WakeupError):
+            for _ in consumer.tables():
+                pass
+        waker.join()
+        with Producer(server.bootstrap) as producer:
+            producer.send(name, b"still there")
+        assert [record.value for record in consumer.poll(30)] == [b"still there"]
+
+
+def test_lag_is_what_kafkas_tools_see(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Producer(server.bootstrap) as producer:
+        for _ in range(10):
+            producer.send(name, b"x")
+    with Consumer(server.bootstrap, group_id=name, **EARLIEST) as consumer:
+        consumer.subscribe([name])
+        assert len(consumer.poll(30, max_records=4)) == 4
+        consumer.commit()
+        assert consumer.lag() == consumer.cached_lag() == {(name, 0): 6}
+        ends = consumer.end_offsets([(name, 0)])
+        assert {tp: ends[tp] - offset for tp, offset in admin.committed(name).items()} == consumer.lag()
+
+
+def test_a_server_side_assignor_needs_a_broker_that_has_it(server: Server, admin: Admin, name: str) -> None:
+    """oncelog has none yet; conformance/test_server_side_assignors.py has what Apache Kafka's do."""
+    admin.create_topics(name)
+    with Consumer(server.bootstrap, group_id=name, group_protocol="consumer", **EARLIEST) as consumer:
+        consumer.subscribe([name])
+        if server.name == "oncelog":
+            with pytest.raises(errors.UnsupportedError, match="group_protocol = 'classic' works here"):
+                consumer.poll(30)
+        else:
+            wait_until(lambda: not consumer.poll(0.1) and consumer.assignment() == [(name, 0)], "it is a member")
+
+
+def test_a_broker_that_restarts_costs_nothing(own_server: Server) -> None:
+    """The leader's epoch is another one (Apache Kafka): the position is checked, and holds (KIP-320)."""
+    with Admin(own_server.bootstrap) as admin:
+        admin.create_topics("t")
+    with (
+        Producer(own_server.bootstrap) as producer,
+        Consumer(own_server.bootstrap, auto_offset_reset="none", retry_backoff_ms=50) as consumer,
+    ):
+        producer.send("t", b"before").result(30)
+        consumer.assign([("t", 0)])
+        consumer.seek("t", 0, 0)
+        assert [record.value for record in consumer.poll(30)] == [b"before"]
+        own_server.kill()
+        own_server.wait_ready()
+        producer.send("t", b"after").result(60)
+        assert [record.value for record in consumer.poll(60)] == [b"after"]

@@ -1,0 +1,61 @@
+"""Members of one group, polled in turns by one thread, and what their listeners were told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from oncelog import Consumer
+from support.processes import wait_until
+
+TopicPartition = tuple[str, int]
+
+QUICK = {"auto_offset_reset": "earliest", "metadata_max_age_ms": 500}
+CLASSIC = QUICK | {"heartbeat_interval_ms": 100, "session_timeout_ms": 6_000}
+MODERN = QUICK | {"group_protocol": "consumer"}
+
+
+class Watched:
+    """A consumer, and what it was told: ("assigned" | "revoked" | "lost", partitions)."""
+
+    def __init__(self, bootstrap: str, group: str, **options: Any) -> None:
+        self.consumer = Consumer(bootstrap, group_id=group, **options)
+        self.told: list[tuple[str, list[TopicPartition]]] = []
+
+    def subscribe(self, topics: Sequence[str] | str) -> None:
+        """With listeners that write down."""
+        self.consumer.subscribe(
+            topics,
+            on_assigned=lambda tps: self.told.append(("assigned", tps)),
+            on_revoked=lambda tps: self.told.append(("revoked", tps)),
+            on_lost=lambda tps: self.told.append(("lost", tps)),
+        )
+
+    def of(self, kind: str) -> list[TopicPartition]:
+        """All partitions that were told so, in order."""
+        return [tp for what, tps in self.told if what == kind for tp in tps]
+
+
+@contextmanager
+def members(bootstrap: str, group: str, count: int, **options: Any) -> Iterator[list[Watched]]:
+    """So many, not subscribed yet; closed at the end."""
+    made = [Watched(bootstrap, group, **options) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for member in made:
+            member.consumer.close()
+
+
+def settle(among: Sequence[Watched], partitions: Sequence[TopicPartition], what: str = "") -> None:
+    """Poll until these members have all partitions, each once, and evenly."""
+
+    def shared() -> bool:
+        for member in among:
+            member.consumer.poll(0.05)
+        found = [member.consumer.assignment() for member in among]
+        sizes = [len(mine) for mine in found]
+        return sorted(tp for mine in found for tp in mine) == sorted(partitions) and max(sizes) - min(sizes) <= 1
+
+    wait_until(shared, what or f"{len(among)} members share {len(partitions)} partitions")
