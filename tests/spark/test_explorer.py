@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 
@@ -15,16 +16,96 @@ from spark.explorer.explorer import Explorer
 from spark.explorer.kafka import Cluster
 from spark.explorer.mutants import MUTANTS, NEEDLESS, Mutant
 from spark.explorer.walks import walk
-from spark.explorer.worlds import KINDS, SINK, Bounds, Rules
+from spark.explorer.worlds import (
+    APPLICATION,
+    KINDS,
+    MOVED,
+    QUERY,
+    SINK,
+    SUCCESSOR,
+    SUCCESSOR_TAKER,
+    TAKER,
+    WRITES,
+    Bounds,
+    Query,
+    Rules,
+)
 
 MOST_STATES = 3_000_000
 
 GENERATIONS = pytest.mark.parametrize("new", [True, False], ids=["new protocol", "old protocol"])
 
 
-def bounds(batches: int, faults: dict[str, int], begin: str = "", split: int = 0) -> Bounds:
+def bounds(
+    batches: int,
+    faults: dict[str, int],
+    begin: str = "",
+    split: int = 0,
+    queries: tuple[Query, ...] = (QUERY,),
+) -> Bounds:
     limits = {kind: faults.get(kind, 0) for kind in KINDS}
-    return Bounds(batches, sum(faults.values()), limits, begin=begin, split=split)
+    return Bounds(batches, sum(faults.values()), limits, begin=begin, split=split, queries=queries)
+
+
+class Case(NamedTuple):
+    """A world of its own kind: who writes, what goes wrong, and how Kafka is."""
+
+    faults: dict[str, int]
+    batches: int = 1
+    queries: tuple[Query, ...] = (QUERY,)
+    begin: str = ""
+    max_epoch: int = 1000
+    apart: bool = False
+    deep: bool = False
+
+
+CASES = {
+    "coordinator moves": Case({"move": 2}, 2),
+    "coordinator moves, a marker lost": Case({"move": 1, "lose": 1}, 2),
+    "coordinator moves, the old one's copy comes late": Case({"move": 1, "dup": 1}, 2),
+    "coordinator moves, two drivers": Case({"move": 1, "driver": 1}, begin="commit"),
+    "a coordinator that does not list": Case({"hide": 1, "kill": 1}, 2),
+    "a coordinator that does not list, two drivers": Case({"hide": 1, "driver": 1}, begin="commit"),
+    "answers at different times": Case({"lose": 1}, 2, apart=True),
+    "answers at different times, two drivers": Case({"driver": 1}, begin="commit", apart=True),
+    "epochs used up": Case({"dup": 1}, 2, max_epoch=1),
+    "epochs used up, a marker lost": Case({"lose": 1}, 2, max_epoch=1),
+    "epochs used up, time-out": Case({"stage": 1, "timeout": 1}, 2, max_epoch=1),
+    "epochs used up at once, two drivers": Case({"driver": 1}, begin="commit", max_epoch=0),
+    "epochs used up, two drivers": Case({"driver": 1}, begin="commit", max_epoch=1),
+    "two queries": Case({"other": 1}, queries=(QUERY, SUCCESSOR), begin="commit"),
+    "takeOver": Case({"other": 1}, queries=(QUERY, SUCCESSOR_TAKER), begin="commit"),
+    "takeOver, and it starts anew": Case({"driver": 1}, queries=(TAKER,), begin="commit"),
+    "a checkpoint ahead": Case({"leap": 1}, 3),
+    "adoptCheckpoint": Case({"leap": 1}, 2, queries=(MOVED,), begin="commit"),
+    "adoptCheckpoint, old checkpoint": Case({"rewind": 1}, 2, queries=(MOVED,)),
+    "first batch not here": Case({}, queries=(QUERY._replace(first=1),)),
+    "adoptCheckpoint, first batch not here": Case({"rewind": 1}, 2, queries=(MOVED._replace(first=1),)),
+    "txnVersion": Case({"driver": 1}, queries=(APPLICATION,), begin="commit"),
+    "txnVersion, an older one": Case({"rewind": 1}, 2, queries=(APPLICATION,)),
+    "txnVersion, one left out": Case({"leap": 1}, 2, queries=(APPLICATION,), begin="commit"),
+    "writes without a name": Case({"other": 1}, queries=WRITES, begin="commit"),
+    "a write without a name after a query": Case({"other": 1}, queries=(QUERY, *WRITES), begin="commit"),
+    "a query after a write without a name": Case({"other": 1}, queries=(WRITES[0], QUERY), begin="commit"),
+    "loss accepted": Case({"accept": 1, "lose": 1}),
+    "loss accepted after a time-out": Case({"accept": 1, "late": 1}, begin="commit"),
+    "moved at any time, two drivers": Case({"move": 1, "driver": 1}, deep=True),
+    "not listed at any time, two drivers": Case({"hide": 1, "driver": 1}, deep=True),
+    "answers at different times, two drivers, from the start": Case({"driver": 1}, apart=True, deep=True),
+    "epochs used up at any time, two drivers": Case({"driver": 1}, max_epoch=1, deep=True),
+    "two queries, from the start": Case({"other": 1}, queries=(QUERY, SUCCESSOR), deep=True),
+    "takeOver, from the start": Case({"other": 1}, queries=(QUERY, SUCCESSOR_TAKER), deep=True),
+    "takeOver by a query that starts anew": Case(
+        {"other": 1, "lose": 1}, queries=(QUERY, SUCCESSOR_TAKER), begin="stage", deep=True
+    ),
+    "adoptCheckpoint, from the start": Case({"leap": 1}, 3, queries=(MOVED,), deep=True),
+    "txnVersion, one left out at any time": Case({"leap": 1}, 3, queries=(APPLICATION,), deep=True),
+    "txnVersion, from the start": Case({"driver": 1}, queries=(APPLICATION,), deep=True),
+    "writes without a name, from the start": Case({"other": 1}, queries=WRITES, deep=True),
+    "loss accepted, or taken back": Case({"accept": 1, "undo": 1}, begin="commit", deep=True),
+    "loss accepted, from another driver": Case({"accept": 1, "driver": 1}, begin="commit", deep=True),
+    "loss accepted, two batches": Case({"accept": 1}, 2, deep=True),
+}
 
 
 QUICK: list[tuple[int, dict[str, int]]] = [
@@ -52,7 +133,8 @@ DEEP: list[tuple[int, dict[str, int]]] = [
     (2, {"dup": 1, "lose": 1}),
     (1, {"driver": 1, "undo": 1}),
 ]
-CHOSEN = QUICK + (DEEP if os.environ.get("ONCELOG_EXPLORE") == "deep" else [])
+EXPLORE_DEEP = os.environ.get("ONCELOG_EXPLORE") == "deep"
+CHOSEN = QUICK + (DEEP if EXPLORE_DEEP else [])
 
 
 @GENERATIONS
@@ -76,10 +158,15 @@ def test_a_batch_whose_end_is_unknown_is_not_taken_back(faults: dict[str, int], 
 
 
 @GENERATIONS
-def test_exhausted_epochs_change_the_producer_id_and_nothing_else(new: bool) -> None:
-    report = Explorer(Cluster(new=new, max_epoch=1), bounds(2, {"dup": 1})).run(recover_every=50)
-    print(report)
-    assert report.complete
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if EXPLORE_DEEP or not case.deep])
+def test_worlds_of_every_kind(name: str, new: bool) -> None:
+    case = CASES[name]
+    limits = bounds(case.batches, case.faults, case.begin, queries=case.queries)
+    cluster = Cluster(new=new, max_epoch=case.max_epoch, apart=case.apart)
+    report = Explorer(cluster, replace(limits, states=MOST_STATES)).run(recover_every=20)
+    print(f"{name}: {report}, {report.recoveries:,} recoveries")
+    assert report.complete or case.deep
     assert not report.violation, "\n".join((report.violation, *report.trace))
 
 
@@ -112,14 +199,16 @@ def test_rows_left_by_a_lost_abort_marker_are_seen_at_the_commit(new: bool) -> N
 
 def _explore(mutant: Mutant, rules: Rules, new: bool):  # type: ignore[no-untyped-def]
     sink = SINK if mutant.targets else Sink(SINK.prefix, SINK.decision)
-    limits = bounds(mutant.batches, mutant.faults, mutant.begin, mutant.split)
-    return Explorer(Cluster(new=new), limits, rules, sink).run(recover_every=20 if mutant.recover else 0)
+    limits = bounds(mutant.batches, mutant.faults, mutant.begin, mutant.split, mutant.queries)
+    return Explorer(Cluster(new=new, max_epoch=mutant.max_epoch), limits, rules, sink).run(
+        recover_every=20 if mutant.recover else 0
+    )
 
 
 @GENERATIONS
 def test_random_walks_with_many_faults_find_nothing(new: bool) -> None:
     seed = int(os.environ.get("ONCELOG_SEED", "20261121"))
-    number = 20_000 if os.environ.get("ONCELOG_EXPLORE") == "deep" else 1_000
+    number = 20_000 if EXPLORE_DEEP else 1_000
     explorer = Explorer(Cluster(new=new), Bounds(batches=2, faults=6))
     report = walk(explorer, seed, number)
     print(f"seed {seed}: {number:,} walks, {report}")

@@ -34,13 +34,16 @@ DATA, COMMIT, ABORT = 0, 1, 2
 
 
 class Txn(NamedTuple):
-    """What the coordinator knows of one id. `parts`: in the transaction, later those still without a marker."""
+    """What the coordinator knows of one id. `parts`: in the transaction, later those still without a marker; `whole`:
+    then, what its log says of them. `rotate`: it ends with a new producer id, for the epochs are used up."""
 
     pid: int
     epoch: int
     state: str = EMPTY
     parts: tuple[int, ...] = ()
     generation: int = 0
+    whole: tuple[int, ...] = ()
+    rotate: bool = False
 
 
 class Entry(NamedTuple):
@@ -68,6 +71,7 @@ class Step(NamedTuple):
 
 
 NOTHING = Kafka((), ((), (), ()))
+Ending = tuple[Kafka, op.Outcome, int, int]
 
 
 class Pids:
@@ -132,11 +136,16 @@ def first_marker(log: tuple[Entry, ...], pid: int, after: int) -> int | None:
 
 
 class Cluster:
-    """The operations, for one generation of the transaction protocol."""
+    """The operations, for one generation of the transaction protocol.
 
-    def __init__(self, *, new: bool, max_epoch: int = 1000) -> None:
+    `max_epoch`: the last one that a client sees (Kafka: 32766). `apart`: what asks several brokers is answered by one
+    after the other, with anything between.
+    """
+
+    def __init__(self, *, new: bool, max_epoch: int = 1000, apart: bool = False) -> None:
         self.new = new
         self.max_epoch = max_epoch
+        self.apart = apart
         self.pids = Pids()
         self._table: dict[type, Callable[[Kafka, Any, Any], list[Step]]] = {
             op.ListTransactions: self._list,
@@ -158,20 +167,44 @@ class Cluster:
 
     # Reading
 
-    def _list(self, kafka: Kafka, o: op.ListTransactions, _: Any) -> list[Step]:
-        return [Step(kafka, tuple(op.Listed(n, t.pid, _STATES[t.state]) for n, t in kafka.txns if n != o.prefix))]
+    def _one_by_one(self, kafka: Kafka, progress: Any, answers: Iterator[Any] | list[Any]) -> list[Step]:
+        """Parts of an answer, all at one time, or each at its own: progress is what was answered before."""
+        parts = list(answers)
+        if not self.apart:
+            return [Step(kafka, tuple(part for some in parts for part in some))]
+        done = (*(progress or ()), parts[len(progress or ())]) if parts else ()
+        if len(done) < len(parts):
+            return [Step(kafka, None, done)]
+        return [Step(kafka, tuple(part for some in done for part in some))]
 
-    def _describe(self, kafka: Kafka, o: op.DescribeTransactions, _: Any) -> list[Step]:
-        found = ((n, t) for n, t in kafka.txns if n in o.ids)
-        return [Step(kafka, tuple(op.Described(n, t.pid, t.epoch, _STATES[t.state], LONG) for n, t in found))]
+    def listed(self, kafka: Kafka, prefix: str) -> tuple[op.Listed, ...]:
+        """What ListTransactions tells when all coordinators answer."""
+        return tuple(op.Listed(n, t.pid, _STATES[t.state]) for n, t in kafka.txns if n != prefix)
 
-    def _producers(self, kafka: Kafka, o: op.DescribeProducers, _: Any) -> list[Step]:
-        answer = []
+    def _list(self, kafka: Kafka, o: op.ListTransactions, progress: Any) -> list[Step]:
+        found = self.listed(kafka, o.prefix)
+        if not self.apart:
+            return [Step(kafka, found)]
+        # Two brokers, each the coordinator of one slot's ids.
+        halves = tuple(tuple(t for t in found if t.id.split("/")[1] == slot) for slot in "01")
+        return [Step(kafka, None, halves[0])] if progress is None else [Step(kafka, (*progress, *halves[1]))]
+
+    def _describe(self, kafka: Kafka, o: op.DescribeTransactions, progress: Any) -> list[Step]:
+        known = dict(kafka.txns)
+        answers = []
+        for name in o.ids:
+            txn = known.get(name)
+            described = () if txn is None else (op.Described(name, txn.pid, txn.epoch, _STATES[txn.state], LONG),)
+            answers.append(described)
+        return self._one_by_one(kafka, progress, answers)
+
+    def _producers(self, kafka: Kafka, o: op.DescribeProducers, progress: Any) -> list[Step]:
+        answers = []
         for partition in o.partitions:
             log = kafka.logs[INDEX[partition]]
-            for pid, start in open_since(log).items():
-                answer.append(op.OpenProducer(partition, pid, known_epoch(log, pid), start))
-        return [Step(kafka, tuple(sorted(answer)))]
+            opened = sorted(open_since(log).items())
+            answers.append(tuple(op.OpenProducer(partition, p, known_epoch(log, p), start) for p, start in opened))
+        return self._one_by_one(kafka, progress, answers)
 
     def _read(self, kafka: Kafka, o: op.ReadDecisions, _: Any) -> list[Step]:
         log = kafka.logs[DECISION]
@@ -182,15 +215,16 @@ class Cluster:
         stable = min(open_since(log).values(), default=len(log))
         return [Step(kafka, op.Window(0, len(log), stable, True, messages))]
 
-    def _find_markers(self, kafka: Kafka, o: op.FindMarkers, _: Any) -> list[Step]:
-        answer = []
+    def _find_markers(self, kafka: Kafka, o: op.FindMarkers, progress: Any) -> list[Step]:
+        names = {None: op.Marker.MISSING, COMMIT: op.Marker.COMMIT, ABORT: op.Marker.ABORT}
+        answers = []
         for place in o.places:
             part = INDEX[place.at]
             kind = first_marker(kafka.logs[part], place.pid, place.after)
-            if kind is None and self._coming(kafka, part, place.pid):
-                return []
-            answer.append({None: op.Marker.MISSING, COMMIT: op.Marker.COMMIT, ABORT: op.Marker.ABORT}[kind])
-        return [Step(kafka, tuple(answer))]
+            waits = kind is None and self._coming(kafka, part, place.pid)
+            answers.append(() if waits else (names[kind],))
+        due = answers[len(progress or ()) :][:1] if self.apart else answers
+        return [] if () in due else self._one_by_one(kafka, progress, answers)
 
     def _coming(self, kafka: Kafka, part: int, pid: int) -> bool:
         return any(
@@ -225,14 +259,34 @@ class Cluster:
         """The coordinator's own abort (fence or time-out): both protocols move the epoch."""
         txn = _find(kafka, name)
         assert txn is not None
-        return _with(kafka, name, txn._replace(state=PREPARE_ABORT, epoch=txn.epoch + 1))
+        return _with(kafka, name, self._prepared(txn, PREPARE_ABORT, bump=True))
+
+    def _prepared(self, txn: Txn, state: str, *, bump: bool) -> Txn:
+        """As its log will say. Only the new protocol changes the producer id at the end of a transaction."""
+        rotate = self.new and txn.epoch >= self.max_epoch
+        return txn._replace(state=state, epoch=txn.epoch + bump, whole=txn.parts, rotate=rotate)
+
+    def _completed(self, name: str, txn: Txn) -> Txn:
+        state = COMPLETE_COMMIT if txn.state == PREPARE_COMMIT else COMPLETE_ABORT
+        if not txn.rotate:
+            return txn._replace(state=state, parts=(), whole=())
+        generation = txn.generation + 1
+        return Txn(self.pids(name, generation), 0, state, (), generation)
+
+    def move(self, kafka: Kafka) -> Kafka:
+        """Another broker loads the coordinator's log: what is prepared there gets all of its markers, once more."""
+        txns = (
+            (n, t._replace(parts=t.whole) if t.state in (PREPARE_COMMIT, PREPARE_ABORT) else t) for n, t in kafka.txns
+        )
+        return kafka._replace(txns=tuple(txns))
 
     def _end(self, kafka: Kafka, o: op.EndTxn, _: Any) -> list[Step]:
         result = self.end(kafka, o.owner, o.commit)
         if result is None:
             return []
-        after, outcome, epoch = result
-        owner = o.owner if epoch == o.owner.epoch else o.owner._replace(epoch=epoch, sequence=0)
+        after, outcome, pid, epoch = result
+        same = (pid, epoch) == (o.owner.pid, o.owner.epoch)
+        owner = o.owner if same else o.owner._replace(pid=pid, epoch=epoch, sequence=0)
         return [Step(after, op.Ended(outcome, owner))]
 
     def _end_all(self, kafka: Kafka, o: op.EndAll, progress: Any) -> list[Step]:
@@ -246,41 +300,48 @@ class Cluster:
                 steps.append(Step(result[0], after if complete else None, None if complete else after))
         return steps
 
-    def end(self, kafka: Kafka, owner: Owner, commit: bool) -> tuple[Kafka, op.Outcome, int] | None:
-        """EndTxn -> (state, outcome, epoch afterwards), or None: CONCURRENT_TRANSACTIONS."""
+    def end(self, kafka: Kafka, owner: Owner, commit: bool) -> Ending | None:
+        """EndTxn -> (state, outcome, producer id and epoch afterwards), or None: CONCURRENT_TRANSACTIONS."""
         txn = _find(kafka, owner.id)
-        if txn is None or txn.pid != owner.pid:
-            return kafka, op.Outcome.FENCED, owner.epoch
+        if txn is None:
+            return kafka, op.Outcome.FENCED, owner.pid, owner.epoch
         return (self._end_new if self.new else self._end_old)(kafka, owner, commit, txn)
 
-    def _end_old(self, kafka: Kafka, owner: Owner, commit: bool, txn: Txn) -> tuple[Kafka, op.Outcome, int] | None:
-        if owner.epoch != txn.epoch:
-            return kafka, op.Outcome.FENCED, owner.epoch
+    def _end_old(self, kafka: Kafka, owner: Owner, commit: bool, txn: Txn) -> Ending | None:
+        same = (owner.pid, owner.epoch)
+        if same != (txn.pid, txn.epoch):
+            return kafka, op.Outcome.FENCED, *same
         if txn.state == ONGOING:
-            after = txn._replace(state=PREPARE_COMMIT if commit else PREPARE_ABORT)
-            return _with(kafka, owner.id, after), op.Outcome.DONE, owner.epoch
+            after = self._prepared(txn, PREPARE_COMMIT if commit else PREPARE_ABORT, bump=False)
+            return _with(kafka, owner.id, after), op.Outcome.DONE, *same
         if txn.state == (PREPARE_COMMIT if commit else PREPARE_ABORT):
             return None
         done = txn.state == (COMPLETE_COMMIT if commit else COMPLETE_ABORT)
-        return kafka, op.Outcome.DONE if done else op.Outcome.INVALID_STATE, owner.epoch
+        return kafka, op.Outcome.DONE if done else op.Outcome.INVALID_STATE, *same
 
-    def _end_new(self, kafka: Kafka, owner: Owner, commit: bool, txn: Txn) -> tuple[Kafka, op.Outcome, int] | None:
-        retry, current = txn.epoch == owner.epoch + 1, txn.epoch == owner.epoch
+    def _end_new(self, kafka: Kafka, owner: Owner, commit: bool, txn: Txn) -> Ending | None:
+        same = (owner.pid, owner.epoch)
+        overflown = txn.generation > 0 and txn.epoch == 0 and self.pids(owner.id, txn.generation - 1) == owner.pid
+        overflown = overflown and owner.epoch >= self.max_epoch and txn.state in (COMPLETE_COMMIT, COMPLETE_ABORT)
+        if txn.pid != owner.pid and not overflown:
+            return kafka, op.Outcome.FENCED, *same
+        retry, current = overflown or txn.epoch == owner.epoch + 1, not overflown and txn.epoch == owner.epoch
         wanted = (PREPARE_COMMIT, COMPLETE_COMMIT) if commit else (PREPARE_ABORT, COMPLETE_ABORT)
         if txn.state == ONGOING and current:
-            after = txn._replace(state=wanted[0], epoch=txn.epoch + 1)
-            return _with(kafka, owner.id, after), op.Outcome.DONE, after.epoch
+            after = self._prepared(txn, wanted[0], bump=True)
+            told = self._completed(owner.id, after) if after.rotate else after
+            return _with(kafka, owner.id, after), op.Outcome.DONE, told.pid, told.epoch
         if txn.state in (PREPARE_COMMIT, PREPARE_ABORT) and retry:
-            return None if txn.state == wanted[0] else (kafka, op.Outcome.INVALID_STATE, owner.epoch)
+            return None if txn.state == wanted[0] else (kafka, op.Outcome.INVALID_STATE, *same)
         if txn.state in (COMPLETE_COMMIT, COMPLETE_ABORT) and retry:
             done = txn.state == wanted[1]
-            return kafka, op.Outcome.DONE if done else op.Outcome.INVALID_STATE, txn.epoch if done else owner.epoch
+            return (kafka, op.Outcome.DONE, txn.pid, txn.epoch) if done else (kafka, op.Outcome.INVALID_STATE, *same)
         if txn.state in (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT) and current:
             if commit:
-                return kafka, op.Outcome.INVALID_STATE, owner.epoch
-            after = txn._replace(state=COMPLETE_ABORT, epoch=txn.epoch + 1)
-            return _with(kafka, owner.id, after), op.Outcome.DONE, after.epoch
-        return kafka, op.Outcome.FENCED, owner.epoch
+                return kafka, op.Outcome.INVALID_STATE, *same
+            after = self._completed(owner.id, self._prepared(txn, PREPARE_ABORT, bump=True))
+            return _with(kafka, owner.id, after), op.Outcome.DONE, after.pid, after.epoch
+        return kafka, op.Outcome.FENCED, *same
 
     # Producing: first the coordinator takes the partition in, then the partition appends
 
@@ -362,8 +423,7 @@ class Cluster:
                 or kafka
             )
         left = tuple(p for p in txn.parts if p != part)
-        state = txn.state if left else (COMPLETE_COMMIT if txn.state == PREPARE_COMMIT else COMPLETE_ABORT)
-        return _with(after, name, txn._replace(parts=left, state=state))
+        return _with(after, name, txn._replace(parts=left) if left else self._completed(name, txn))
 
 
 def _spans(rows: tuple[tuple[int, Any], ...], offsets: tuple[int, ...]) -> tuple[Span, ...]:

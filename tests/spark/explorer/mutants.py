@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from oncelog.spark.commit import finish, plan, task, undo
 from oncelog.spark.commit import operations as op
-from oncelog.spark.commit.errors import NotVerifiedError
+from oncelog.spark.commit.errors import AnotherDriverError, NotVerifiedError
 from oncelog.spark.commit.names import Attempt, task_id
-from oncelog.spark.commit.record import NOBODY, Owner
+from oncelog.spark.commit.record import APP, NOBODY, WRITE, Owner, Record, Source
 from oncelog.spark.commit.steps import commit_all, verify_all, write_record
-from oncelog.spark.commit.task import Prepared
-from spark.explorer.worlds import Rules
+from oncelog.spark.commit.task import Permission, Prepared, already_committed
+from oncelog.spark.commit.undo import UNDO_ACCEPTING
+from spark.explorer.worlds import APPLICATION, MOVED, QUERY, SUCCESSOR, SUCCESSOR_TAKER, TAKER, WRITES, Query, Rules
 
 
 class Mutant(NamedTuple):
@@ -26,6 +28,8 @@ class Mutant(NamedTuple):
     targets: bool = True
     split: int = 0
     generations: tuple[bool, ...] = (True, False)
+    queries: tuple[Query, ...] = (Query(),)
+    max_epoch: int = 1000
 
 
 def _plan(**changed: Any) -> tuple[Any, ...]:
@@ -95,6 +99,79 @@ def never_skip(state: Any) -> Any:
     if state.carried.record.source.batch == state.source.batch:
         return state
     return (yield from task.k1_compare(state))
+
+
+Decide = Callable[[Record, Source, Permission], bool]
+
+
+def _deciding(decide: Decide) -> tuple[Any, ...]:
+    """K1 with another answer to "is it committed already, and may it follow"."""
+
+    def k1_compare(state: Any) -> Any:
+        window = yield op.ReadDecisions(state.sink.decision)
+        now = yield from plan.read_record(state.sink, window)
+        if now != state.carried.record:
+            raise AnotherDriverError("another driver is at work")
+        return replace(state, skip=decide(now, state.source, state.permission))
+
+    return _task(k1_compare=k1_compare)
+
+
+def anybody(record: Record, source: Source, permission: Permission) -> bool:
+    """K1 without "another query"."""
+    return already_committed(record, source, permission._replace(take_over=True))
+
+
+def take_over_first(record: Record, source: Source, permission: Permission) -> bool:
+    """K1 where takeOver stands before "committed already"."""
+    return not permission.take_over and already_committed(record, source, permission)
+
+
+def any_gap(record: Record, source: Source, permission: Permission) -> bool:
+    """K1 without "batches between never came here"."""
+    return already_committed(record, source, permission._replace(adopt_checkpoint=True))
+
+
+def adopt_older(record: Record, source: Source, permission: Permission) -> bool:
+    """K1 where adoptCheckpoint lets an older checkpoint in as well."""
+    older = permission.adopt_checkpoint and source.batch < record.source.batch
+    return not older and already_committed(record, source, permission)
+
+
+def only_same_version(record: Record, source: Source, permission: Permission) -> bool:
+    """K1 where an older txnVersion is none that was committed."""
+    return already_committed(record, source, permission) and (source.kind != APP or source == record.source)
+
+
+def version_ignored(record: Record, source: Source, permission: Permission) -> bool:
+    """K1 where txnVersion tells nothing."""
+    return source.kind != APP and already_committed(record, source, permission)
+
+
+def writes_follow_all(record: Record, source: Source, permission: Permission) -> bool:
+    """K1 where a write without a name may follow whoever wrote, and whoever else may follow it."""
+    return WRITE not in (record.source.kind, source.kind) and already_committed(record, source, permission)
+
+
+def keep_producer_id(state: Any) -> Any:
+    """P3 that takes only the epoch from EndTxn's answer."""
+    former = state.driver
+    state = yield from plan.p3_write(state)
+    return replace(state, driver=state.driver._replace(pid=former.pid))
+
+
+def accept_hanging(state: Any) -> Any:
+    """U3 on an operator's word, without a look at what hangs."""
+    yield from commit_none(state.carried().record)
+    return state
+
+
+def commit_none(record: Record) -> Any:
+    """EndTxn(abort) for each, and no look at the markers."""
+    owners = tuple(t.owner for t in record.transactions)
+    if owners:
+        yield op.EndAll(owners, commit=False)
+        yield op.AwaitEnded(owners)
 
 
 def take_any(state: Any) -> Any:
@@ -209,7 +286,31 @@ MUTANTS: dict[str, Mutant] = {
         {"lose": 1, "deny": 1, "undo": 1},
         begin="commit",
     ),
+    "U3 accepts what hangs": Mutant(
+        Rules(accept=tuple(accept_hanging if phase is undo.u3_accept else phase for phase in UNDO_ACCEPTING)),
+        {"lose": 1, "accept": 1},
+        begin="commit",
+    ),
     "abort although decided": Mutant(Rules(abort=abort_always), {"slow": 1}),
+    "another query goes on": Mutant(
+        Rules(task=_deciding(anybody)), {"other": 1}, begin="commit", queries=(QUERY, SUCCESSOR)
+    ),
+    "takeOver before all": Mutant(
+        Rules(task=_deciding(take_over_first)), {"driver": 1}, begin="commit", queries=(TAKER,)
+    ),
+    "takeOver for both": Mutant(Rules(), {"other": 1}, begin="commit", queries=(TAKER, SUCCESSOR_TAKER)),
+    "a gap goes on": Mutant(Rules(task=_deciding(any_gap)), {"leap": 1}, 3),
+    "adoptCheckpoint before all": Mutant(Rules(task=_deciding(adopt_older)), {"rewind": 1}, 2, queries=(MOVED,)),
+    "older txnVersion not skipped": Mutant(
+        Rules(task=_deciding(only_same_version)), {"rewind": 1}, 2, queries=(APPLICATION,)
+    ),
+    "txnVersion not compared": Mutant(
+        Rules(task=_deciding(version_ignored)), {"driver": 1}, begin="commit", queries=(APPLICATION,)
+    ),
+    "a write without a name follows": Mutant(
+        Rules(task=_deciding(writes_follow_all)), {"other": 1}, begin="commit", queries=(QUERY, *WRITES)
+    ),
+    "producer id kept": Mutant(Rules(plan=_plan(p3_write=keep_producer_id)), {}, max_epoch=0, generations=(True,)),
 }
 NEEDLESS: dict[str, Mutant] = {
     "K1 not read again": Mutant(Rules(task=_task(k1_compare=not_read_again)), {"driver": 1}, begin="stage"),

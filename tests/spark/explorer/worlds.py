@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from oncelog.spark.commit.finish import COMMIT, abort_batch
 from oncelog.spark.commit.names import Attempt, task_id
 from oncelog.spark.commit.plan import PLAN
+from oncelog.spark.commit.record import APP, STREAM, WRITE, Source
 from oncelog.spark.commit.steps import Sink
-from oncelog.spark.commit.task import TASK
-from oncelog.spark.commit.undo import UNDO
+from oncelog.spark.commit.task import NO_PERMISSION, TASK, Permission
+from oncelog.spark.commit.undo import UNDO, UNDO_ACCEPTING
 from spark.explorer import kafka as model
 
 SINK = Sink("p", model.PARTITIONS[model.DECISION], model.PARTITIONS[:2])
@@ -22,15 +23,49 @@ SPLITS = (
 )
 """By driver: for each slot the (partition, row) it writes. A plan made anew may cut the same rows differently."""
 SLOTS = 2
+ROWS = 2
 KINDS = (
     *("driver", "twin", "kill", "stage", "lose", "timeout", "late", "dup", "settle", "slow", "rewind", "undo", "deny"),
+    *("other", "leap", "accept", "move", "hide"),
 )
 """driver: a new one starts, whatever the former does. twin: another attempt, with another number or the same.
 kill: a task aborts. stage: Spark gives the stage up. lose: a marker is lost, and the coordinator does not know.
 timeout: before C1b has looked, late: after. dup: a copy of a request stays on its way. slow: a look for markers ends
-too early. rewind: a new driver with an old checkpoint. settle, undo: what `oncelog sink settle` and `abort` do.
-deny: whoever writes a marker by hand lacks ClusterAction."""
+too early. rewind: a new driver with an old checkpoint; leap: with one that is a batch ahead. settle, undo, accept: what
+`oncelog sink settle`, `abort` and `abort --accept-loss` do. deny: whoever writes a marker by hand lacks ClusterAction.
+other: the next one of `Bounds.queries` starts under the same prefix. move: another broker becomes the coordinator.
+hide: a transaction is missing in a list, for its coordinator moves and no broker answers for it."""
 DEAD = ("dead",)
+
+
+class Query(NamedTuple):
+    """A streaming query, an application that writes batches with txnAppId and txnVersion, or one write without.
+
+    `first`: the batch or version at which it comes here.
+    """
+
+    kind: str = STREAM
+    name: str = "q"
+    permission: Permission = NO_PERMISSION
+    first: int = 0
+
+    def source(self, batch: int) -> Source:
+        """Whose rows, as the record says it."""
+        return Source(self.kind, self.name, batch)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a driver that starts anew writes under the same name: a write without one never does."""
+        return self.kind != WRITE
+
+
+QUERY = Query()
+SUCCESSOR = Query(name="r")
+TAKER = Query(permission=Permission(take_over=True))
+SUCCESSOR_TAKER = Query(name="r", permission=Permission(take_over=True))
+MOVED = Query(permission=Permission(adopt_checkpoint=True))
+APPLICATION = Query(APP, "a", first=3)
+WRITES = (Query(WRITE, "first"), Query(WRITE, "second"))
 
 
 @dataclass(frozen=True)
@@ -42,13 +77,14 @@ class Rules:
     commit: tuple[Any, ...] = COMMIT
     abort: Callable[..., Any] = abort_batch
     undo: tuple[Any, ...] = UNDO
+    accept: tuple[Any, ...] = UNDO_ACCEPTING
     name: Callable[[str, int, Attempt], str] = task_id
     repeat_init: bool = False
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far to go. `faults`: all kinds together."""
+    """How far to go. `faults`: all kinds together. `batches`: of each query."""
 
     batches: int = 2
     faults: int = 2
@@ -56,27 +92,37 @@ class Bounds:
     states: int = 10**9
     begin: str = ""
     split: int = 0
+    queries: tuple[Query, ...] = (Query(),)
 
     def budget(self) -> tuple[int, ...]:
+        """What is left at the beginning: of all kinds together, then of each."""
         default = {"driver": 2, "lose": 2}
         return (self.faults, *(min(self.faults, self.limits.get(kind, default.get(kind, 1))) for kind in KINDS))
 
 
 class World(NamedTuple):
-    """Everything, by numbers into the explorer's tables; `committed` is the last batch in Spark's commit log,
-    `late` whether a decided transaction may have timed out."""
+    """Everything, by numbers into the explorer's tables.
+
+    `committed`: by query that has started, the batches in Spark's commit log (or told to whoever wrote them). `late`:
+    whether a decided transaction may have timed out. `accepted`: offset in the decision topic of a
+    record that gives up a batch, (query, batch), and what is visible of it for good. `leapt`: (query, batch) that the
+    commit log has from elsewhere.
+    """
 
     kafka: int
     flight: int
     drivers: int
     tasks: int
-    committed: int
+    committed: tuple[tuple[int, ...], ...]
     budget: tuple[int, ...]
     late: bool = False
+    accepted: tuple[tuple[int, tuple[int, int], tuple[Any, ...]], ...] = ()
+    leapt: tuple[tuple[int, int], ...] = ()
 
 
 class Driver(NamedTuple):
     phase: str
+    query: int
     batch: int
     node: int
     progress: Any = None
@@ -85,10 +131,21 @@ class Driver(NamedTuple):
 
 class Task(NamedTuple):
     driver: int
+    query: int
     batch: int
     slot: int
     node: int
     progress: Any = None
+
+    @property
+    def split(self) -> int:
+        """Which rows it writes, as one number."""
+        return split_of(self.driver, self.query, self.batch, self.slot)
+
+
+def split_of(driver: int, query: int, batch: int, slot: int) -> int:
+    """(driver, query, batch, slot) as one number."""
+    return ((driver * 10 + query) * 10 + batch) * 10 + slot
 
 
 @dataclass

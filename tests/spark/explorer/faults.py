@@ -1,0 +1,195 @@
+"""What goes wrong in a world: each of these costs one of a bounded number of faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.names import Attempt
+from oncelog.spark.commit.record import Owner
+from oncelog.spark.commit.task import abandon
+from spark.explorer import kafka as model
+from spark.explorer.moves import Moves
+from spark.explorer.worlds import DEAD, KINDS, SLOTS, Driver, Task, World
+
+
+class Faults(Moves):
+    """The steps between worlds that are faults, and Kafka's own, of which some are."""
+
+    def coordinator_moves(self, world: World) -> Iterator[tuple[str, World]]:
+        """Markers arrive or are lost, transactions time out, the coordinator moves."""
+        for kind, label, kafka, copy in self.kafka_only(world.kafka):
+            if kind == "timeout" and self._past_check(world):
+                kind = "late"
+            if kind == "":
+                yield label, world._replace(kafka=kafka)
+            elif (spent := self._spend(world, kind)) is not None:
+                after = spent._replace(kafka=kafka, late=world.late or kind == "late")
+                yield label, after if copy is None else self._fly(after, copy)
+
+    def _past_check(self, world: World) -> bool:
+        """Whether a commit is decided, or C1b has looked already: from there on a time-out may tear, loudly."""
+        log = self.kafkas.values[world.kafka].logs[model.DECISION]
+        records = [record for record in model.committed(log) if record is not None]
+        if records and not records[-1].settled:
+            return True
+        for driver in self.drivers.values[world.drivers]:
+            if driver is not DEAD and driver.phase == "commit":
+                operation = self.programs.operation[driver.node]
+                if not isinstance(operation, op.ListTransactions | op.DescribeTransactions):
+                    return True
+        return False
+
+    def _spend(self, world: World, kind: str) -> World | None:
+        place = KINDS.index(kind) + 1
+        budget = world.budget
+        if budget[0] == 0 or budget[place] == 0:
+            return None
+        after = list(budget)
+        after[0] -= 1
+        after[place] -= 1
+        # What the total no longer allows is not kept apart.
+        return world._replace(budget=tuple(min(b, after[0]) if i else b for i, b in enumerate(after)))
+
+    def _fly(self, world: World, item: Any) -> World:
+        flight = self.flights.values[world.flight]
+        return world._replace(flight=self.flights(tuple(sorted((*flight, item), key=repr))))
+
+    def land(self, number: int, item: Any) -> int | None:
+        kafka = self.kafkas.values[number]
+        if isinstance(item, op.EndTxn):
+            result = self.cluster.end(kafka, item.owner, item.commit)
+            return None if result is None else self.kafkas(result[0])
+        if isinstance(item, op.WriteTxnMarkers):
+            # A coordinator's copy: the new protocol refuses one of an epoch it knows already.
+            part = model.INDEX[item.at]
+            after = self.cluster.marker(kafka, part, item.pid, item.epoch, commit=item.commit, strict=self.cluster.new)
+            return number if after is None else self.kafkas(after)
+        steps = self.cluster.apply(kafka, item, None)
+        return self.kafkas(steps[0].kafka) if steps else None
+
+    def faults(self, world: World) -> Iterator[tuple[str, World]]:
+        """What may go wrong, as long as faults are left."""
+        drivers, tasks = self.drivers.values[world.drivers], self.tasks.values[world.tasks]
+        yield from self._arrivals(world, drivers)
+        for index, driver in enumerate(drivers):
+            if driver is not DEAD:
+                yield from self._driver_faults(world, index, driver)
+        for task in tasks:
+            yield from self._task_faults(world, task)
+
+    def _arrivals(self, world: World, drivers: Any) -> Iterator[tuple[str, World]]:
+        """Who starts: (kind, what happened, the driver, the world)."""
+        for query, logged in enumerate(world.committed):
+            wanted, following = self.bounds.queries[query], self.following(world, query)
+            if not wanted.repeats:
+                continue
+            if logged:
+                old = self.planning(query, wanted.first)
+                yield from self._arrive(world, drivers, "rewind", f"of {wanted.name} with an old checkpoint", old)
+            if following is None:
+                continue
+            yield from self._arrive(world, drivers, "driver", f"of {wanted.name}", self.planning(query, following))
+            if following + 1 < wanted.first + self.bounds.batches:
+                committed = (*world.committed[:query], (*logged, following), *world.committed[query + 1 :])
+                leapt = world._replace(committed=committed, leapt=(*world.leapt, (query, following)))
+                ahead = self.planning(query, following + 1)
+                yield from self._arrive(leapt, drivers, "leap", f"of {wanted.name}, a batch ahead", ahead)
+        if len(world.committed) < len(self.bounds.queries):
+            query = len(world.committed)
+            wanted = self.bounds.queries[query]
+            begun = world._replace(committed=(*world.committed, ()))
+            yield from self._arrive(begun, drivers, "other", f"of {wanted.name}", self.planning(query, wanted.first))
+        yield from self._arrive(world, drivers, "settle", "", self.operating(self.rules.plan, "settle"))
+        # Left half done, these leave a torn batch behind, loudly: they are to be run again.
+        late = world._replace(late=True)
+        yield from self._arrive(late, drivers, "undo", "", self.operating(self.rules.undo, "settle"))
+        yield from self._arrive(late, drivers, "accept", "", self.operating(self.rules.accept, "accept"))
+
+    def _arrive(self, world: World, drivers: Any, kind: str, what: str, who: Driver) -> Iterator[tuple[str, World]]:
+        spent = self._spend(world, kind)
+        if spent is not None:
+            yield f"D{len(drivers)} starts: {kind} {what}", spent._replace(drivers=self.drivers((*drivers, who)))
+
+    def _driver_faults(self, world: World, index: int, driver: Driver) -> Iterator[tuple[str, World]]:
+        if driver.phase == "stage":
+            spent = self._spend(world, "twin")
+            for slot in range(SLOTS):
+                if spent is not None and driver.results[slot] is None:
+                    for number in (0, 1):
+                        attempt = Attempt(slot, number, 5 + slot)
+                        task = self.task(index, driver.query, driver.batch, driver.progress, attempt)
+                        yield f"twin {attempt} of D{index}", self.with_task(spent, task)
+            spent = self._spend(world, "stage")
+            if spent is not None:
+                yield f"stage of D{index} fails", self.settle_driver(spent, index, self.aborting(driver))
+            return
+        if driver.node >= 0:
+            yield from self._copies(world, driver.node, driver.progress)
+            yield from self._slow(world, index, driver)
+            yield from self._denied(world, index, driver)
+            yield from self._hidden(world, index, driver)
+
+    def _denied(self, world: World, index: int, driver: Driver) -> Iterator[tuple[str, World]]:
+        operation = self.programs.operation[driver.node]
+        spent = self._spend(world, "deny") if isinstance(operation, op.WriteTxnMarkers) else None
+        if spent is not None:
+            moved = driver._replace(node=self.programs.advance(driver.node, op.Outcome.DENIED))
+            yield f"D{index} may not do {operation}", self.settle_driver(spent, index, moved)
+
+    def _hidden(self, world: World, index: int, driver: Driver) -> Iterator[tuple[str, World]]:
+        if not isinstance(self.programs.operation[driver.node], op.ListTransactions):
+            return
+        spent = self._spend(world, "hide")
+        listed = [name for name, _ in self.kafkas.values[world.kafka].txns if name != self.sink.prefix]
+        if spent is None or driver.progress is not None:
+            return
+        for name in listed:
+            kafka = self.kafkas.values[world.kafka]
+            seen = kafka._replace(txns=tuple(entry for entry in kafka.txns if entry[0] != name))
+            answer = self.cluster.listed(seen, self.sink.prefix)
+            moved = driver._replace(node=self.programs.advance(driver.node, answer))
+            yield f"D{index} lists all but {name}", self.settle_driver(spent, index, moved)
+
+    def _slow(self, world: World, index: int, driver: Driver) -> Iterator[tuple[str, World]]:
+        operation = self.programs.operation[driver.node]
+        spent = self._spend(world, "slow") if isinstance(operation, op.FindMarkers) else None
+        if spent is None or self.moves(world.kafka, driver.node, driver.progress, 0):
+            return
+        assert isinstance(operation, op.FindMarkers)
+        kafka = self.kafkas.values[world.kafka]
+        kinds = {None: op.Marker.MISSING, model.COMMIT: op.Marker.COMMIT, model.ABORT: op.Marker.ABORT}
+        answer = tuple(
+            kinds[model.first_marker(kafka.logs[model.INDEX[p.at]], p.pid, p.after)] for p in operation.places
+        )
+        moved = driver._replace(node=self.programs.advance(driver.node, answer), progress=None)
+        yield f"D{index} looks for markers too briefly", self.settle_driver(spent, index, moved)
+
+    def _task_faults(self, world: World, task: Task) -> Iterator[tuple[str, World]]:
+        operation = self.programs.operation[task.node]
+        for label, after in self._copies(world, task.node, task.progress):
+            # K2 without an answer ends the attempt: its copy may land much later, on an id that nobody uses then.
+            ends = isinstance(operation, op.InitProducerId) and not self.rules.repeat_init
+            yield label, self.without_task(after, task) if ends else after
+        if isinstance(operation, op.ProduceRows) and operation.owner.pid >= 0:
+            spent = self._spend(world, "kill")
+            if spent is not None:
+                dying = task._replace(node=self.programs.start((_abandon,), operation.owner), progress=None, batch=-1)
+                yield f"T{task[:4]} is killed", self.with_task(self.without_task(spent, task), dying)
+
+    def _copies(self, world: World, node: int, progress: Any) -> Iterator[tuple[str, World]]:
+        operation = self.programs.operation[node]
+        items: tuple[Any, ...] = ()
+        if isinstance(operation, op.EndTxn | op.InitProducerId | op.WriteTxnMarkers):
+            items = (operation,)
+        elif isinstance(operation, op.EndAll):
+            items = tuple(op.EndTxn(owner, operation.commit) for owner in operation.owners)
+        if items and (spent := self._spend(world, "dup")) is not None:
+            for item in items:
+                yield f"a copy stays on its way: {item}", self._fly(spent, item)
+
+
+def _abandon(owner: Owner) -> Any:
+    yield from abandon(owner)
+    return owner
