@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import sys
 import time
@@ -22,7 +23,8 @@ STALLED = 240.0
 """Seconds without a new batch after which a run has failed."""
 PARTITIONS = 3
 BATCHES_A_ROUND = 3
-TESTS = Path(__file__).resolve().parents[2]
+CAUSE = re.compile(r"^[\w.]+(?:Error|Exception): .+", re.MULTILINE)
+"""A line of a driver's stderr that names an exception; the last one is the nearest to the cause."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +148,10 @@ class Run:
 
     def note_failure(self, driver: ManagedProcess) -> None:
         """Why it ended, as its last words tell."""
-        words = [line for line in driver.stderr_path.read_text(errors="replace").splitlines() if "Error:" in line]
-        reason = words[-1].strip() if words else f"status {driver.popen.returncode}"
+        words = CAUSE.findall(driver.stderr_path.read_text(errors="replace"))
+        reason = (
+            words[-1].rpartition("terminated with exception: ")[2] if words else f"status {driver.popen.returncode}"
+        )
         self.failed[reason[:150]] += 1
         self.say(f"  {driver.stderr_path.parent.name} ended: {reason[:150]}")
 

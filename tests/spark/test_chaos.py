@@ -1,0 +1,22 @@
+"""A short form of `scripts/chaos`: two drivers' worth of faults at moments that differ in each run."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import pytest
+
+from spark.chaos.run import Plan, Run
+
+
+@pytest.mark.timeout(400)
+def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+    seed = int(os.environ.get("ONCELOG_CHAOS_SEED") or secrets.randbelow(10_000))
+    print(f"ONCELOG_CHAOS_SEED={seed}")
+    plan = Plan("oncelog", "local[2,4]", "oncelog", rounds=2, records=6_000, seed=seed)
+    with Run(plan, tmp_path, print) as run:
+        counted = run.go()
+        assert sum(run.killed.values()) == plan.rounds
+    assert counted == (6_000, 6_000, 0, 0, 0)

@@ -1,0 +1,74 @@
+"""What a batch costs beside its rows: requests, and what the driver's processes import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncelog.net.connection import Connection
+from spark.judges import create
+from spark.micro_batches import Query
+from support.servers import Server
+
+MOST = {"plan": 16, "task": 12, "commit": 20}
+"""Requests of each process in a quiet time, greetings and metadata among them."""
+
+DRIVER = """
+import pickle, sys
+from pyspark.sql.types import StringType, StructField, StructType
+before = set(sys.modules)
+from oncelog.spark.datasource import OncelogDataSource
+from oncelog.spark.sink import SinkMessage
+from oncelog.spark.commit.record import STREAM, Source
+from oncelog.spark.commit.task import Prepared
+
+schema = StructType([StructField("value", StringType())])
+bootstrap, name = sys.argv[1:]
+source = OncelogDataSource({
+    "kafka.bootstrap.servers": bootstrap, "topic": name, "transactionalIdPrefix": name, "checkpointLocation": "x"
+})
+planned = pickle.loads(pickle.dumps(source.streamWriter(schema, False)))
+nothing = SinkMessage(Prepared(0, None, 0, planned.carried, Source(STREAM, "q", 0)))
+source.streamWriter(schema, False).commit([nothing], 0)
+heavy = {"numba", "numpy", "pandas", "pyarrow"}
+print(sorted(heavy & {module.partition(".")[0] for module in set(sys.modules) - before}))
+"""
+
+
+def test_planning_and_committing_import_nothing_heavy(server: Server, name: str) -> None:
+    create(server.bootstrap, name)
+    command = [sys.executable, "-c", DRIVER, server.bootstrap, name]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_batch_costs_a_handful_of_round_trips(
+    server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    create(server.bootstrap, name, 1)
+    query = Query(server.bootstrap, name, f"sink-{name}", tmp_path / "checkpoint", rows)
+    query.run(2)
+    sent: Counter[str] = Counter()
+    call = Connection.call
+
+    def counting(self: Connection, request: Any, *rest: Any, **more: Any) -> Any:
+        sent[type(request).__name__.removesuffix("Request")] += 1
+        return call(self, request, *rest, **more)
+
+    monkeypatch.setattr(Connection, "call", counting)
+    costs = {}
+    plan = query.plan()
+    costs["plan"], sent = sent, Counter()
+    message = query.task(plan, 2, 0, query.values(2, 1)[0])
+    costs["task"], sent = sent, Counter()
+    query.commit([message], 2)
+    costs["commit"] = sent
+    for program, requests in costs.items():
+        print(program, sum(requests.values()), dict(requests))
+        assert sum(requests.values()) <= MOST[program], (program, requests)

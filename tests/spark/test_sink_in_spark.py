@@ -1,0 +1,161 @@
+"""The sink's columns, its errors as a user of Spark sees them, and checkpoints that do not fit."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark.judges import create, open_producers, values
+from spark.test_spark import Pipeline, pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["pipeline"]
+
+COLUMNS = "key string, value string, topic string, partition int, headers array<struct<key: string, value: binary>>"
+
+
+def told(act: Callable[[], object]) -> str:
+    """What an exception says about the cause: the line that names it, which nothing of PySpark's may follow."""
+    from pyspark.errors.exceptions.base import PySparkException
+
+    with pytest.raises(PySparkException) as caught:
+        act()
+    text = str(caught.value).partition("=== Streaming Query ===")[0]
+    assert "PicklingError" not in text
+    assert "During handling" not in text
+    assert "direct cause" not in text
+    lines = [line for line in text.splitlines() if line.strip() and "SQLSTATE" not in line]
+    return lines[-1]
+
+
+def write_by_row(pipeline: Pipeline, rows: DataFrame, **options: str) -> None:
+    writer = rows.write.format("oncelog").mode("append").option("kafka.bootstrap.servers", pipeline.bootstrap)
+    writer.option("transactionalIdPrefix", pipeline.prefix).options(**options).save()
+
+
+def test_rows_name_topic_partition_and_headers(pipeline: Pipeline) -> None:
+    other = f"{pipeline.name}-other"
+    create(pipeline.bootstrap, other, 3)
+    headers = [("a", b"1"), ("a", None), ("b", b"")]
+    rows = [
+        ("k", "1", pipeline.out, 1, headers),
+        ("k", "2", other, 2, []),
+        (None, "3", other, 0, None),
+        ("k", "4", other, None, [("h", b"x")]),
+        (None, "5", pipeline.out, 0, None),
+    ]
+    write_by_row(pipeline, pipeline.spark.createDataFrame(rows, COLUMNS))
+    seen = {}
+    for topic in (pipeline.out, other):
+        for row in pipeline.read(topic, includeHeaders="true").collect():
+            found = [(header.key, header.value and bytes(header.value)) for header in row.headers or []]
+            seen[bytes(row.value).decode()] = (row.key and bytes(row.key), row.topic, row.partition, found)
+    by_key = seen.pop("4")
+    assert (by_key[0], by_key[1], by_key[3]) == (b"k", other, [("h", b"x")])
+    assert seen == {
+        "1": (b"k", pipeline.out, 1, [("a", b"1"), ("a", None), ("b", b"")]),
+        "2": (b"k", other, 2, []),
+        "3": (None, other, 0, []),
+        "5": (None, pipeline.out, 0, []),
+    }
+    assert not open_producers(pipeline.bootstrap, pipeline.out, other, f"{pipeline.prefix}-commits")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (("k", "v", None, 0, None), "set option topic, or fill column topic"),
+        (("k", "v", "no-such-topic", 0, None), "there is no topic 'no-such-topic'"),
+        (("k", "v", "", 7, None), "column partition"),
+    ],
+)
+def test_a_row_that_names_a_wrong_place_fails_all(
+    pipeline: Pipeline, row: tuple[str, str, str | None, int, None], said: str
+) -> None:
+    good = ("k", "v", pipeline.out, 0, None)
+    bad = (*row[:2], pipeline.out if row[2] == "" else row[2], *row[3:])
+    rows = pipeline.spark.createDataFrame([good, bad], COLUMNS)
+    assert said in told(lambda: write_by_row(pipeline, rows))
+    assert not values(pipeline.bootstrap, pipeline.out)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topic": "nowhere-at-all"}, "option topic"),
+        ({"takeOver": "maybe"}, "option takeOver"),
+        ({"kafka.transaction.timeout.ms": "99999999"}, "option kafka.transaction.timeout.ms"),
+        ({"kafka.bootstrap.servers": "127.0.0.1:1", "bootstrapTimeoutMs": "300"}, "option kafka.bootstrap.servers"),
+    ],
+)
+def test_a_refusal_is_the_last_line_and_names_the_option(
+    pipeline: Pipeline, tmp_path: Path, options: dict[str, str], said: str
+) -> None:
+    rows = pipeline.spark.createDataFrame([("a", "1")], "key string, value string")
+    given = {
+        "kafka.bootstrap.servers": pipeline.bootstrap,
+        "topic": pipeline.out,
+        "transactionalIdPrefix": pipeline.prefix,
+        **options,
+    }
+    assert said in told(lambda: rows.write.format("oncelog").mode("append").options(**given).save())
+    stream = pipeline.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+    sink = stream.selectExpr("cast(value as string) as value").writeStream.format("oncelog").options(**given)
+    query = sink.option("checkpointLocation", str(tmp_path / "stream")).start()
+    assert said in told(lambda: query.awaitTermination(60))
+    assert not values(pipeline.bootstrap, pipeline.out)
+
+
+def test_a_deleted_checkpoint_is_refused_and_take_over_doubles_as_told(pipeline: Pipeline) -> None:
+    pipeline.fill(0, 30)
+    pipeline.run()
+    shutil.rmtree(pipeline.checkpoint)
+    said = told(pipeline.run)
+    assert "option transactionalIdPrefix" in said
+    assert "takeOver=true" in said
+    assert "startingOffsets" in said
+    pipeline.check(30)
+    pipeline.run(takeOver="true")
+    assert set(values(pipeline.bootstrap, pipeline.out).values()) == {2}
+
+
+def test_an_older_checkpoint_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline.fill(0, 30)
+    pipeline.run()
+    shutil.copytree(pipeline.checkpoint, tmp_path / "older")
+    for more in (30, 60):
+        pipeline.fill(more, 30)
+        pipeline.run()
+    shutil.rmtree(pipeline.checkpoint)
+    shutil.copytree(tmp_path / "older", pipeline.checkpoint)
+    assert "option checkpointLocation: it is older than the sink" in told(pipeline.run)
+    pipeline.check(90)
+
+
+def test_foreach_batch_with_an_application_and_the_batch_as_version(pipeline: Pipeline) -> None:
+    """A batch that Spark replays writes once: so `foreachBatch` becomes exactly-once."""
+    pipeline.fill(0, 60)
+    seen = []
+
+    def write(batch: DataFrame, number: int) -> None:
+        seen.append(number)
+        rows = batch.select("key", "value")
+        pipeline.write(rows, pipeline.out, pipeline.prefix, txnAppId="each", txnVersion=str(number))
+
+    def run() -> None:
+        source = pipeline.spark.readStream.format("oncelog").option("kafka.bootstrap.servers", pipeline.bootstrap)
+        rows = source.option("subscribe", pipeline.name).option("startingOffsets", "earliest").load()
+        query = rows.writeStream.foreachBatch(write).trigger(availableNow=True)
+        query.option("checkpointLocation", str(pipeline.checkpoint)).start().awaitTermination()
+
+    run()
+    pipeline.forget_last_commit()
+    run()
+    assert seen.count(max(seen)) == 2, "Spark has replayed the last batch"
+    pipeline.check(60)
