@@ -26,6 +26,7 @@ DRIVERS = (
     *("admin", "blocking", "cluster", "consumer", "delivery", "member", "offsets", "producer", "reader", "turns"),
     *("tables", "routes", "conversation", "fetching", "markers", "resumed"),
     *("commits", "positions", "modern_member", "async_consumer"),
+    *("admin_calls", "transaction_calls"),
 )
 """The client's modules that turn its state machines into calls; the others decide, without a world."""
 
