@@ -79,8 +79,8 @@ class ApacheKafka:
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
             "controller.listener.names": "CONTROLLER",
+            **self.listeners(port, controller),
             "log.dirs": str(self.data),
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
@@ -98,6 +98,10 @@ class ApacheKafka:
         if not formatted:
             run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._config)
         self.start()
+
+    def listeners(self, port: int, controller: int) -> dict[str, str]:
+        """The settings of who may connect where."""
+        return {"listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}"}
 
     def start(self) -> None:
         """Start the process and wait until it serves (again, after `kill`)."""

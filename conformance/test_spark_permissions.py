@@ -1,0 +1,113 @@
+"""What the Spark sink must be permitted on an Apache Kafka with an authorizer, and what it says where it is not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AclOperation, NewTopic, ResourceType
+
+from oncelog.client.blocking import BlockingCluster
+from oncelog.spark import driver
+from oncelog.spark.brokers import Brokers, run
+from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.errors import NotPermittedError, NotVerifiedError
+from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.commit.record import STREAM, Owner, Record, Source, Transaction
+from oncelog.spark.commit.steps import write_record
+from oncelog.spark.options import sink_options
+from spark.micro_batches import Query
+from spark.test_sink_limits import hang
+from support.guarded_kafka import GuardedKafka
+
+READ, WRITE, DESCRIBE, CREATE = (
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.DESCRIBE,
+    AclOperation.CREATE,
+)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedKafka]:
+    settings = {"transaction.partition.verification.enable": "false"}
+    made = GuardedKafka(tmp_path_factory.mktemp("guarded"), settings=settings)
+    yield made
+    made.stop()
+
+
+def permit(kafka: GuardedKafka, topic: str, without: str = "", *, decisions: bool = True) -> None:
+    """All that README says the sink needs, but one."""
+    kafka.admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    if decisions:
+        made = NewTopic(f"sink-{topic}-commits", 1, 1, config={"cleanup.policy": "compact"})
+        kafka.admin.create_topics([made])[made.topic].result(30)
+    for kind, name, operations, what in (
+        (ResourceType.TOPIC, topic, (READ, WRITE), "topic"),
+        (ResourceType.TOPIC, f"sink-{topic}-commits", (READ, WRITE), "decisions"),
+    ):
+        left = [each for each in operations if f"{what} {each.name}" != without]
+        kafka.grant(kind, name, left)
+    if without != "ids":
+        kafka.grant(ResourceType.TRANSACTIONAL_ID, f"sink-{topic}", (WRITE,), prefixed=True)
+
+
+def query(kafka: GuardedKafka, name: str, folder: Path) -> Query:
+    return Query(kafka.bootstrap, name, f"sink-{name}", folder / "checkpoint", 6)
+
+
+def test_these_permissions_are_enough(guarded: GuardedKafka, name: str, tmp_path: Path) -> None:
+    permit(guarded, name)
+    query(guarded, name, tmp_path).run(3)
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        ("topic READ", "option topic: the sink needs Read"),
+        ("topic WRITE", "option topic, or column topic: the sink needs Write"),
+        ("decisions READ", "option decisionTopic: the sink needs Read"),
+        ("decisions WRITE", "option decisionTopic: the sink needs Write"),
+        ("ids", "option transactionalIdPrefix=sink-"),
+    ],
+)
+def test_what_is_not_permitted_is_named(
+    guarded: GuardedKafka, name: str, tmp_path: Path, without: str, said: str
+) -> None:
+    permit(guarded, name, without)
+    with pytest.raises(NotPermittedError, match=said):
+        query(guarded, name, tmp_path).run(1)
+
+
+def test_who_may_not_create_the_decision_topic_is_told(guarded: GuardedKafka, name: str, tmp_path: Path) -> None:
+    permit(guarded, name, decisions=False)
+    with pytest.raises(NotPermittedError, match="option decisionTopic: the sink may not create"):
+        query(guarded, name, tmp_path).run(1)
+    guarded.grant(ResourceType.TOPIC, f"sink-{name}-commits", (CREATE,))
+    query(guarded, name, tmp_path).run(1)
+
+
+def test_a_marker_that_may_not_be_written_names_cluster_action(
+    guarded: GuardedKafka, name: str, tmp_path: Path
+) -> None:
+    permit(guarded, name)
+    ran = query(guarded, name, tmp_path)
+    ran.run(1)
+    at = TopicPartition(name, 0)
+    options = sink_options(ran.options, streaming=True)
+    with BlockingCluster(guarded.bootstrap) as cluster:
+        brokers, sink = Brokers(cluster), driver.sink_of(options)
+        owner: Owner = brokers.answer(op.InitProducerId(f"{ran.prefix}/0/2/0.0", 60_000))
+        transaction = Transaction(owner, (hang(cluster, owner, at, "1-0"),))
+        record = Record(Source(STREAM, ran.query, 1), 2, 1, 1, False, (transaction,), (name,))
+        run(write_record(sink, brokers.answer(op.InitProducerId(ran.prefix, 10_000)), record), brokers)
+    began = time.monotonic()
+    with pytest.raises(NotVerifiedError, match="ClusterAction"):
+        ran.run(2)
+    print(f"told after {time.monotonic() - began:.1f} s")
+    guarded.grant(ResourceType.BROKER, "kafka-cluster", (AclOperation.CLUSTER_ACTION,))
+    driver.settle(options)
+    ran.log(1)
+    ran.run(3)

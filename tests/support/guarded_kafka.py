@@ -1,0 +1,60 @@
+"""Apache Kafka with an authorizer: whoever connects to `bootstrap` may do what was granted, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from support.apache_kafka import ApacheKafka, free_ports
+
+SUPER_USER = {"sasl.mechanism": "PLAIN", "sasl.username": "root", "sasl.password": "secret"}
+JAAS = (
+    'org.apache.kafka.common.security.plain.PlainLoginModule required username="root" password="secret" '
+    'user_root="secret";'
+)
+
+
+class GuardedKafka(ApacheKafka):
+    """The broker itself, and who grants, come by listeners of their own, with a password."""
+
+    name = "guarded-kafka"
+
+    def listeners(self, port: int, controller: int) -> dict[str, str]:
+        (internal,) = free_ports(1)
+        self.internal = f"127.0.0.1:{internal}"
+        return {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},INTERNAL://{self.internal},CONTROLLER://127.0.0.1:{controller}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "INTERNAL",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "sasl.mechanism.controller.protocol": "PLAIN",
+            "listener.name.internal.plain.sasl.jaas.config": JAAS,
+            "listener.name.controller.plain.sasl.jaas.config": JAAS,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:root",
+        }
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        """As the super user."""
+        return AdminClient({"bootstrap.servers": self.internal, "security.protocol": "SASL_PLAINTEXT", **SUPER_USER})
+
+    def grant(
+        self, kind: ResourceType, name: str, operations: Iterable[AclOperation], *, prefixed: bool = False
+    ) -> None:
+        """Let everybody do these on one resource, or on all whose names begin so."""
+        pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+        allow = AclPermissionType.ALLOW
+        wanted = [AclBinding(kind, name, pattern, "User:ANONYMOUS", "*", operation, allow) for operation in operations]
+        for future in self.admin.create_acls(wanted).values():
+            future.result(30)
