@@ -36,7 +36,7 @@ def test_nothing_is_lost_or_doubled_over_pauses_and_seeks(server: Server, admin:
         turn = 0
         while sum(expected.values()) < 3_000:
             turn += 1
-            for record in consumer.poll(5, max_records=7):
+            for record in consumer.poll(0.05, max_records=7):
                 assert record.offset == expected[record.partition]
                 expected[record.partition] += 1
             if turn % 5 == 1:
