@@ -1,0 +1,177 @@
+"""Our consumer where the broker divides the partitions (KIP-848): Apache Kafka 4.3.1 does, ours does not yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from oncelog import Admin, Consumer, Producer, errors
+from support.apache_kafka import ApacheKafka
+from support.processes import wait_until
+from support.rebalances import MODERN, QUICK, TopicPartition, Watched, members, settle
+
+
+@pytest.fixture(scope="module")
+def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    """One whose members report often: the broker says how often, 5 s unless told otherwise."""
+    made = ApacheKafka(
+        tmp_path_factory.mktemp("kip-848"),
+        settings={"group.consumer.heartbeat.interval.ms": "200", "group.consumer.min.heartbeat.interval.ms": "100"},
+    )
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def admin(apache_kafka: ApacheKafka) -> Iterator[Admin]:
+    with Admin(apache_kafka.bootstrap) as made:
+        yield made
+
+
+def partitions_of(admin: Admin, topic: str, count: int) -> list[TopicPartition]:
+    admin.create_topics(topic, count)
+    return [(topic, index) for index in range(count)]
+
+
+def fill(kafka: ApacheKafka, partitions: list[TopicPartition], each: int = 5) -> None:
+    with Producer(kafka.bootstrap) as producer:
+        for topic, index in partitions:
+            for number in range(each):
+                producer.send(topic, b"%d" % number, partition=index)
+
+
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_members_share_and_take_over(apache_kafka: ApacheKafka, admin: Admin, name: str, assignor: str) -> None:
+    partitions = partitions_of(admin, name, 4)
+    fill(apache_kafka, partitions)
+    options = MODERN | {"enable_auto_commit": True, "group_remote_assignor": assignor}
+    with members(apache_kafka.bootstrap, name, 2, **options) as group:
+        first, second = group
+        first.subscribe([name])
+        seen = 0
+        while seen < 20:
+            seen += len(first.consumer.poll(30))
+        second.subscribe([name])
+        settle(group, partitions)
+        assert sorted(first.of("revoked")) == second.consumer.assignment(), "told only what goes"
+        assert first.of("assigned") == partitions
+        kept = first.consumer.assignment()
+        assert first.consumer.positions() == dict.fromkeys(kept, 5)
+        assert {tp: second.consumer.position(*tp) for tp in second.consumer.assignment()} == dict.fromkeys(
+            second.consumer.assignment(), 5
+        ), "committed before they went"
+        assert first.consumer.group_metadata().generation_id > 0
+        first.consumer.close()
+        settle([second], partitions)
+        fill(apache_kafka, partitions, 1)
+        again = 0
+        while again < 4:
+            again += len(second.consumer.poll(30))
+        assert not any(member.of("lost") for member in group)
+    assert admin.committed(name) == dict.fromkeys(partitions, 6)
+
+
+def test_patterns_and_a_changing_subscription(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
+    one, two = partitions_of(admin, f"{name}-1", 2), partitions_of(admin, f"{name}-2", 2)
+    with members(apache_kafka.bootstrap, name, 1, **MODERN) as (member,):
+        member.subscribe(f"^{name}")
+        settle([member], [*one, *two])
+        member.subscribe([f"{name}-2"])
+        settle([member], two)
+        assert member.of("revoked") == one
+        admin.create_partitions(f"{name}-2", 3)
+        settle([member], [*two, (f"{name}-2", 2)])
+
+
+def test_bad_settings_are_told(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Consumer(
+        apache_kafka.bootstrap, group_id=name, group_protocol="consumer", group_remote_assignor="by-horoscope"
+    ) as consumer:
+        consumer.subscribe([name])
+        with pytest.raises(errors.RequestError, match="group_remote_assignor") as caught:
+            consumer.poll(30)
+        assert "uniform" in str(caught.value)
+    with Consumer(apache_kafka.bootstrap, group_id=name, group_protocol="consumer") as consumer:
+        consumer.subscribe(r"^(?=a)b")
+        with pytest.raises(errors.RequestError, match="RE2"):
+            consumer.poll(30)
+
+
+def test_fenced_members_join_again(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
+    """Who does not poll in time leaves; others have the partitions; it is told, and comes back."""
+    partitions = partitions_of(admin, name, 2)
+    fill(apache_kafka, partitions)
+    slow = Watched(apache_kafka.bootstrap, name, max_poll_interval_ms=1_500, **MODERN)
+    slow.subscribe([name])
+    assert slow.consumer.poll(30)
+    with members(apache_kafka.bootstrap, name, 1, **MODERN) as (other,):
+        other.subscribe([name])
+        settle([other], partitions, "the other has everything")
+        stale = slow.consumer.group_metadata()
+        with pytest.raises(errors.GroupError):
+            slow.consumer.commit()
+        wait_until(lambda: slow.consumer.poll(0.05) is not None and bool(slow.of("lost")), "the slow one is told")
+        assert slow.of("lost") == partitions
+        settle([slow, other], partitions)
+        assert slow.consumer.group_metadata().member_id == stale.member_id, "one id for the consumer's life (KIP-1082)"
+    slow.consumer.close()
+
+
+def test_transactions_carry_the_member_epoch(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
+    partitions = partitions_of(admin, name, 1)
+    fill(apache_kafka, partitions)
+    with (
+        Producer(apache_kafka.bootstrap, transactional_id=name) as producer,
+        Consumer(apache_kafka.bootstrap, group_id=name, isolation_level="read_committed", **MODERN) as consumer,
+    ):
+        consumer.subscribe([name])
+        assert len(consumer.poll(30)) == 5
+        with producer.transaction() as transaction:
+            transaction.send_offsets(consumer)
+        wait_until(lambda: admin.committed(name) == {(name, 0): 5}, "the offsets are committed")
+        gone = consumer.group_metadata()
+        consumer.unsubscribe()
+        producer.begin_transaction()
+        producer.send_offsets(gone, {(name, 0): 3})
+        with pytest.raises(errors.GroupError):
+            producer.commit_transaction()
+        producer.abort_transaction()
+
+
+def test_static_members(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
+    partitions = partitions_of(admin, name, 4)
+    static = MODERN | {"group_instance_id": "restarts"}
+    with members(apache_kafka.bootstrap, name, 1, **MODERN) as (other,):
+        first = Watched(apache_kafka.bootstrap, name, **static)
+        other.subscribe([name])
+        first.subscribe([name])
+        settle([other, first], partitions)
+        mine, told = first.consumer.assignment(), list(other.told)
+        with members(apache_kafka.bootstrap, name, 1, **static) as (twin,):
+            twin.subscribe([name])
+            with pytest.raises(errors.FencedMemberError, match="group_instance_id"):
+                twin.consumer.poll(30)
+        first.consumer.close()
+        with members(apache_kafka.bootstrap, name, 1, **static) as (second,):
+            second.subscribe([name])
+            settle([other, second], partitions)
+            assert second.consumer.assignment() == mine
+            assert other.told == told, "nothing moved"
+
+
+def test_classic_members_move_over_one_by_one(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
+    """An online migration: a classic member with a cooperative assignor, and one of the new kind, in one group."""
+    partitions = partitions_of(admin, name, 4)
+    classic = QUICK | {"partition_assignment_strategy": "cooperative-sticky", "heartbeat_interval_ms": 200}
+    with (
+        members(apache_kafka.bootstrap, name, 1, **classic) as (old,),
+        members(apache_kafka.bootstrap, name, 1, **MODERN) as (new,),
+    ):
+        old.subscribe([name])
+        settle([old], partitions)
+        new.subscribe([name])
+        settle([old, new], partitions)
+        old.consumer.close()
+        settle([new], partitions)
