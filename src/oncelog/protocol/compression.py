@@ -18,7 +18,6 @@ import zlib
 from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
-from typing import Literal
 
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
@@ -37,6 +36,8 @@ _LZ4_HEADER = bytes.fromhex("04224d18604082")
 _LZ4_END = bytes(4)
 _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 0x80000000
+_LZ4_WITH_CHECKSUMS = 0x70
+"""Flags of a frame that differs from ours in the checksum behind each block only."""
 
 _ZSTD_DEFAULT_LEVEL = 3
 _GZIP_DEFAULT_LEVEL = 6
@@ -175,21 +176,37 @@ def _snappy_block(view: memoryview, limit: int) -> Buffer:
 def _compress_lz4(data: Buffer, level: int | None) -> Buffer:
     import cramjam
 
-    fast = level in (None, _LZ4_DEFAULT_LEVEL)  # Kafka's default level stands for the quick compressor
-    mode: Literal["default", "high_compression"] = "default" if fast else "high_compression"
+    if level not in (None, _LZ4_DEFAULT_LEVEL):  # Kafka's default level stands for the quick compressor
+        return _compress_lz4_high(data, level)
     view = memoryview(data)
     out = bytearray(_LZ4_HEADER)
     for start in range(0, len(view), _LZ4_BLOCK):
         block = view[start : start + _LZ4_BLOCK]
-        packed = memoryview(
-            cramjam.lz4.compress_block(block, mode=mode, compression=None if fast else level, store_size=False)
-        )
+        packed = memoryview(cramjam.lz4.compress_block(block, store_size=False))
         if len(packed) < len(block):
             out += _UINT32_LE.pack(len(packed))
             out += packed
         else:
             out += _UINT32_LE.pack(len(block) | _LZ4_STORED)
             out += block
+    out += _LZ4_END
+    return out
+
+
+def _compress_lz4_high(data: Buffer, level: int | None) -> Buffer:
+    """By level, which cramjam's blocks do not know, only its frames: their blocks in a frame like the others."""
+    import cramjam
+
+    compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    compressor.compress(data)
+    frame = memoryview(compressor.finish())
+    if frame[4] != _LZ4_WITH_CHECKSUMS:
+        return bytes(frame)  # of another cramjam: a frame that any reader takes
+    out, position = bytearray(_LZ4_HEADER), len(_LZ4_HEADER)
+    while size := _UINT32_LE.unpack_from(frame, position)[0]:
+        end = position + 4 + (size & ~_LZ4_STORED)
+        out += frame[position:end]
+        position = end + 4
     out += _LZ4_END
     return out
 
