@@ -65,6 +65,8 @@ class Accumulator:
         self._muted: set[TopicPartition] = set()
         self._serial = 0
         self.used = 0
+        self.used_topics: set[str] = set()
+        """Topics to which something was added since somebody emptied this."""
         self.flushing = 0
         self.closing = False
 
@@ -121,11 +123,16 @@ class Accumulator:
         self.used += batch.size
         return batch
 
+    def queued(self, tp: TopicPartition) -> int:
+        """How many batches of a partition wait."""
+        return len(self._queues.get(tp, ()))
+
     def _enter(self, queue: deque[Batch], batch: Batch) -> None:
         self._serial += SERIALS
         batch.serial = self._serial
         queue.append(batch)
         self._incomplete[batch] = None
+        self.used_topics.add(batch.tp[0])
 
     # -- draining -------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ INSTEAD: dict[str, str] = {
     "metadata_recovery_rebootstrap_trigger_ms": (
         "bootstrap_servers are tried whenever no known broker answers: leave it out"
     ),
+    "partitioner_class": "give partitioner = round_robin, or a callable (topic, key, value, partitions) -> partition",
     "rebalance_timeout_ms": "a consumer's rebalance time-out is max_poll_interval_ms",
     "share_acknowledgement_mode": "share groups (KIP-932) are not there yet",
     "share_acquire_mode": "share groups (KIP-932) are not there yet",

@@ -107,6 +107,19 @@ def _codec(value: Any) -> Codec:
     return Codec[name.upper()]
 
 
+def _level(low: int, high: int) -> Callable[[Any], int | None]:
+    return lambda value: None if value is None else _integer(low, high)(value)
+
+
+def _not_two_phase(value: Any) -> bool:
+    if _boolean(value):
+        raise ValueError(
+            "two-phase commit (KIP-939) is served by no broker yet: prepare() and Transaction.resume() carry a "
+            "transaction over the end of its process, for as long as transaction_timeout_ms"
+        )
+    return False
+
+
 def _anything(value: Any) -> Any:
     return value
 
@@ -127,17 +140,25 @@ PRODUCER: dict[str, Option] = COMMON | {
     "allow_auto_create_topics": Option(True, _boolean),
     "batch_size": Option(16_384, _integer(0, MAX_INT)),
     "buffer_memory": Option(33_554_432, _integer(0)),
-    "compression_level": Option(None, lambda value: None if value is None else _integer(-(2**20), 2**20)(value)),
+    "compression_gzip_level": Option(None, _level(-1, 9)),
+    "compression_level": Option(None, _level(-131_072, 22)),
+    "compression_lz4_level": Option(None, _level(1, 17)),
     "compression_type": Option(Codec.NONE, _codec),
+    "compression_zstd_level": Option(None, _level(-131_072, 22)),
     "delivery_timeout_ms": Option(120_000, _integer(1, MAX_INT)),
     "enable_idempotence": Option(True, _boolean),
     "linger_ms": Option(5, _integer(0, MAX_INT)),
     "max_block_ms": Option(60_000, _integer(0)),
     "max_in_flight_requests_per_connection": Option(5, _integer(1, MAX_INT)),
     "max_request_size": Option(1_048_576, _integer(0, MAX_INT)),
+    "metadata_max_idle_ms": Option(300_000, _integer(5_000)),
     "partitioner": Option("default", _anything),
+    "partitioner_adaptive_partitioning_enable": Option(True, _boolean),
+    "partitioner_availability_timeout_ms": Option(0, _integer(0)),
+    "partitioner_ignore_keys": Option(False, _boolean),
     "retries": Option(MAX_INT, _integer(0, MAX_INT)),
     "transaction_timeout_ms": Option(60_000, _integer(1, MAX_INT)),
+    "transaction_two_phase_commit_enable": Option(False, _not_two_phase),
     "transactional_id": Option(None, _optional_text),
 }
 CONSUMER: dict[str, Option] = COMMON | {
@@ -233,7 +254,33 @@ def producer_options(
                 f"linger_ms + request_timeout_ms = {least}"
             )
         options["delivery_timeout_ms"] = least
+    _choose_level(options, explicit)
+    if options["partitioner_ignore_keys"] and options["partitioner"] not in ("default", "murmur2"):
+        raise ConfigError(
+            f"partitioner_ignore_keys needs partitioner = default, but partitioner = {options['partitioner']!r}"
+        )
     return options
+
+
+def _choose_level(options: dict[str, Any], explicit: frozenset[str]) -> None:
+    """`compression_level` is the level of whichever codec is used; Kafka's options name the codec."""
+    codec = options["compression_type"]
+    named = f"compression_{codec.name.lower()}_level"
+    if named not in explicit:
+        if "compression_level" in explicit and named in PRODUCER:
+            try:
+                PRODUCER[named].read(options["compression_level"])
+            except ValueError as error:
+                raise ConfigError(
+                    f"compression_level = {options['compression_level']} for compression_type = {codec.name.lower()}: "
+                    f"{error}"
+                ) from None
+        return
+    if "compression_level" in explicit and options["compression_level"] != options[named]:
+        raise ConfigError(
+            f"compression_level = {options['compression_level']} contradicts {named} = {options[named]}: give one"
+        )
+    options["compression_level"] = options[named]
 
 
 def consumer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:

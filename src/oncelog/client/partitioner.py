@@ -7,8 +7,11 @@ went there, KIP-794), also called "murmur2", and "round_robin".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
+from typing import Any
 
 from oncelog.errors import ConfigError
 
@@ -43,16 +46,28 @@ def key_hash(key: bytes) -> int:
 
 
 class Sticky:
-    """The default partitioner. `choose(n)` picks a number below n at random; `batch_bytes` is batch.size."""
+    """The default partitioner. `choose(n)` picks a number below n at random; `batch_bytes` is batch.size.
 
-    def __init__(self, batch_bytes: int, choose: Callable[[int], int]) -> None:
+    `weights(topic, partitions)`: how often each partition is to be chosen, None for all alike.
+    """
+
+    def __init__(
+        self,
+        batch_bytes: int,
+        choose: Callable[[int], int],
+        *,
+        ignore_keys: bool = False,
+        weights: Callable[[str, int], Sequence[int] | None] = lambda topic, partitions: None,
+    ) -> None:
         self._limit = max(batch_bytes, 1)
         self._choose = choose
+        self.ignore_keys = ignore_keys
+        self._weights = weights
         self._current: dict[str, list[int]] = {}
 
     def __call__(self, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
         """The partition of a record."""
-        if key is not None:
+        if key is not None and not self.ignore_keys:
             return key_hash(key) % partitions
         return self.take(topic, 10 if value is None else len(value) + 10, partitions)
 
@@ -60,12 +75,30 @@ class Sticky:
         """The partition of so many bytes without a key."""
         current = self._current.get(topic)
         if current is None or current[1] >= self._limit or current[0] >= partitions:
-            partition = self._choose(partitions)
-            if current is not None and partition == current[0] and partitions > 1:
-                partition = (partition + 1) % partitions
+            partition = self._next(topic, None if current is None else current[0], partitions)
             current = self._current[topic] = [partition, 0]
         current[1] += size
         return current[0]
+
+
+    def _next(self, topic: str, last: int | None, partitions: int) -> int:
+        weights = self._weights(topic, partitions)
+        if weights is not None:
+            sums = list(accumulate(weights))
+            return bisect_right(sums, self._choose(sums[-1]))
+        partition = self._choose(partitions)
+        return (partition + 1) % partitions if partition == last and partitions > 1 else partition
+
+
+def spread(queues: Sequence[int], usable: Sequence[bool]) -> list[int] | None:
+    """Weights that favour short queues and leave out what cannot be used (KIP-794's adaptive part); None: all alike.
+
+    `queues`: batches that wait, by partition.
+    """
+    if not any(usable) or (all(usable) and len(set(queues)) <= 1):
+        return None
+    longest = max(queue for queue, can in zip(queues, usable, strict=True) if can) + 1
+    return [longest - queue if can else 0 for queue, can in zip(queues, usable, strict=True)]
 
 
 class RoundRobin:
@@ -85,12 +118,19 @@ class RoundRobin:
         return turn
 
 
-def make_partitioner(option: object, batch_bytes: int, choose: Callable[[int], int]) -> Partitioner:
+def make_partitioner(
+    options: Mapping[str, Any],
+    choose: Callable[[int], int],
+    weights: Callable[[str, int], Sequence[int] | None] = lambda topic, partitions: None,
+) -> Partitioner:
     """The partitioner that the option `partitioner` names, or the callable that it is; ConfigError."""
+    option = options["partitioner"]
     if callable(option):
-        return option
+        found: Partitioner = option
+        return found
     if option in ("default", "murmur2"):
-        return Sticky(batch_bytes, choose)
+        ignore = options["partitioner_ignore_keys"]
+        return Sticky(options["batch_size"], choose, ignore_keys=ignore, weights=weights)
     if option == "round_robin":
         return RoundRobin()
     raise ConfigError(f"partitioner = {option!r}: it must be default, murmur2, round_robin or a callable")

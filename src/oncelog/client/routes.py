@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from oncelog import errors
 from oncelog.client.backoff import Backoff
+from oncelog.client.partitioner import spread
 
 if TYPE_CHECKING:
     from oncelog.client.cluster import ClusterClient
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from oncelog.net.connection import Connection
 
 
+WEIGHTS_MS = 20
+"""How long a topic's weights are used: with many partitions they take longer than a batch."""
 GRACE = 0.05
 """Seconds after its time that a call which ends by itself, with a better text, is waited for."""
 
@@ -38,6 +41,11 @@ class Routes:
         self._connecting: set[int] = set()
         self._looking: set[str] = set()
         self._fresh = False
+        self._stuck: dict[int, int] = {}
+        """Brokers that take nothing although something is ready, since when."""
+        self._weights: dict[tuple[str, int], tuple[int, list[int] | None]] = {}
+        self._used: dict[str, int] = {}
+        """When something was last added to a topic, as far as was looked."""
         self.counts: dict[str, int] = {}
         """Number of partitions by topic: kept beside the topology so that `append` needs one look."""
         self.trouble: dict[int, str] = {}
@@ -50,6 +58,30 @@ class Routes:
             self._connecting.add(node)
             self._sender.spawn(self._connect(node))
         return connection
+
+    def note(self, node: int, *, ready: bool) -> None:
+        """Whether a broker for which something is ready takes it."""
+        if ready:
+            self._stuck.pop(node, None)
+        elif node not in self._stuck:
+            self._stuck[node] = self._sender.now_ms()
+
+    def weights(self, topic: str, count: int) -> list[int] | None:
+        """How often each partition is to be chosen for records without a key (KIP-794); None: all alike."""
+        now = self._sender.now_ms()
+        until, known = self._weights.get((topic, count), (0, None))
+        if now < until:
+            return known
+        options, leader = self._sender.options, self._cluster.topology.leader
+        limit = options["partitioner_availability_timeout_ms"] or now + 1
+        late = {node for node, since in self._stuck.copy().items() if now - since > limit}
+        usable = [(at := leader(topic, partition)) >= 0 and at not in late for partition in range(count)]
+        queues = [0] * count
+        if options["partitioner_adaptive_partitioning_enable"]:
+            queues = [self._sender.accumulator.queued((topic, partition)) for partition in range(count)]
+        found = spread(queues, usable)
+        self._weights[topic, count] = (now + WEIGHTS_MS, found)
+        return found
 
     async def learn_topic(self, topic: str) -> None:
         """Learn of a topic's partitions (asking for its creation where that is allowed); KafkaError."""
@@ -73,12 +105,27 @@ class Routes:
         age = max(self._sender.options["metadata_max_age_ms"], self._sender.options["retry_backoff_max_ms"]) / 1000
         while not self._sender.closed:
             await asyncio.sleep(age)
+            self._forget_idle()
             with contextlib.suppress(errors.KafkaError):  # no broker now: the next round asks again
                 await self._cluster.refresh(list(self.counts))
             for topic in self.counts:
                 found = self._cluster.topology.topics.get(topic)
                 if found is not None:
                     self.counts[topic] = len(found.partitions)
+
+    def _forget_idle(self) -> None:
+        """Ask no more for topics that nothing was sent to (metadata.max.idle.ms, KIP-526)."""
+        now, limit = self._sender.now_ms(), self._sender.options["metadata_max_idle_ms"]
+        with self._sender.lock:
+            accumulator = self._sender.accumulator
+            used = accumulator.used_topics | {batch.tp[0] for batch in accumulator.incomplete()}
+            accumulator.used_topics = set()
+        self._used.update(dict.fromkeys(used, now))
+        for topic in list(self.counts):
+            if now - self._used.setdefault(topic, now) > limit:
+                self._used.pop(topic)
+                self._weights.pop((topic, self.counts.pop(topic)), None)
+                self._cluster.topology.forget(topic)
 
     async def _connect(self, node: int) -> None:
         backoff = Backoff(*self._backoff)

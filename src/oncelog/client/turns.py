@@ -72,8 +72,8 @@ class Turns:
         )
         self.failures = Failures()
         self.settlement = Settlement(options, self.accumulator, self.manager, self.why, random.random)
-        self.partitioner = make_partitioner(options["partitioner"], options["batch_size"], random.randrange)
         self.routes = Routes(self)
+        self.partitioner = make_partitioner(options, random.randrange, self.routes.weights)
         self.counts = self.routes.counts
         self.learn_topic = self.routes.learn_topic
         self._conversation = None if self.manager is None else Conversation(self, self.manager)
@@ -210,15 +210,14 @@ class Turns:
     # -- sending --------------------------------------------------------------------------------------------------
 
     def _may_send(self, node: int) -> bool:
-        if self._in_flight.get(node, 0) >= self._max_in_flight:
-            return False
-        connection = self.routes.to(node)
-        if connection is None:
-            return False
-        if connection.congested:
+        connection = None
+        if self._in_flight.get(node, 0) < self._max_in_flight:
+            connection = self.routes.to(node)
+        ready = connection is not None and not connection.congested
+        if connection is not None and not ready:
             connection.on_writable(self.wake)
-            return False
-        return True
+        self.routes.note(node, ready=ready)
+        return ready
 
     def _send(self, node: int, sent: list[Batch]) -> None:
         connection = self.cluster.open_connection(node, "produce")

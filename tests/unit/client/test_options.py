@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from oncelog.client.not_options import instead
 from oncelog.client.options import CONSUMER, PRODUCER, consumer_options, producer_options
 from oncelog.errors import ConfigError
 from oncelog.protocol.compression import Codec
@@ -35,12 +36,53 @@ def test_dotted_names_and_texts() -> None:
         ({"lingerms": 1}, ("lingerms", "linger_ms")),
         ({"acks": "some"}, ("acks", "all, 1 or 0")),
         ({"linger_ms": -1}, ("linger_ms", "-1")),
+        ({"compression.type": "gzip", "compression.level": 12}, ("compression_level = 12", "gzip", "-1 to 9")),
+        ({"compression.lz4.level": 18}, ("compression.lz4.level", "1 to 17")),
+        (
+            {"compression_type": "zstd", "compression_zstd_level": 5, "compression_level": 6},
+            ("compression_level = 6", "compression_zstd_level = 5"),
+        ),
+        ({"partitioner": "round_robin", "partitioner_ignore_keys": True}, ("partitioner_ignore_keys", "round_robin")),
+        ({"partitioner.class": "org.apache.kafka.X"}, ("partitioner.class", "callable")),
+        ({"transaction.two.phase.commit.enable": "true"}, ("transaction.two.phase.commit.enable", "prepare()")),
+        ({"key.serializer": "org.apache.kafka.X"}, ("key.serializer", "bytes")),
+        ({"interceptor.classes": "X"}, ("interceptor.classes", "wrap send")),
+        ({"sasl.mechanism": "PLAIN"}, ("sasl.mechanism", "not there yet")),
+        ({"metadata.max.idle.ms": 4_999}, ("metadata.max.idle.ms", "5000")),
     ],
 )
 def test_conflicts_name_both_sides(given: dict[str, Any], words: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
         producer_options(None, {**B, **given})
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_levels_are_of_a_codec() -> None:
+    levels = {"compression.gzip.level": 1, "compression.lz4.level": "9", "compression.zstd.level": -5}
+    for codec, level in (("gzip", 1), ("lz4", 9), ("zstd", -5), ("snappy", None), ("none", None)):
+        given = {**B, "compression_type": codec, **levels}
+        assert producer_options(None, given)["compression_level"] == level
+
+
+KAFKAS = """
+acks batch.size bootstrap.servers buffer.memory client.dns.lookup client.id compression.gzip.level compression.lz4.level
+compression.type compression.zstd.level config.providers connections.max.idle.ms delivery.timeout.ms
+enable.idempotence enable.metrics.push interceptor.classes key.serializer linger.ms max.block.ms
+max.in.flight.requests.per.connection max.request.size metadata.max.age.ms metadata.max.idle.ms
+metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters metrics.num.samples
+metrics.recording.level metrics.sample.window.ms partitioner.adaptive.partitioning.enable
+partitioner.availability.timeout.ms partitioner.class partitioner.ignore.keys receive.buffer.bytes
+reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms retries retry.backoff.max.ms retry.backoff.ms
+sasl.jaas.config sasl.mechanism security.protocol security.providers send.buffer.bytes
+socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms ssl.keystore.location
+transaction.timeout.ms transaction.two.phase.commit.enable transactional.id value.serializer
+"""
+"""ProducerConfig of Apache Kafka 4.3.1; of the groups `sasl` and `ssl` an example."""
+
+
+def test_every_option_of_kafkas_producer_is_known_or_refused_with_advice() -> None:
+    names = [name.replace(".", "_") for name in KAFKAS.split()]
+    assert [name for name in names if name not in PRODUCER and not instead(name)] == []
 
 
 @pytest.mark.parametrize("given", [{"acks": 1}, {"retries": 0}, {"max_in_flight_requests_per_connection": 10}])

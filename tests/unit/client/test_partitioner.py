@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncelog.client.partitioner import RoundRobin, Sticky, make_partitioner, murmur2
+from oncelog.client.partitioner import RoundRobin, Sticky, make_partitioner, murmur2, spread
 from oncelog.errors import ConfigError
 
 
@@ -40,6 +40,33 @@ def test_callables_and_nonsense() -> None:
     def own(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
         return 7
 
-    assert make_partitioner(own, 1, lambda _: 0) is own
+    assert make_partitioner({"partitioner": own}, lambda _: 0) is own
     with pytest.raises(ConfigError, match="round_robin"):
-        make_partitioner("random", 1, lambda _: 0)
+        make_partitioner({"partitioner": "random"}, lambda _: 0)
+
+
+def test_keys_can_be_ignored() -> None:
+    sticky = Sticky(100, lambda count: 2, ignore_keys=True)
+    assert [sticky("t", key, b"x", 5) for key in (b"a", b"b", None)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("queues", "usable", "expected"),
+    [
+        ([0, 3, 1], [True] * 3, [4, 1, 3]),  # the example in Kafka's BuiltInPartitioner
+        ([2, 2, 2], [True] * 3, None),
+        ([0, 0, 0], [True, False, True], [1, 0, 1]),
+        ([0, 9, 1], [True, False, True], [2, 0, 1]),
+        ([0, 9, 1], [False] * 3, None),
+    ],
+)
+def test_queues_decide_how_often(queues: list[int], usable: list[bool], expected: list[int] | None) -> None:
+    assert spread(queues, usable) == expected
+
+
+def test_weights_are_what_is_drawn_from() -> None:
+    drawn = []
+    for chance in range(8):
+        sticky = Sticky(1, lambda count, chance=chance: chance, weights=lambda topic, count: [4, 0, 1, 3])  # type: ignore[misc]
+        drawn.append(sticky("t", None, b"x", 4))
+    assert drawn == [0, 0, 0, 0, 2, 3, 3, 3]

@@ -196,3 +196,18 @@ def test_a_fault_in_the_talk_with_the_coordinator_is_told_and_not_repeated() -> 
         assert odd.asked == 1
 
     with_sender(body, odd, transactional_id="id")
+
+
+def test_topics_that_nobody_sends_to_are_asked_for_no_more() -> None:
+    async def body(sender: Sender, cluster: ModelCluster) -> None:
+        for _ in range(4):
+            assert sender.append("t", b"x", None, 0, 0, ()) is not None
+            await asyncio.sleep(4)
+            assert "t" in sender.counts
+        await asyncio.sleep(8)
+        assert "t" not in sender.counts
+        assert sender.append("t", b"x", None, 0, 0, ()) is None
+        await sender.learn_topic("t")
+        assert sender.append("t", b"x", None, 0, 0, ()) is not None
+
+    with_sender(body, metadata_max_age_ms=1_000, metadata_max_idle_ms=5_000)
