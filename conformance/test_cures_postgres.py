@@ -1,0 +1,103 @@
+"""The cures of examples/cures on a PostgreSQL of its own: a real server, kill -9 between the programs' steps."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from support.cures import CURES, Shop
+from support.servers import OncelogCluster
+
+
+def binaries() -> Path:
+    """Debian's newest."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+    assert found, "PostgreSQL's server is missing: apt-get install postgresql"
+    return found[-1]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """The address of a server in a temporary folder. It refuses to be root's: then it is the user postgres'."""
+    # Not under pytest's own folder, which only its owner may enter.
+    folder = Path(tempfile.mkdtemp(prefix="oncelog-postgres-"))
+    user = []
+    if os.getuid() == 0:
+        user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
+        shutil.chown(folder, "postgres", "postgres")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    initdb = [*user, binaries() / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "--no-sync"]
+    subprocess.run(initdb, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    command = [*user, binaries() / "postgres", "-D", folder / "data", "-h", "127.0.0.1", "-p", str(port), "-k", folder]
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+    try:
+        url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+        _wait(server, url, folder / "log")
+        yield url
+    finally:
+        server.send_signal(signal.SIGINT)  # a fast shutdown
+        server.wait(30)
+        shutil.rmtree(folder)
+
+
+def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    """Until it takes connections."""
+    until = time.monotonic() + 60
+    while True:
+        assert server.poll() is None, log.read_text()
+        assert time.monotonic() < until, log.read_text()
+        if _answers(url):
+            return
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def database(postgres: str, name: str) -> str:
+    """An empty database on that server."""
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+    return postgres.removesuffix("postgres") + name
+
+
+@pytest.mark.parametrize("naive", [True, False], ids=["naive", "cure"])
+@pytest.mark.parametrize("cure", CURES)
+def test_a_cure_on_postgresql(
+    oncelog_cluster: OncelogCluster, database: str, name: str, cure: str, naive: bool
+) -> None:
+    CURES[cure](Shop(oncelog_cluster, name, database), naive=naive)
+
+
+def test_a_database_that_crashes_as_well(oncelog_cluster: OncelogCluster, database: str, name: str) -> None:
+    """kill -9 on one of the server's processes: all transactions are undone, PostgreSQL recovers, reading goes on."""
+    shop = Shop(oncelog_cluster, name, database)
+    shop.fill()
+    assert shop.run("offset_in_database", fault="moved:5") == -signal.SIGKILL
+    with psycopg.connect(database, autocommit=True) as connection:
+        os.kill(connection.info.backend_pid, signal.SIGKILL)
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 1")
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not _answers(database):
+        time.sleep(0.05)
+    shop.run("offset_in_database")
+    assert shop.balance_error() == 0
+
+
+def _answers(url: str) -> bool:
+    try:
+        psycopg.connect(url, connect_timeout=2).close()
+    except psycopg.OperationalError:
+        return False
+    return True

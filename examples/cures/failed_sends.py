@@ -1,0 +1,66 @@
+"""Write down what could not be sent, and send it when the cause is gone.
+
+`send` gives a future. Where nobody looks at it, a record that the broker refuses (too large here) is lost without a
+word. Here each order is in the table `unsent` before it is sent, and struck out when it is acknowledged: what is left
+there was refused, or was on its way in a crash. `--again` sends that; it may then be there twice, which the unique id
+cures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+from tools import Database, arguments, database, step
+
+from oncelog import Producer, errors
+
+ORDERS = [(number, f"account-{number % 3}", number) for number in range(20)]
+
+
+def note(size: int) -> str:
+    """Some customers write a lot."""
+    return "x" * size
+
+
+def value(number: int, amount: int) -> bytes:
+    return json.dumps({"order": number, "amount": amount, "note": note(5_000 if number % 7 == 3 else 10)}).encode()
+
+
+def send(producer: Producer, db: Database, topic: str, orders: list[tuple[int, str, int]]) -> None:
+    futures = [
+        (number, producer.send(topic, value(number, amount), key=key.encode())) for number, key, amount in orders
+    ]
+    for number, future in futures:
+        try:
+            future.result()
+        except errors.OncelogError as error:
+            db.run("UPDATE unsent SET error = ? WHERE number = ?", str(error), number)
+            continue
+        step("acknowledged")
+        db.run("DELETE FROM unsent WHERE number = ?", number)
+
+
+def main() -> None:
+    options = arguments(__doc__.splitlines()[0], again="send what is left of the last time")
+    table = "unsent (number BIGINT PRIMARY KEY, account TEXT, amount BIGINT, error TEXT)"
+    with database(options, table) as db, contextlib.ExitStack() as stack:
+        producer = stack.enter_context(Producer(options.bootstrap))
+        if options.naive:
+            # Its errors come out of `close` at the latest. Whoever does not want to hear of them:
+            stack.pop_all()
+            for number, key, amount in ORDERS:
+                producer.send(options.topic, value(number, amount), key=key.encode())
+            with contextlib.suppress(errors.OncelogError):
+                producer.close()
+            return
+        if not options.again:
+            with db.transaction():
+                for order in ORDERS:
+                    db.run("INSERT INTO unsent VALUES (?, ?, ?, '')", *order)
+        left = db.run("SELECT number, account, amount FROM unsent ORDER BY number").fetchall()
+        send(producer, db, options.topic, left)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Commit after the work, not before it.
+
+An offset that is committed when the record comes (or by a timer: enable_auto_commit) says "done" of what is not done
+yet: a crash then loses it. Committed after the work, a crash repeats the last records instead. Nothing is lost any
+more; that something may come twice is what the other examples cure.
+"""
+
+from __future__ import annotations
+
+from tools import Database, Order, arguments, batches, consumer, database, step
+
+
+def ship(db: Database, order: Order) -> None:
+    db.run("INSERT INTO shipped VALUES (?, ?)", order.number, order.amount)
+    step("shipped")
+
+
+def main() -> None:
+    options = arguments(__doc__.splitlines()[0])
+    with database(options, "shipped (number BIGINT, amount BIGINT)") as db, consumer(options) as orders:
+        orders.subscribe([options.topic])
+        for batch in batches(orders, [(options.topic, 0)]):
+            if options.naive:
+                orders.commit()
+            for order in batch:
+                ship(db, order)
+                if not options.naive:
+                    orders.commit({(options.topic, order.partition): order.offset + 1})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The record's offset as the version of the row that it changes: an older one changes nothing.
+
+All records of one account are in one partition (its key), so their offsets only grow. A row that remembers the offset
+of its last change tells news from what it has seen, without a table of all ids. Two instances that work on the same
+row do not harm each other either: the database lets one of them through.
+"""
+
+from __future__ import annotations
+
+from tools import Database, Order, arguments, batches, consumer, database, step
+
+
+def change(db: Database, order: Order) -> bool:
+    """Whether it was news. One statement, so it needs no transaction around it."""
+    db.run("INSERT INTO balances VALUES (?, 0, -1) ON CONFLICT DO NOTHING", order.account)
+    changed = db.run(
+        "UPDATE balances SET amount = amount + ?, version = ? WHERE account = ? AND version < ?",
+        *(order.amount, order.offset, order.account, order.offset),
+    )
+    return bool(changed.rowcount)
+
+
+def overwrite(db: Database, order: Order) -> None:
+    """The naive form: read, add, write; no version."""
+    db.run("INSERT INTO balances VALUES (?, 0, -1) ON CONFLICT DO NOTHING", order.account)
+    (amount,) = db.run("SELECT amount FROM balances WHERE account = ?", order.account).fetchone()
+    db.run("UPDATE balances SET amount = ? WHERE account = ?", amount + order.amount, order.account)
+
+
+def main() -> None:
+    options = arguments(__doc__.splitlines()[0])
+    table = "balances (account TEXT PRIMARY KEY, amount BIGINT NOT NULL, version BIGINT NOT NULL)"
+    with database(options, table) as db, consumer(options) as orders:
+        orders.subscribe([options.topic])
+        for batch in batches(orders, [(options.topic, 0)]):
+            for order in batch:
+                (overwrite if options.naive else change)(db, order)
+                step("booked")
+                orders.commit({(options.topic, order.partition): order.offset + 1})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What the examples share: their command line, a database, reading up to the end, and a place for kill -9."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple
+
+from oncelog import Consumer
+
+
+class Order(NamedTuple):
+    """One record of the input: key = account, value = {"order": 7, "amount": 3}."""
+
+    number: int
+    account: str
+    amount: int
+    partition: int
+    offset: int
+
+
+def arguments(description: str, **more: str) -> argparse.Namespace:
+    """The command line that all of them have, and options of one's own (name, help)."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--bootstrap", default="localhost:9092")
+    parser.add_argument("--topic", default="orders")
+    parser.add_argument("--database", default="shop.db", help="a file for SQLite, or postgresql://USER@HOST:PORT/NAME")
+    parser.add_argument("--naive", action="store_true", help="without the cure")
+    for name, text in more.items():
+        parser.add_argument(f"--{name}", action="store_true", help=text)
+    return parser.parse_args()
+
+
+class Database:
+    """SQLite or PostgreSQL, as far as the examples need them: SQL with ? for values, transactions by `with`."""
+
+    def __init__(self, url: str) -> None:
+        self._postgres = url.startswith("postgresql://")
+        if self._postgres:
+            import psycopg
+
+            self._connection: Any = psycopg.connect(url, autocommit=True)
+        else:
+            import sqlite3
+
+            self._connection = sqlite3.connect(url, isolation_level=None)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def run(self, sql: str, *values: object) -> Any:
+        """Run a statement; its cursor has fetchone, fetchall and rowcount."""
+        return self._connection.execute(sql.replace("?", "%s") if self._postgres else sql, values)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of a block, or nothing of it."""
+        self.run("BEGIN")
+        try:
+            yield
+        except BaseException:
+            self.run("ROLLBACK")
+            raise
+        self.run("COMMIT")
+
+
+def database(options: argparse.Namespace, *tables: str) -> closing[Database]:
+    """Open it, with these tables."""
+    opened = Database(options.database)
+    for table in tables:
+        opened.run(f"CREATE TABLE IF NOT EXISTS {table}")
+    return closing(opened)
+
+
+def consumer(options: argparse.Namespace, **more: Any) -> Consumer:
+    """A consumer of the group `shop`. As a static member it takes its partitions over at once after a crash."""
+    return Consumer(
+        options.bootstrap,
+        group_id=f"shop-{options.topic}",
+        group_instance_id="till-1",
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        **more,
+    )
+
+
+def batches(consumer: Consumer, partitions: list[tuple[str, int]]) -> Iterator[list[Order]]:
+    """What each poll brings, up to where these partitions ended when it began."""
+    ends = consumer.end_offsets(partitions)
+    behind = dict.fromkeys(partitions, 0)
+    while any(behind[partition] < end for partition, end in ends.items()):
+        records = consumer.poll(0.2)
+        orders = []
+        for record in records:
+            told = json.loads(record.value or b"{}")
+            account = (record.key or b"").decode()
+            orders.append(Order(told["order"], account, told["amount"], record.partition, record.offset))
+        if orders:
+            yield orders
+        assigned = set(consumer.assignment())
+        for partition in assigned.intersection(partitions):
+            behind[partition] = consumer.position(*partition)
+
+
+_reached: dict[str, int] = {}
+
+
+def step(name: str) -> None:
+    """Nothing, unless the variable FAULT names this step and a number: `stored:3` ends the process as kill -9 does when
+    it comes here for the third time, `stored:3:TERM` politely.
+    """
+    _reached[name] = _reached.get(name, 0) + 1
+    wanted, _, rest = os.environ.get("FAULT", "").partition(":")
+    number, _, kind = rest.partition(":")
+    if wanted == name and _reached[name] == int(number):
+        os.kill(os.getpid(), signal.Signals[f"SIG{kind or 'KILL'}"])

@@ -1,0 +1,40 @@
+"""A unique business id: what comes a second time is no news.
+
+An order's number is its own; with it as the primary key the second one changes nothing, whoever sent it twice: this
+consumer after a crash, or a producer without idempotence long ago. Balances move in the same transaction, and only if
+the order was new.
+"""
+
+from __future__ import annotations
+
+from tools import Database, Order, arguments, batches, consumer, database, step
+
+ADD = """INSERT INTO balances VALUES (?, ?)
+         ON CONFLICT (account) DO UPDATE SET amount = balances.amount + excluded.amount"""
+
+
+def book(db: Database, order: Order) -> None:
+    with db.transaction():
+        new = db.run("INSERT INTO orders VALUES (?) ON CONFLICT (number) DO NOTHING", order.number)
+        step("inserted")
+        if new.rowcount == 1:
+            db.run(ADD, order.account, order.amount)
+
+
+def main() -> None:
+    options = arguments(__doc__.splitlines()[0])
+    tables = ("orders (number BIGINT PRIMARY KEY)", "balances (account TEXT PRIMARY KEY, amount BIGINT NOT NULL)")
+    with database(options, *tables) as db, consumer(options) as orders:
+        orders.subscribe([options.topic])
+        for batch in batches(orders, [(options.topic, 0)]):
+            for order in batch:
+                if options.naive:
+                    db.run(ADD, order.account, order.amount)
+                else:
+                    book(db, order)
+                step("booked")
+                orders.commit({(options.topic, order.partition): order.offset + 1})
+
+
+if __name__ == "__main__":
+    main()

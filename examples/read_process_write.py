@@ -1,0 +1,65 @@
+"""Read, transform, write: each record of the output exactly once, whatever dies in between.
+
+What is written and how far was read are one transaction. A crash leaves neither: whoever starts again with the same
+`transactional_id` ends what was left open, and reads on behind the last transaction that was committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oncelog import Consumer, Producer
+
+
+def transform(table: pa.Table) -> pa.Table:
+    """Whatever there is to do: here, upper case."""
+    return table.select(["key"]).append_column("value", pc.utf8_upper(table["value"].cast(pa.string())))
+
+
+def main() -> None:
+    options = parse()
+    with (
+        Producer(options.bootstrap, transactional_id=options.name) as producer,
+        Consumer(
+            options.bootstrap,
+            group_id=options.name,
+            group_instance_id=f"{options.name}-1",  # after a crash it has its partitions back at once
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+        ) as consumer,
+    ):
+        consumer.subscribe([options.source])
+        for table in consumer.tables(timeout=options.idle):
+            with producer.transaction() as transaction:
+                transaction.send_table(options.target, transform(table))
+                step(options, "sent", producer)
+                transaction.send_offsets(consumer)
+                step(options, "offsets", producer)
+            step(options, "committed", producer)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("source")
+    parser.add_argument("target")
+    parser.add_argument("--bootstrap", default="localhost:9092")
+    parser.add_argument("--name", default="upper", help="of the group, and of the producer")
+    parser.add_argument("--idle", type=float, help="stop after so many seconds without a record (never)")
+    parser.add_argument("--die", choices=["sent", "offsets", "committed"], help="kill -9 at this step, once")
+    return parser.parse_args()
+
+
+def step(options: argparse.Namespace, name: str, producer: Producer) -> None:
+    """A place for a crash."""
+    if options.die == name:
+        producer.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
