@@ -198,7 +198,7 @@ def _compress_lz4_high(data: Buffer, level: int | None) -> Buffer:
     import cramjam
 
     compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
-    compressor.compress(data)
+    compressor.compress(bytes(data))
     frame = memoryview(compressor.finish())
     if frame[4] != _LZ4_WITH_CHECKSUMS:
         return bytes(frame)  # of another cramjam: a frame that any reader takes

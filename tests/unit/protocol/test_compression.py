@@ -89,7 +89,7 @@ def test_lz4_frames_have_independent_blocks_of_64_kib() -> None:
 @pytest.mark.parametrize("size", [0, 1, 65_536, 65_537, 200_000])
 def test_lz4_levels_act_within_the_same_frame(size: int) -> None:
     text = b"".join(b"%d flew from %d to %d" % (i, i * i % 97, i**3 % 89) for i in range(size // 10))[:size]
-    quick, thorough = (bytes(compress(Codec.LZ4, text, level)) for level in (9, 12))
+    quick, thorough = (bytes(compress(Codec.LZ4, memoryview(text), level)) for level in (9, 12))
     assert bytes(decompress(Codec.LZ4, thorough, size)) == text
     assert thorough[:7] == quick[:7]
     assert len(thorough) < len(quick) or size <= 1
