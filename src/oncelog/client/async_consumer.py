@@ -134,6 +134,10 @@ class Consumer(ConsumerFace):
         """Read what comes after the end."""
         self.seek_to_time(offset_calls.LATEST, partitions)
 
+    def seek_to_committed(self) -> None:
+        """Read on behind what the group has committed, in all assigned partitions, as after an aborted transaction."""
+        self._reader.seek_to_committed()
+
     def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read from the first record on whose timestamp is not before this (ms since the epoch)."""
         for tp in self.assignment() if partitions is None else partitions:

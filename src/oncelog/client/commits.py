@@ -56,6 +56,10 @@ class Commits:
             raise errors.AbortableError("a rebalance took partitions away whose records this transaction may hold")
         return self._mark_settled(self.consumed())
 
+    def rewound(self) -> None:
+        """All is read again from what was committed."""
+        self._unsettled = False
+
     def gave_up(self, states: Iterable[PartitionState]) -> None:
         """These are not this consumer's any more."""
         self._unsettled |= any(state.consumed != state.settled for state in states)

@@ -219,6 +219,12 @@ class Consumer(ConsumerFace):
         """Read what comes after the end (with read_committed: the last stable offset)."""
         self._seek_to(partitions, offset_calls.LATEST)
 
+    def seek_to_committed(self) -> None:
+        """Read on behind what the group has committed, in all assigned partitions: after an aborted transaction, its
+        records come again.
+        """
+        self._run(_done(self._reader.seek_to_committed))
+
     def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read from the first record on whose timestamp (ms since the epoch) is not before this; the end if there is
         none.

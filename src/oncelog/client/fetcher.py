@@ -293,6 +293,11 @@ class PartitionState:
         self.reset = timestamp
         self.buffered.clear()
 
+    def seek_to_committed(self) -> None:
+        """Go where the group's offset is, else where auto.offset.reset says."""
+        self.seek_to_time(0)
+        self.reset = None
+
     def lag(self, *, committed_only: bool) -> int | None:
         """Offsets between what was consumed and what can be read, as of the last answer; None if unknown."""
         end = self.last_stable_offset if committed_only else self.high_watermark

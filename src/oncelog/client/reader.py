@@ -84,6 +84,13 @@ class Reader:
             raise errors.UsageError(f"{tp[0]}-{tp[1]} is not assigned to this consumer")
         return found
 
+    def seek_to_committed(self) -> None:
+        """Read on from what the group has committed, in all partitions: what came after it comes again."""
+        self.group_metadata()  # UsageError without a group
+        self.commits.rewound()
+        for state in self.states.values():
+            state.seek_to_committed()
+
     def group_metadata(self) -> GroupMetadata:
         """Who commits; UsageError without group_id."""
         return self.subscription.group_metadata()

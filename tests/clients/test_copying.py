@@ -1,0 +1,24 @@
+"""Consume, process, produce, exactly once: members of one group that are killed -9, rebalances, zombies' leftovers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support import copying
+from support.servers import Server
+
+SETTINGS = {"group.min.session.timeout.ms": "500"}
+"""The dead are noticed soon."""
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_nothing_is_lost_or_doubled(module_server: Server, name: str, tmp_path: Path, strategy: str) -> None:
+    options = {
+        "partition_assignment_strategy": strategy,
+        "session_timeout_ms": 1_500,
+        "heartbeat_interval_ms": 200,
+    }
+    found = copying.run(module_server.bootstrap, name, tmp_path, records=300, deaths=4, options=options)
+    assert found == dict.fromkeys((b"%d" % number for number in range(300)), 1)
