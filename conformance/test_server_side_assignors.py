@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from oncelog import Admin, Consumer, Producer, errors
+from support import copying
 from support.apache_kafka import ApacheKafka
 from support.processes import wait_until
 from support.rebalances import MODERN, QUICK, TopicPartition, Watched, members, settle
@@ -17,7 +19,12 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKaf
     """One whose members report often: the broker says how often, 5 s unless told otherwise."""
     made = ApacheKafka(
         tmp_path_factory.mktemp("kip-848"),
-        settings={"group.consumer.heartbeat.interval.ms": "200", "group.consumer.min.heartbeat.interval.ms": "100"},
+        settings={
+            "group.consumer.heartbeat.interval.ms": "200",
+            "group.consumer.min.heartbeat.interval.ms": "100",
+            "group.consumer.session.timeout.ms": "3000",
+            "group.consumer.min.session.timeout.ms": "1000",
+        },
     )
     yield made
     made.stop()
@@ -138,6 +145,12 @@ def test_transactions_carry_the_member_epoch(apache_kafka: ApacheKafka, admin: A
         with pytest.raises(errors.GroupError):
             producer.commit_transaction()
         producer.abort_transaction()
+
+
+def test_nothing_is_lost_or_doubled_when_members_die(apache_kafka: ApacheKafka, name: str, tmp_path: Path) -> None:
+    options = {"group_protocol": "consumer"}
+    found = copying.run(apache_kafka.bootstrap, name, tmp_path, records=300, deaths=4, options=options)
+    assert found == dict.fromkeys((b"%d" % number for number in range(300)), 1)
 
 
 def test_static_members(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:

@@ -1,0 +1,149 @@
+"""One group of members in three languages that keep their partitions through rebalances (KIP-429): ours, librdkafka's
+and Java's, each leading it in turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from oncelog import Admin, Consumer, Producer
+from support.apache_kafka import SHORT_LIVED, java
+from support.processes import ManagedProcess, wait_until
+from support.rebalances import CLASSIC
+from support.servers import Server
+
+PARTITIONS = 6
+STRATEGY = "cooperative-sticky"
+
+Poll = Callable[[], list[tuple[int, int]]]
+"""(partition, offset) of what has come since the last call; keeps the member alive."""
+
+
+@contextmanager
+def ours(server: Server, group: str, folder: Path) -> Iterator[Poll]:
+    with Consumer(
+        server.bootstrap, group_id=group, enable_auto_commit=True, partition_assignment_strategy=STRATEGY, **CLASSIC
+    ) as consumer:
+        consumer.subscribe([group])
+        yield lambda: [(record.partition, record.offset) for record in consumer.poll(0.05)]
+
+
+@contextmanager
+def librdkafka(server: Server, group: str, folder: Path) -> Iterator[Poll]:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": server.bootstrap,
+            "group.id": group,
+            "partition.assignment.strategy": STRATEGY,
+            "auto.offset.reset": "earliest",
+            "heartbeat.interval.ms": 100,
+            "session.timeout.ms": 6000,
+        }
+    )
+    consumer.subscribe([group])
+
+    def poll() -> list[tuple[int, int]]:
+        found = []
+        for message in consumer.consume(500, 0.05):
+            assert message.error() is None, message.error()
+            found.append((message.partition(), message.offset()))
+        return found
+
+    try:
+        yield poll
+    finally:
+        consumer.close()
+
+
+@contextmanager
+def javas(server: Server, group: str, folder: Path) -> Iterator[Poll]:
+    properties = {
+        "partition.assignment.strategy": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+        "heartbeat.interval.ms": "100",
+        "session.timeout.ms": "6000",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": "true",
+    }
+    command = java(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        "--bootstrap-server", server.bootstrap, "--topic", group, "--group", group,
+        *itertools.chain.from_iterable(("--command-property", f"{key}={value}") for key, value in properties.items()),
+        "--formatter-property", "print.partition=true", "--formatter-property", "print.offset=true",
+        options=SHORT_LIVED,
+    )  # fmt: skip
+    process = ManagedProcess(command, folder, f"console-consumer-{group}")
+    seen = 0
+
+    def poll() -> list[tuple[int, int]]:
+        nonlocal seen
+        lines = [line.split("\t") for line in process.lines()][seen:]
+        seen += len(lines)
+        return [(int(line[0].removeprefix("Partition:")), int(line[1].removeprefix("Offset:"))) for line in lines]
+
+    try:
+        yield poll
+    finally:
+        process.stop()
+
+
+MEMBERS = {"ours": ours, "librdkafka": librdkafka, "java": javas}
+
+
+@pytest.mark.parametrize("first", MEMBERS)
+def test_all_keep_their_partitions(server: Server, name: str, tmp_path: Path, first: str) -> None:
+    """The first to come leads; every record comes once, though members come and go."""
+    with Admin(server.bootstrap) as admin, Producer(server.bootstrap) as producer:
+        admin.create_topics(name, PARTITIONS)
+        came: Counter[tuple[int, int]] = Counter()
+        sent = 0
+
+        def turn(polls: list[Poll]) -> list[set[int]]:
+            """One record to each partition; who gave which partitions' records, once all are there."""
+            nonlocal sent
+            for partition in range(PARTITIONS):
+                producer.send(name, b"x", partition=partition)
+            producer.flush()
+            sent += PARTITIONS
+            gave: list[set[int]] = [set() for _ in polls]
+
+            def all_came() -> bool:
+                for places, poll in zip(gave, polls, strict=True):
+                    found = poll()
+                    came.update(found)
+                    places.update(partition for partition, _ in found)
+                return len(came) == sent
+
+            wait_until(all_came, "all has come")
+            return gave
+
+        def until_even(polls: list[Poll]) -> list[set[int]]:
+            gave: list[set[int]] = []
+
+            def even() -> bool:
+                nonlocal gave
+                gave = turn(polls)
+                return {len(places) for places in gave} == {PARTITIONS // len(polls)}
+
+            wait_until(even, "each has its share")
+            return gave
+
+        others = [member for member in MEMBERS if member != first]
+        with MEMBERS[first](server, name, tmp_path) as one:
+            turn([one])
+            with MEMBERS[others[0]](server, name, tmp_path) as two:
+                before = until_even([one, two])
+                with MEMBERS[others[1]](server, name, tmp_path) as three:
+                    after = until_even([one, two, three])
+                    assert all(now < then for now, then in zip(after, before, strict=False)), "they keep theirs"
+                    members = admin.describe_group(name).members
+                    assert len(members) == 3
+                until_even([one, two])
+            turn([one])
+        assert set(came.values()) == {1}, "nothing came twice: what was read is committed before it goes"
