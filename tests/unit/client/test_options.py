@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from oncelog.client.not_options import instead
+from oncelog.client.durations import milliseconds
+from oncelog.client.not_options import INSTEAD, instead
 from oncelog.client.options import CONSUMER, PRODUCER, consumer_options, producer_options
 from oncelog.errors import ConfigError
 from oncelog.protocol.compression import Codec
@@ -108,3 +109,76 @@ def test_every_default_is_a_value_that_could_be_given() -> None:
         for name, option in table.items():
             spelled = option.default.name.lower() if isinstance(option.default, Codec) else option.default
             assert option.read(spelled) == option.default, name
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("key.deserializer", "bytes"),
+        ("interceptor.classes", "wrap send or poll"),
+        ("sasl.mechanism", "not there yet"),
+        ("ssl.truststore.location", "not there yet"),
+        ("metric.reporters", "leave it out"),
+        ("share.acquire.mode", "KIP-932"),
+    ],
+)
+def test_options_of_javas_that_are_not_ours_say_what_to_do(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=name) as caught:
+        consumer_options({name: "x"}, B)
+    assert words in str(caught.value)
+
+
+JAVAS = """
+    group.id group.instance.id max.poll.records max.poll.interval.ms session.timeout.ms heartbeat.interval.ms
+    group.protocol group.remote.assignor bootstrap.servers client.dns.lookup enable.auto.commit
+    auto.commit.interval.ms partition.assignment.strategy auto.offset.reset fetch.min.bytes fetch.max.bytes
+    fetch.max.wait.ms metadata.max.age.ms max.partition.fetch.bytes send.buffer.bytes receive.buffer.bytes client.id
+    client.rack reconnect.backoff.ms reconnect.backoff.max.ms retry.backoff.ms enable.metrics.push
+    retry.backoff.max.ms metrics.sample.window.ms metrics.num.samples metrics.recording.level metric.reporters
+    check.crcs key.deserializer value.deserializer socket.connection.setup.timeout.ms
+    socket.connection.setup.timeout.max.ms connections.max.idle.ms request.timeout.ms default.api.timeout.ms
+    interceptor.classes exclude.internal.topics isolation.level allow.auto.create.topics security.providers
+    security.protocol metadata.recovery.strategy metadata.recovery.rebootstrap.trigger.ms config.providers
+    share.acknowledgement.mode share.acquire.mode
+"""
+
+
+def test_every_option_of_javas_consumer_is_known_or_refused_with_a_sentence() -> None:
+    """ConsumerConfig of Apache Kafka 4.3.1."""
+    names = {name.replace(".", "_") for name in JAVAS.split()}
+    assert {name for name in names - set(CONSUMER) if not instead(name)} == set()
+    assert not set(INSTEAD) & (set(CONSUMER) | set(PRODUCER))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"group_protocol": "consumer", "session_timeout_ms": 9_000}, ("session_timeout_ms", "= consumer")),
+        ({"group_protocol": "consumer", "partition_assignment_strategy": "range"}, ("group_protocol = classic",)),
+        ({"group_remote_assignor": "uniform"}, ("group_remote_assignor", "group_protocol = classic")),
+        ({"group_protocol": "streams"}, ("classic, consumer",)),
+        ({"partition_assignment_strategy": "mine"}, ("cooperative-sticky",)),
+        ({"auto_offset_reset": "by_duration:1h"}, ("by_duration:1h", "PT1H")),
+        ({"auto_offset_reset": "by_duration:-PT1H"}, ("PT1H",)),
+        ({"auto_offset_reset": "first"}, ("by_duration",)),
+        ({"security_protocol": "SSL"}, ("security_protocol", "PLAINTEXT")),
+    ],
+)
+def test_what_a_consumer_cannot_be_given(given: dict[str, Any], words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        consumer_options(None, {**B, "group_id": "g", **given})
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("PT1H30M", 5_400_000), ("P1DT0.25S", 86_400_250), ("pt5s", 5_000), ("P2D", 172_800_000), ("PT0S", 0)],
+)
+def test_durations(text: str, ms: int) -> None:
+    assert milliseconds(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1H", "PT1", "P1Y", "PT1H1H", "PT-1H"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="ISO 8601"):
+        milliseconds(text)

@@ -1,4 +1,6 @@
-"""A log that was cut (KIP-320), and followers that are nearer (KIP-392): what the consumer makes of the answers."""
+"""What a consumer asks and makes of the answers: sessions (KIP-227), logs that were cut (KIP-320), nearer followers
+(KIP-392).
+"""
 
 from __future__ import annotations
 
@@ -28,6 +30,7 @@ from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.schema import Message
 
 TP = ("t", 0)
+SESSION_LOST, NOTHING = PartitionData(), PartitionData()
 TOPIC_ID = uuid.uuid4()
 
 
@@ -38,7 +41,7 @@ class Brokers:
         self.asked: list[tuple[int, Message]] = []
         self.end = EpochEndOffset(end_offset=100, leader_epoch=4)
         self.answers: dict[int, Callable[[FetchRequest], PartitionData]] = {}
-        self.silence = asyncio.Event()
+        self.session_id = 0
         cluster = reader.cluster
         cluster.topology.brokers = {1: ("a", 1), 2: ("b", 1)}
         cluster.topology.topics["t"] = Topic("t", TOPIC_ID, False, {0: Partition(1, leader_epoch, (1, 2), (1, 2))})
@@ -53,10 +56,16 @@ class Brokers:
                     topics=[OffsetForLeaderTopicResult(topic="t", partitions=[self.end])]
                 )
             assert isinstance(request, FetchRequest)
-            if node not in self.answers:
-                await self.silence.wait()
+            while node not in self.answers:
+                await asyncio.sleep(0.001)
             data = self.answers.pop(node)(request)
-            return FetchResponse(responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])])
+            if data is SESSION_LOST:
+                return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            if data is NOTHING:
+                return FetchResponse(session_id=9)
+            return FetchResponse(
+                session_id=self.session_id, responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])]
+            )
 
         return SimpleNamespace(call=call, version_for=lambda request: request.MAX_VERSION)
 
@@ -162,8 +171,23 @@ def test_a_nearer_follower_is_asked_until_it_fails() -> None:
         assert brokers.fetches()[:2] == [(1, 50), (2, 50)]
         assert all(request.rack_id == "r2" for _, request in brokers.asked if isinstance(request, FetchRequest))
         brokers.answers[2] = lambda _: PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
-        brokers.silence.set()
         brokers.answers[1] = lambda _: PartitionData(records=batch(51, 5))
         assert [record.offset for record in await reader.poll(5_000)] == [51], "the leader has the last word"
 
     run(body, client_rack="r2", auto_offset_reset="none")
+
+
+def test_idle_partitions_are_not_asked_for_again_until_the_session_is_lost() -> None:
+    async def body(reader: Reader, brokers: Brokers, state: PartitionState) -> None:
+        state.seek(50)
+        brokers.session_id = 9
+        answers = [PartitionData(high_watermark=50), NOTHING, SESSION_LOST, PartitionData(records=batch(50, 5))]
+        for answer in answers:
+            brokers.answers[1] = lambda _, answer=answer: answer
+            await poll_until(reader, lambda: not brokers.answers)
+        await poll_until(reader, lambda: state.consumed == 51)
+        sent = [request for _, request in brokers.asked if isinstance(request, FetchRequest)][:4]
+        assert [(request.session_id, request.session_epoch) for request in sent] == [(0, 0), (9, 1), (9, 2), (0, 0)]
+        assert [len(request.topics) for request in sent] == [1, 0, 0, 1]
+
+    run(body)
