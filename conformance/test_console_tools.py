@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from oncelog import Consumer
 from support.apache_kafka import run_tool
 from support.clients.base import Outgoing
 from support.clients.confluent import ConfluentClient
@@ -46,6 +47,12 @@ def test_console_producer_and_consumer(server: Server, name: str, codec: str) ->
         "--formatter-property", "print.key=true", "--formatter-property", "key.separator=:",
     )  # fmt: skip
     assert shown.splitlines() == lines
+    with Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(name, 0)])
+        ours: list[str] = []
+        while len(ours) < 500:
+            ours += [f"{(each.key or b'').decode()}:{(each.value or b'').decode()}" for each in consumer.poll(30)]
+    assert ours == lines, "our consumer sees what Java's producer wrote"
 
 
 def test_verifiable_producer_and_consumer(server: Server, name: str) -> None:

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -378,8 +379,58 @@ func describe(name string) {
 	equal(listed[prefix+name].TxnID, prefix+name)
 }
 
+// show prints the committed records of a topic's partitions: a line of JSON each, bytes in base64.
+func show(where string) {
+	admin := kadm.NewClient(client())
+	defer admin.Close()
+	ends, err := admin.ListCommittedOffsets(ctx, where)
+	must(err)
+	out := json.NewEncoder(os.Stdout)
+	ends.Each(func(end kadm.ListedOffset) {
+		reader := client(kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.ConsumePartitions(
+			map[string]map[int32]kgo.Offset{where: {end.Partition: kgo.NewOffset().At(0)}}))
+		defer reader.Close()
+		for position := int64(0); position < end.Offset; {
+			fetches := reader.PollFetches(ctx)
+			must(fetches.Err())
+			fetches.EachRecord(func(each *kgo.Record) {
+				position = each.Offset + 1
+				if !each.Attrs.IsControl() {
+					must(out.Encode(map[string]any{"partition": each.Partition, "offset": each.Offset, "key": each.Key,
+						"value": each.Value, "headers": each.Headers, "timestamp": each.Timestamp.UnixMilli()}))
+				}
+			})
+		}
+	})
+}
+
+// fill writes with every codec an aborted transaction, then a committed one of ten records, into partition 0.
+func fill(where string) {
+	for name, compression := range map[string]kgo.CompressionCodec{"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(),
+		"snappy": kgo.SnappyCompression(), "lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression()} {
+		writer := client(kgo.TransactionalID(where+name), kgo.ProducerBatchCompression(compression))
+		for _, how := range []kgo.TransactionEndTry{kgo.TryAbort, kgo.TryCommit} {
+			must(writer.BeginTransaction())
+			for i := 0; i < 10; i++ {
+				each := record(where, 0, strings.Repeat(fmt.Sprint(how, name, i, " "), 100))
+				each.Key = []byte(fmt.Sprint(name, i))
+				each.Headers = []kgo.RecordHeader{{Key: "codec", Value: []byte(name)}, {Key: "null", Value: nil}, {Key: "", Value: []byte{}}}
+				each.Timestamp = time.UnixMilli(int64(1000 + i))
+				writer.Produce(ctx, each, nil)
+			}
+			must(writer.Flush(ctx))
+			must(writer.EndTransaction(ctx, how))
+		}
+		writer.Close()
+	}
+}
+
 func main() {
 	bootstrap, prefix = os.Args[1], os.Args[2]
+	if len(os.Args) > 3 {
+		map[string]func(string){"show": show, "fill": fill}[os.Args[3]](prefix)
+		return
+	}
 	checks := map[string]func(string){
 		"administration":       administration,
 		"codec-gzip":           codec(kgo.GzipCompression()),

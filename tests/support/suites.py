@@ -59,11 +59,16 @@ def lines(text: str) -> Outcomes:
     }
 
 
-def franz_go(bootstrap: str) -> Outcomes:
-    """Go: franz-go, with its admin client."""
+def go_program() -> Path:
+    """Our program on franz-go, built."""
     folder = copied("go")
     command("go", "build", "-o", "check", ".", cwd=folder)
-    return lines(command(folder / "check", bootstrap, f"go-{uuid.uuid4().hex[:8]}"))
+    return folder / "check"
+
+
+def franz_go(bootstrap: str) -> Outcomes:
+    """Go: franz-go, with its admin client."""
+    return lines(command(go_program(), bootstrap, f"go-{uuid.uuid4().hex[:8]}"))
 
 
 def kafkajs(bootstrap: str) -> Outcomes:
