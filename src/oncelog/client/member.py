@@ -95,7 +95,7 @@ class Member:
         if not self._joining.done():
             return reading
         task, self._joining = self._joining, None
-        return await task and await self._complete()
+        return await task and not membership.lost and await self._complete()
 
     async def _prepare(self) -> None:
         """Give up what cannot be kept during a rebalance (onJoinPrepare of Java's ConsumerCoordinator)."""
@@ -118,8 +118,6 @@ class Member:
         gone = set(self._reader.states).difference(assigned)
         if gone:  # others get them once all know that they are free
             membership.needs_join = True
-        if self._beating is None or self._beating.done():
-            self._beating = self._loop.create_task(self._beat())
         try:
             await self._subscription.revoke(gone)
         finally:
@@ -158,6 +156,8 @@ class Member:
             if self.membership.lost and self._reader.states:
                 return False
         self._backoff.reset()
+        if self._beating is None or self._beating.done():  # the user may take his time to poll and take the assignment
+            self._beating = self._loop.create_task(self._beat())
         return True
 
     async def _join_once(self) -> bool:
@@ -213,14 +213,10 @@ class Member:
         membership = self.membership
         while membership.state is State.STABLE or self._joining is not None:
             await asyncio.sleep(self._interval)
-            if membership.state is not State.STABLE or self._joining is not None:
+            if membership.state is not State.STABLE or (self._joining is not None and not self._joining.done()):
                 continue
             if self._loop.time() - self._last_poll > self._poll_interval:
-                log.warning(
-                    SLOW,
-                    self._poll_interval * 1000,
-                    membership.group_id,
-                )
+                log.warning(SLOW, self._poll_interval * 1000, membership.group_id)
                 await self._send_leave()
                 membership.forget()
                 self._reader.notify()

@@ -145,11 +145,7 @@ class ModernMember:
 
     async def _stale(self) -> None:
         """The user has not polled for max.poll.interval.ms: the others get our partitions."""
-        log.warning(
-            SLOW,
-            self._poll_interval * 1000,
-            self.membership.group_id,
-        )
+        log.warning(SLOW, self._poll_interval * 1000, self.membership.group_id)
         await self._send_leave()
         self.membership.forget()
         self._reader.notify()

@@ -1,0 +1,30 @@
+"""Our consumer and its group's session time-out, on a server that allows short ones."""
+
+from __future__ import annotations
+
+import time
+
+from oncelog import Admin
+from support.processes import wait_until
+from support.rebalances import CLASSIC, members, settle
+from support.servers import Server
+
+SETTINGS = {"group.min.session.timeout.ms": "500"}
+SESSION_S = 1.0
+
+
+def test_a_member_lives_on_while_its_assignment_waits_to_be_taken(module_server: Server, name: str) -> None:
+    """It has joined in the background, and the user comes back to poll only after the session's time."""
+    options = CLASSIC | {"session_timeout_ms": round(SESSION_S * 1000)}
+    with (
+        Admin(module_server.bootstrap) as admin,
+        members(module_server.bootstrap, name, 1, **options) as (member,),
+    ):
+        admin.create_topics(name, 2)
+        member.subscribe([name])
+        member.consumer.poll(0)
+        wait_until(lambda: admin.describe_group(name).state == "Stable", "it has joined")
+        before = admin.describe_group(name).members
+        time.sleep(2 * SESSION_S)  # nothing is to happen in it
+        assert admin.describe_group(name).members == before
+        settle([member], [(name, 0), (name, 1)])
