@@ -38,8 +38,7 @@ def sticky_assignor(
     held = {tp for found in kept.values() for tp in found}
     free = [(topic, index) for topic in readers for index in range(partitions[topic]) if (topic, index) not in held]
     _deal_out(kept, sorted(free, key=lambda tp: (len(readers[tp[0]]), tp)), readers)
-    owner = {tp: member for member, found in _kept(partitions, members, claims).items() for tp in found}
-    while _improve(kept, readers, owner):
+    while _improve(kept, readers):
         pass
     return {member: sorted(found) for member, found in kept.items()}
 
@@ -108,9 +107,7 @@ def _deal_out(
         kept[heap[0][1]].add(tp)
 
 
-def _improve(
-    kept: dict[str, set[TopicPartition]], readers: Mapping[str, Sequence[str]], owner: Mapping[TopicPartition, str]
-) -> bool:
+def _improve(kept: dict[str, set[TopicPartition]], readers: Mapping[str, Sequence[str]]) -> bool:
     """Hand partitions on from one that has much, through others, to one that has at least two fewer; False if none."""
     least = min(map(len, kept.values()))
     for giver in sorted(kept, key=lambda member: (-len(kept[member]), member)):
@@ -118,11 +115,9 @@ def _improve(
             return False
         path = _path(kept, readers, giver)
         for source, topic, target in reversed(path):
-            moving = [tp for tp in kept[source] if tp[0] == topic]
-            # Home first, then what is new here anyway.
-            best = min(moving, key=lambda tp: (owner.get(tp) != target, owner.get(tp) == source, tp))
-            kept[source].discard(best)
-            kept[target].add(best)
+            moved = max(tp for tp in kept[source] if tp[0] == topic)
+            kept[source].discard(moved)
+            kept[target].add(moved)
         if path:
             return True
     return False
