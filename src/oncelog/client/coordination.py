@@ -62,8 +62,9 @@ VERDICTS: dict[type[Message], dict[ErrorCode, Verdict]] = {
         **FENCED,
         **ABORTABLE,
         **LOST_ID,
-        _C.TOPIC_AUTHORIZATION_FAILED: Verdict.ABORT,
-        _C.OPERATION_NOT_ATTEMPTED: Verdict.ABORT,
+        _C.INVALID_TXN_STATE: Verdict.FATAL,
+        _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.FATAL,
+        _C.UNSUPPORTED_VERSION: Verdict.FATAL,
         _C.UNKNOWN_TOPIC_OR_PARTITION: Verdict.RETRY,
     },
     AddOffsetsToTxnRequest: {
@@ -81,6 +82,7 @@ VERDICTS: dict[type[Message], dict[ErrorCode, Verdict]] = {
         _C.FENCED_INSTANCE_ID: Verdict.ABORT,
         _C.UNKNOWN_MEMBER_ID: Verdict.ABORT,
         _C.ILLEGAL_GENERATION: Verdict.ABORT,
+        _C.STALE_MEMBER_EPOCH: Verdict.ABORT,
         _C.UNKNOWN_TOPIC_OR_PARTITION: Verdict.RETRY,
         _C.OFFSET_METADATA_TOO_LARGE: Verdict.ABORT,
     },
@@ -90,7 +92,10 @@ VERDICTS: dict[type[Message], dict[ErrorCode, Verdict]] = {
         _C.UNKNOWN_PRODUCER_ID: Verdict.RENEW,
     },
 }
-"""Codes that are retriable in general are RETRY; all others FATAL."""
+"""Codes that are retriable in general are RETRY; all others FATAL, but for `OTHERWISE`."""
+
+OTHERWISE: dict[type[Message], Verdict] = {AddPartitionsToTxnRequest: Verdict.ABORT}
+"""What a partition's error that nobody foresaw means: the transaction goes without that partition, or not at all."""
 
 JOINING = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest)
 """Requests by which something joins the transaction."""
@@ -260,7 +265,8 @@ def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorC
             manager.bump_required = True
             manager.abortable(errors.error_for(code, "commit: the transaction had been ended by the coordinator"))
             return None
-    verdict = VERDICTS[type(request)].get(code) or (Verdict.RETRY if code.retriable else Verdict.FATAL)
+    otherwise = Verdict.RETRY if code.retriable else OTHERWISE.get(type(request), Verdict.FATAL)
+    verdict = VERDICTS[type(request)].get(code, otherwise)
     if manager.state is State.ABORTING and isinstance(request, JOINING):
         manager.adding.clear()  # the abort that began meanwhile needs none of it
         manager.offsets.clear()

@@ -1,0 +1,147 @@
+"""Each error that a broker may answer Produce with, and how the producer goes on: in transactions of both protocol
+generations, and without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from oncelog import Producer, errors
+from oncelog.protocol.errors import ErrorCode
+from support.proxy import PASS, Appended, Fate, Produced, Proxy, redirect
+from support.servers import Server
+from support.transactions import set_transaction_version
+from support.wire import Wire, until
+
+QUICK = {"linger_ms": 0, "retry_backoff_ms": 2, "retry_backoff_max_ms": 10}
+
+PASSING = (
+    *("NOT_LEADER_OR_FOLLOWER", "LEADER_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "UNKNOWN_TOPIC_OR_PARTITION"),
+    *("NOT_ENOUGH_REPLICAS", "REQUEST_TIMED_OUT", "CORRUPT_MESSAGE", "KAFKA_STORAGE_ERROR", "NETWORK_EXCEPTION"),
+    *("COORDINATOR_LOAD_IN_PROGRESS", "CONCURRENT_TRANSACTIONS", "UNKNOWN_TOPIC_ID"),
+)
+"""Sent again; nobody notices."""
+APPENDED = ("NOT_ENOUGH_REPLICAS_AFTER_APPEND", "NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT", "KAFKA_STORAGE_ERROR")
+"""The records are in the log all the same."""
+ABORTABLE = (
+    *("TRANSACTION_ABORTABLE", "INVALID_TXN_STATE", "INVALID_PRODUCER_EPOCH", "OUT_OF_ORDER_SEQUENCE_NUMBER"),
+    *("INVALID_RECORD", "INVALID_TIMESTAMP", "TOPIC_AUTHORIZATION_FAILED", "UNKNOWN_SERVER_ERROR"),
+    *("UNSUPPORTED_COMPRESSION_TYPE", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "INVALID_REQUIRED_ACKS"),
+)
+"""The transaction is lost, the producer is not (KIP-1050)."""
+FATAL = (
+    *("PRODUCER_FENCED", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"),
+    *("UNSUPPORTED_VERSION", "INVALID_PRODUCER_ID_MAPPING"),
+)
+"""Kafka's `maybeTransitionToErrorState`: close the producer."""
+SETTINGS: dict[str, str] = {}
+
+
+@pytest.fixture
+def wire(module_server: Server) -> Iterator[Wire]:
+    """A connection to a server whose transaction.version the tests change; it is 2 again after each."""
+    with Wire(module_server.bootstrap) as connection:
+        yield connection
+        set_transaction_version(connection, 2)
+
+
+@pytest.fixture
+def proxy(module_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Between every client of the test and the server."""
+    made = Proxy(module_server.bootstrap)
+    redirect(monkeypatch, made)
+    yield made
+    made.close()
+
+
+def answers(proxy: Proxy, fates: list[Fate]) -> None:
+    """The requests from now on meet these, the others pass."""
+    start = len(proxy.seen)
+
+    def rule(request: Produced) -> Fate:
+        at = request.number - start
+        return fates[at] if at < len(fates) else PASS
+
+    proxy.rule = rule
+
+
+@pytest.mark.parametrize("version", [2, 1], ids=["tv2", "tv1"])
+def test_within_a_transaction(wire: Wire, proxy: Proxy, module_server: Server, name: str, version: int) -> None:
+    """One producer after the other meets each error in its second of three transactions."""
+    set_transaction_version(wire, version)
+    topic_id = wire.create_topic(name)
+    expected: list[bytes] = []
+    fates: list[tuple[str, Fate]] = [(code, ErrorCode[code]) for code in (*PASSING, *ABORTABLE, *FATAL)]
+    for code, fate in [*fates, *((code, Appended(ErrorCode[code])) for code in APPENDED)]:
+        values = [f"{code} {number} {isinstance(fate, Appended)}".encode() for number in range(3)]
+        with Producer(module_server.bootstrap, transactional_id=f"{name}{code}{values}", **QUICK) as producer:
+            with producer.transaction() as within:
+                within.send(name, values[0])
+            answers(proxy, [fate])
+            producer.begin_transaction()
+            producer.send(name, values[1])
+            if code in PASSING or isinstance(fate, Appended):
+                producer.commit_transaction()
+                expected += values[:2]
+            else:
+                with pytest.raises(errors.KafkaError) as caught:
+                    producer.commit_transaction()
+                assert caught.value.code is ErrorCode[code], code
+                expected += values[:1]
+            if code in FATAL:
+                for call in (producer.abort_transaction, producer.begin_transaction):
+                    with pytest.raises(errors.KafkaError) as caught:
+                        call()
+                    assert caught.value.code is ErrorCode[code], code
+                continue
+            if code in ABORTABLE:
+                producer.abort_transaction()
+            with producer.transaction() as within:
+                within.send(name, values[2])
+            expected += values[2:]
+    # What a fatal error leaves open was never written: the proxy answered in the broker's place.
+    until(lambda: wire.values(topic_id, committed=True), lambda found: found == expected, "all that was committed")
+
+
+RENEWED = ("OUT_OF_ORDER_SEQUENCE_NUMBER", "INVALID_PRODUCER_EPOCH")
+"""Without transactions the producer goes on in a new epoch, with the same records (KIP-360)."""
+UNTOLD = "UNKNOWN_PRODUCER_ID"
+"""Sent again, for this answer does not tell where the log starts, which would tell what it means."""
+
+
+def test_without_transactions(wire: Wire, proxy: Proxy, module_server: Server, name: str) -> None:
+    topic_id = wire.create_topic(name)
+    expected: list[bytes] = []
+    for code in (*PASSING, UNTOLD, *RENEWED, "INVALID_RECORD", "UNKNOWN_SERVER_ERROR", "TOPIC_AUTHORIZATION_FAILED"):
+        values = [f"{code} {number}".encode() for number in range(3)]
+        with Producer(module_server.bootstrap, **QUICK) as producer:
+            producer.send(name, values[0]).result(30)
+            answers(proxy, [ErrorCode[code]])
+            error = producer.send(name, values[1]).exception(30)
+            producer.send(name, values[2]).result(30)
+            assert (producer.producer_epoch > 0) == (code not in (*PASSING, UNTOLD)), code
+        if code in (*PASSING, UNTOLD, *RENEWED):
+            assert error is None, code
+            expected += values
+        else:
+            assert isinstance(error, errors.KafkaError)
+            assert error.code is ErrorCode[code]
+            expected += [values[0], values[2]]
+    assert wire.values(topic_id) == expected
+
+
+def test_an_answer_that_keeps_coming_is_given_up_in_time(
+    wire: Wire, proxy: Proxy, module_server: Server, name: str
+) -> None:
+    topic_id = wire.create_topic(name)
+    options = {**QUICK, "request_timeout_ms": 100, "delivery_timeout_ms": 150}
+    with Producer(module_server.bootstrap, **options) as producer:
+        producer.send(name, b"before").result(30)
+        proxy.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS
+        with pytest.raises(errors.TimedOutError, match=r"refused again and again.*they are not in the log"):
+            producer.send(name, b"refused").result(30)
+        proxy.rule = lambda request: PASS
+        producer.send(name, b"after").result(30)
+    assert wire.values(topic_id) == [b"before", b"after"]
