@@ -49,6 +49,10 @@ class Fetching:
         self._options = reader.options
         self._sessions: dict[int, FetchSession] = {}
         self._asked: set[int] = set()
+        self._dry: set[TopicPartition] = set()
+        """Those that had nothing when they were asked for while others of their broker waited here: asked for again
+        with these. A request that waits for them would hold up the others, once the user has taken what is here.
+        """
         self._refreshing = False
         self.failure: Exception | None = None
 
@@ -56,11 +60,14 @@ class Fetching:
         """Ask every leader that is not being asked for what is wanted and not waiting here."""
         topology = self._cluster.topology
         by_node: dict[int, dict[TopicPartition, Wanted]] = {}
+        holding: set[int] = set()
         unchecked: dict[int, dict[TopicPartition, tuple[PartitionState, int]]] = {}
         limit = self._options["max_partition_fetch_bytes"]
         unknown = False
         for tp, state in self._reader.states.items():
             if state.position is None or state.paused or state.buffered:
+                if state.buffered and not state.paused:
+                    holding.add(topology.leader(*tp) if state.preferred is None else state.preferred[0])
                 continue
             topic = topology.topics.get(tp[0])
             partition = None if topic is None else topic.partitions.get(tp[1])
@@ -79,8 +86,13 @@ class Fetching:
             self._refreshing = True
             self._reader.spawn(self._refresh())
         for node, wanted_there in by_node.items():
-            self._asked.add(node)
-            self._reader.spawn(self._fetch_from(node, wanted_there))
+            if node in holding:
+                wanted_there = {tp: item for tp, item in wanted_there.items() if tp not in self._dry}
+            else:
+                self._dry.difference_update(wanted_there)
+            if wanted_there:
+                self._asked.add(node)
+                self._reader.spawn(self._fetch_from(node, wanted_there, wait=node not in holding))
         for node, asked in unchecked.items():
             for state, _ in asked.values():
                 state.checking = True
@@ -118,7 +130,7 @@ class Fetching:
             self._refreshing = False
             self._reader.notify()
 
-    async def _fetch_from(self, node: int, wanted: dict[TopicPartition, Wanted]) -> None:
+    async def _fetch_from(self, node: int, wanted: dict[TopicPartition, Wanted], *, wait: bool) -> None:
         session = self._sessions.setdefault(node, FetchSession())
         try:
             connection = await self._cluster.connection(node, "fetch")
@@ -126,7 +138,7 @@ class Fetching:
             if not topic_ids_usable(wanted):
                 version = min(version, LAST_WITH_NAMES)
             options = {
-                "max_wait_ms": self._options["fetch_max_wait_ms"],
+                "max_wait_ms": self._options["fetch_max_wait_ms"] if wait else 0,
                 "min_bytes": self._options["fetch_min_bytes"],
                 "max_bytes": self._options["fetch_max_bytes"],
                 "isolation_level": self._reader.isolation,
@@ -142,6 +154,9 @@ class Fetching:
             self.failure = error
         else:
             self._take_response(node, session, response, wanted)
+            if not wait:
+                states = self._reader.states
+                self._dry.update(tp for tp in wanted if tp in states and not states[tp].buffered)
         finally:
             self._asked.discard(node)
             self._reader.notify()

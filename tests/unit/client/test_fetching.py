@@ -191,3 +191,33 @@ def test_idle_partitions_are_not_asked_for_again_until_the_session_is_lost() -> 
         assert [len(request.topics) for request in sent] == [1, 0, 0, 1]
 
     run(body)
+
+
+def test_a_partition_with_nothing_new_does_not_hold_up_the_others() -> None:
+    """While records of one wait here, the broker is asked for the other without waiting, and only once."""
+
+    async def body(reader: Reader, brokers: Brokers, state: PartitionState) -> None:
+        topic = reader.cluster.topology.topics["t"]
+        topic.partitions[1] = Partition(1, 5, (1, 2), (1, 2))
+        reader.assign([TP, ("t", 1)])
+        for each in reader.states.values():
+            each.seek(OffsetAndMetadata(50, leader_epoch=5))
+        brokers.answers[1] = lambda request: records(50)
+        await reader.poll(5_000, 1)  # takes one of two: the other waits here
+        brokers.answers[1] = lambda request: NOTHING
+        while 1 in brokers.answers:
+            await asyncio.sleep(0.001)
+        for _ in range(3):
+            await reader.poll(0, 0)
+        waits = [request.max_wait_ms for _, request in brokers.asked if isinstance(request, FetchRequest)]
+        assert waits == [500, 0]
+        await reader.poll(5_000, 5)  # takes the last one that waited: both are asked for again
+        await asyncio.sleep(0.01)
+        waits = [request.max_wait_ms for _, request in brokers.asked if isinstance(request, FetchRequest)]
+        assert waits == [500, 0, 500]
+
+    def records(offset: int) -> PartitionData:
+        found = [Record(offset + index, 0, None, b"x") for index in range(2)]
+        return PartitionData(partition_index=0, records=build_batch(found, base_offset=offset, leader_epoch=5))
+
+    run(body)
