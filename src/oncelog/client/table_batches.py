@@ -60,7 +60,7 @@ def _pieces(data: object, target: Target) -> Iterator[Iterator[tuple[TopicPartit
         columns = _columns(table, target)
         rows = Rows(columns["key"], columns["value"], columns["headers"], _milliseconds(columns, target.now_ms))
         _check_sizes(rows, target)
-        yield _encode(rows, _partitions(columns, rows, table.nbytes, target), target)
+        yield _encode(rows, _divided(columns, rows, table.nbytes, target), target)
 
 
 def _batches_of(data: object) -> Iterable[pa.RecordBatch]:
@@ -153,6 +153,36 @@ def _check_sizes(rows: Rows, target: Target) -> None:
         raise errors.RecordTooLargeError(f"a record of about {longest} bytes is larger than {name} = {limit}")
 
 
+def _divided(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) -> list[tuple[int, Any]]:
+    """(partition, numbers of its rows in order), for each that gets any."""
+    choose = target.partitioner
+    keyless = isinstance(choose, Sticky) and (choose.ignore_keys or columns["key"] is None)
+    if keyless and columns["partition"] is None:
+        return _in_shares(rows.count, size, target)
+    placed = _partitions(columns, rows, size, target)
+    small = placed.astype(np.uint16) if target.partitions <= 1 << 16 else placed  # sorted digit by digit
+    order = np.argsort(small, kind="stable")
+    counts = np.bincount(placed, minlength=target.partitions)
+    ends = np.cumsum(counts)
+    return [(index, order[ends[index] - counts[index] : ends[index]]) for index in np.flatnonzero(counts).tolist()]
+
+
+def _in_shares(count: int, size: int, target: Target) -> list[tuple[int, Any]]:
+    """Rows without a key: in contiguous shares of a batch's worth at least, so that each keeps its order against its
+    neighbours.
+    """
+    shares = min(target.partitions, max(size // max(target.options["batch_size"], 1), 1), max(count, 1))
+    choose = target.partitioner
+    assert isinstance(choose, Sticky)
+    first = choose.take(target.topic, size // shares, target.partitions)
+    ends = [count * share // shares for share in range(shares + 1)]
+    return [
+        ((first + share) % target.partitions, np.arange(ends[share], ends[share + 1]))
+        for share in range(shares)
+        if ends[share] < ends[share + 1]
+    ]
+
+
 def _partitions(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) -> Any:
     """The partition of each row, int32: its column's, else the partitioner's."""
     count = target.partitions
@@ -188,10 +218,8 @@ def _placed(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) -
     placed = np.full(rows.count, -1, np.int32) if choose.ignore_keys else rows.partitions(count)
     keyless = np.flatnonzero(placed < 0)
     if len(keyless):
-        # In contiguous shares of a batch's worth at least: each row's order against its neighbours is kept.
-        shares = min(count, max(size * len(keyless) // rows.count // max(target.options["batch_size"], 1), 1))
-        first = choose.take(topic, size // shares, count)
-        placed[keyless] = (first + np.arange(len(keyless)) * shares // len(keyless)) % count
+        for partition, numbers in _in_shares(len(keyless), size * len(keyless) // rows.count, target):
+            placed[keyless[numbers]] = partition
     return placed
 
 
@@ -201,21 +229,16 @@ def _as_bytes(column: Any, count: int) -> list[bytes | None]:
     return [value.encode() if isinstance(value, str) else value for value in column.to_pylist()]
 
 
-def _encode(rows: Rows, placed: Any, target: Target) -> Iterator[tuple[TopicPartition, bytearray]]:
+def _encode(rows: Rows, divided: list[tuple[int, Any]], target: Target) -> Iterator[tuple[TopicPartition, bytearray]]:
     """The batches of all partitions in turns, so that a request has one of each."""
     options = target.options
     wanted = max(options["batch_size"], BATCH_BYTES)
     limit = max(min(options["max_request_size"] - HEADROOM, options["buffer_memory"] // 4, wanted), 1)
-    small = placed.astype(np.uint16) if target.partitions <= 1 << 16 else placed  # sorted digit by digit
-    order = np.argsort(small, kind="stable")
-    ends = np.cumsum(np.bincount(placed, minlength=target.partitions))
+    codec, level = options["compression_type"], options["compression_level"]
     turns = [
-        ((target.topic, partition), rows.batches(
-            order[ends[partition - 1] if partition else 0 : ends[partition]],
-            max_batch_bytes=limit, codec=options["compression_type"], level=options["compression_level"],
-        ))
-        for partition in np.unique(placed).tolist()
-    ]  # fmt: skip
+        ((target.topic, partition), rows.batches(numbers, max_batch_bytes=limit, codec=codec, level=level))
+        for partition, numbers in divided
+    ]
     while turns:
         going_on = []
         for tp, of_partition in turns:

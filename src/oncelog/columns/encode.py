@@ -97,17 +97,13 @@ class Rows:
 
     def longest(self) -> int:
         """Bytes of key, value and headers of the largest row."""
-        if not self.count:
-            return 0
-        sizes = np.zeros(self.count, np.int64)
-        for column in (self._keys, self._values):
-            if column.rows:
-                sizes += np.diff(column.ends)
-        if self._headers:
-            lists = self._lists
-            for column in (lists.names, lists.values):
-                sizes += np.diff(column.ends[lists.rows])
-        return int(sizes.max())
+        lists = self._lists
+        return int(
+            kernels.longest_row(
+                self.count, self._key, self._keys.ends, self._value, self._values.ends,
+                self._headers, lists.rows, lists.names.ends, lists.values.ends,
+            )
+        )  # fmt: skip
 
     def batches(
         self, rows: Any = None, *, max_batch_bytes: int, codec: Codec = Codec.NONE, level: int | None = None
@@ -118,25 +114,27 @@ class Rows:
         chosen = np.arange(self.count, dtype=np.int64) if rows is None else np.ascontiguousarray(rows, np.int64)
         if len(chosen) and not 0 <= chosen.min() <= chosen.max() < self.count:
             raise ValueError(f"row numbers from {chosen.min()} to {chosen.max()} of a table of {self.count} rows")
-        times = self._times if rows is None else self._times[chosen]
-        keys, values, lists = self._keys, self._values, self._lists
+        times, keys, values, lists = self._times, self._keys, self._values, self._lists
         limit = max(max_batch_bytes - HEADER_SIZE, 1)
-        scratch = np.empty(limit, np.uint8)
+        room = limit
         first = 0
         while first < len(chosen):
-            base_timestamp = int(times[first])
-            count, size = kernels.encode_records(
+            base_timestamp = int(times[chosen[first]])
+            buffer = bytearray(HEADER_SIZE + room)
+            count, size, latest = kernels.encode_records(
                 chosen, first, limit, base_timestamp, times,
                 self._key, keys.ends, keys.valid, keys.data,
                 self._value, values.ends, values.valid, values.data,
                 self._headers, lists.rows, lists.names.ends, lists.names.data,
-                lists.values.ends, lists.values.valid, lists.values.data, scratch,
+                lists.values.ends, lists.values.valid, lists.values.data,
+                np.frombuffer(buffer, np.uint8, room, HEADER_SIZE),
             )  # fmt: skip
             if count == kernels.TOO_SMALL:
-                scratch = np.empty(size, np.uint8)
+                room = size
                 continue
-            max_timestamp = int(times[first : first + count].max())
-            yield _batch(scratch[:size], count, base_timestamp, max_timestamp, codec, level)
+            room = limit
+            del buffer[HEADER_SIZE + size :]
+            yield _batch(buffer, count, base_timestamp, latest, codec, level)
             first += count
 
 
@@ -157,12 +155,14 @@ def encode_partition(
 
 
 def _batch(
-    payload: Any, count: int, base_timestamp: int, max_timestamp: int, codec: Codec, level: int | None
+    buffer: bytearray, count: int, base_timestamp: int, max_timestamp: int, codec: Codec, level: int | None
 ) -> EncodedBatch:
-    data = memoryview(payload) if codec == Codec.NONE else compress(codec, memoryview(payload), level)
-    size = HEADER_SIZE + len(data)
-    buffer = bytearray(size)
-    buffer[HEADER_SIZE:] = data
+    """A header in front of the records, which are compressed."""
+    if codec != Codec.NONE:
+        packed = compress(codec, memoryview(buffer)[HEADER_SIZE:], level)
+        buffer = bytearray(HEADER_SIZE)
+        buffer += packed
+    size = len(buffer)
     HEADER.pack_into(
         buffer, 0,
         0, size - LOG_OVERHEAD, -1, MAGIC, 0, int(codec), count - 1, base_timestamp, max_timestamp, -1, -1, -1, count,
