@@ -86,3 +86,25 @@ apache_kafka() {
         : >"$ONCELOG_KAFKA_LIBS/.complete"
     fi
 }
+
+# Makes an environment with the newest PySpark that Spark's own Kafka connector can be had for, and fetches that; names
+# the folder in ONCELOG_SPARK_RIVAL.
+spark_rival() {
+    debian default-jre-headless java
+    ONCELOG_SPARK_RIVAL=${ONCELOG_SPARK_RIVAL:-$ROOT/.cache/spark-rival}
+    export ONCELOG_SPARK_RIVAL
+    if [ ! -f "$ONCELOG_SPARK_RIVAL/.complete" ] && [ "$ONCELOG_SPARK_RIVAL" = "$ROOT/.cache/spark-rival" ]; then
+        debian maven mvn
+        say "Installing PySpark 4.1.3 and Spark's Kafka connector (some 500 MB) into .cache/spark-rival"
+        "$VENV/bin/python" -m venv --clear "$ONCELOG_SPARK_RIVAL/venv" || die "could not make an environment"
+        "$ONCELOG_SPARK_RIVAL/venv/bin/python" -m pip install -q --disable-pip-version-check pyspark==4.1.3 >&2 ||
+            die "the installation failed, see above; run me again"
+        for jar in org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3 \
+            org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0 \
+            org.apache.kafka:kafka-clients:3.9.1 org.apache.commons:commons-pool2:2.12.0; do
+            mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy -Dartifact="$jar" \
+                -DoutputDirectory="$ONCELOG_SPARK_RIVAL/jars" || die "Maven could not fetch $jar"
+        done
+        touch "$ONCELOG_SPARK_RIVAL/.complete"
+    fi
+}
