@@ -39,8 +39,9 @@ class Standalone:
     def start_worker(self, number: int) -> ManagedProcess:
         """A Worker with two cores; returns once the Master has it."""
         folder = self._directory / f"work-{number}"
-        arguments = ("--cores", "2", "--memory", "2g", "--work-dir", str(folder))
-        worker = self._start(f"worker-{number}", "worker.Worker", self.url, "--host", "127.0.0.1", *arguments)
+        # On a host of its own: Spark starts no speculative twin on the host of the first attempt.
+        arguments = ("--cores", "2", "--memory", "2g", "--work-dir", str(folder), "--host", f"127.0.0.{number + 1}")
+        worker = self._start(f"worker-{number}", "worker.Worker", self.url, *arguments)
         log = worker.stderr_path
         worker.wait_for(lambda: "Successfully registered with master" in log.read_text(), "registered", timeout=60)
         return worker
