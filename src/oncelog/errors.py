@@ -340,7 +340,8 @@ ADVICE: dict[ErrorCode, str] = {
     _C.UNRELEASED_INSTANCE_ID: "Close the other consumer with this group_instance_id, or give this one its own.",
     _C.UNSUPPORTED_ASSIGNOR: "Leave group_remote_assignor out, or take one that the broker has.",
     _C.INCONSISTENT_GROUP_PROTOCOL: (
-        "The group's other members have no partition_assignment_strategy in common with this one, or are of another kind."
+        "The group's other members have no partition_assignment_strategy in common with this one, or are of another "
+        "kind."
     ),
     _C.INVALID_REGULAR_EXPRESSION: "The broker takes RE2 patterns: no look-around, no references back.",
     _C.NON_EMPTY_GROUP: "Stop the group's members first.",

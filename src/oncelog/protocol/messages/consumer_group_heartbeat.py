@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: a member of a group with a server-side assignor joins, lives, reports and leaves (KIP-848)."""
+"""ConsumerGroupHeartbeat: a member of a group that its broker divides joins, lives, reports and leaves (KIP-848)."""
 
 from __future__ import annotations
 
