@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from oncelog import errors
+from oncelog.client import markers
 from oncelog.client.blocking import BlockingCluster
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages import add_partitions_to_txn as ap
@@ -206,41 +207,6 @@ def _messages(header: Any, view: memoryview) -> Iterable[op.Message]:
 
 def find_markers(cluster: BlockingCluster, places: tuple[op.Place, ...], wait_ms: int) -> tuple[op.Marker, ...]:
     """For each place the first control marker of its producer, waiting for those that have not come yet."""
-    found: dict[op.Place, op.Marker] = {}
-    until = time.monotonic() + wait_ms / 1000
-    for at in sorted({place.at for place in places}):
-        _search(cluster, at, [place for place in places if place.at == at], found, until)
-    return tuple(found.get(place, op.Marker.MISSING) for place in places)
-
-
-def _search(
-    cluster: BlockingCluster,
-    at: TopicPartition,
-    places: list[op.Place],
-    found: dict[op.Place, op.Marker],
-    until: float,
-) -> None:
-    position = min(place.after for place in places) + 1
-    while any(place not in found for place in places):
-        try:
-            answer = fetch(cluster, at, position)
-        except errors.UnknownTopicError:
-            found.update({place: op.Marker.GONE for place in places if place not in found})
-            return
-        if answer.error_code:
-            position = list_offsets(cluster, {at: EARLIEST})[at]
-            found.update({p: op.Marker.GONE for p in places if p not in found and p.after < position})
-            continue
-        for header, view in iter_batches(answer.records or b"", partial_ok=True):
-            position = max(position, header.next_offset)
-            if header.is_control and header.count:
-                commit, _ = decode_control(view)
-                _note(places, found, header.producer_id, header.base_offset, commit)
-        if position >= answer.high_watermark and time.monotonic() > until:
-            return
-
-
-def _note(places: list[op.Place], found: dict[op.Place, op.Marker], pid: int, offset: int, commit: bool) -> None:
-    for place in places:
-        if place.pid == pid and place.after < offset and place not in found:
-            found[place] = op.Marker.COMMIT if commit else op.Marker.ABORT
+    wanted = [markers.Place((place.at.topic, place.at.partition), place.pid, place.after) for place in places]
+    (found,) = cluster.run_many([markers.find_markers(cluster.cluster, wanted, wait_ms)])
+    return tuple(op.Marker(marker.value) for marker in found)
