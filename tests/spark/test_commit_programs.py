@@ -17,7 +17,7 @@ from oncelog.spark.commit.names import Attempt, TopicPartition, check_prefix, is
 from oncelog.spark.commit.plan import Carried, Planning, last_decided, p4_clear
 from oncelog.spark.commit.record import APP, STREAM, WRITE, Owner, Record, Source, Span, Transaction, decode_record
 from oncelog.spark.commit.steps import Sink, Steps
-from oncelog.spark.commit.task import Permission, Prepared, Skipped, Tasking, already_committed
+from oncelog.spark.commit.task import Permission, Prepared, Skipped, Tasking, already_committed, k2_begin
 from oncelog.spark.commit.undo import u3_accept, u3_take_back
 from oncelog.spark.sink import SinkMessage, StreamSink
 
@@ -146,6 +146,18 @@ def test_an_older_version_of_an_application_is_skipped_whatever_it_counts() -> N
         else:
             with pytest.raises(SinkError, match="replayed with 10"):
                 next(phase)
+
+
+@pytest.mark.parametrize(("epoch", "again"), [(0, False), (32_765, False), (32_766, True)])
+def test_rows_are_not_written_under_the_last_epoch(epoch: int, again: bool) -> None:
+    phase = k2_begin(Tasking(SINK, Carried(DRIVER, Record(plan=1)), STREAM_BATCH, Attempt(0, 0, 0)))
+    asked = next(phase)
+    owner, other = TASK._replace(epoch=epoch), TASK._replace(pid=9)
+    if again:
+        assert phase.send(owner) == asked
+    with pytest.raises(StopIteration) as stopped:
+        phase.send(other if again else owner)
+    assert stopped.value.value.owner == (other if again else owner)
 
 
 def test_a_commit_with_a_task_that_has_told_nothing_is_refused() -> None:

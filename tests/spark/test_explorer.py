@@ -55,24 +55,30 @@ class Case(NamedTuple):
     queries: tuple[Query, ...] = (QUERY,)
     begin: str = ""
     max_epoch: int = 1000
+    first_epoch: int = 0
     apart: bool = False
+    split: int = 0
+    every: int = 50
     deep: bool = False
 
 
 CASES = {
-    "coordinator moves": Case({"move": 2}, 2),
-    "coordinator moves, a marker lost": Case({"move": 1, "lose": 1}, 2),
-    "coordinator moves, the old one's copy comes late": Case({"move": 1, "dup": 1}, 2),
-    "coordinator moves, two drivers": Case({"move": 1, "driver": 1}, begin="commit"),
-    "a coordinator that does not list": Case({"hide": 1, "kill": 1}, 2),
+    "coordinator moves": Case({"move": 2}, 2, split=2, every=2),
+    "coordinator moves, a marker lost": Case({"move": 1, "lose": 1}, 2, split=2, every=5),
+    "coordinator moves, the old one's copy comes late": Case({"move": 1, "dup": 1}, 2, split=2),
+    "coordinator moves, two drivers": Case({"move": 1, "driver": 1}, begin="commit", split=2),
+    "a coordinator that does not list": Case({"hide": 1, "kill": 1}, 2, split=2, every=1),
     "a coordinator that does not list, two drivers": Case({"hide": 1, "driver": 1}, begin="commit"),
-    "answers at different times": Case({"lose": 1}, 2, apart=True),
+    "answers at different times": Case({"lose": 1}, 2, apart=True, split=2, every=1),
     "answers at different times, two drivers": Case({"driver": 1}, begin="commit", apart=True),
-    "epochs used up": Case({"dup": 1}, 2, max_epoch=1),
-    "epochs used up, a marker lost": Case({"lose": 1}, 2, max_epoch=1),
-    "epochs used up, time-out": Case({"stage": 1, "timeout": 1}, 2, max_epoch=1),
-    "epochs used up at once, two drivers": Case({"driver": 1}, begin="commit", max_epoch=0),
-    "epochs used up, two drivers": Case({"driver": 1}, begin="commit", max_epoch=1),
+    "epochs used up": Case({"dup": 1}, 2, max_epoch=1, every=5),
+    "epochs used up, a marker lost": Case({"lose": 1}, 2, max_epoch=1, every=1),
+    "epochs used up, a marker of a killed task lost": Case(
+        {"kill": 1, "lose": 1}, 2, max_epoch=1, first_epoch=1, split=2, every=1
+    ),
+    "epochs used up, time-out": Case({"stage": 1, "timeout": 1}, 2, max_epoch=1, every=2),
+    "epochs used up, two drivers": Case({"driver": 1}, begin="commit", max_epoch=1, first_epoch=1),
+    "epochs used up in the middle, two drivers": Case({"driver": 1}, begin="commit", max_epoch=2),
     "two queries": Case({"other": 1}, queries=(QUERY, SUCCESSOR), begin="commit"),
     "takeOver": Case({"other": 1}, queries=(QUERY, SUCCESSOR_TAKER), begin="commit"),
     "takeOver, and it starts anew": Case({"driver": 1}, queries=(TAKER,), begin="commit"),
@@ -80,7 +86,7 @@ CASES = {
     "adoptCheckpoint": Case({"leap": 1}, 2, queries=(MOVED,), begin="commit"),
     "adoptCheckpoint, old checkpoint": Case({"rewind": 1}, 2, queries=(MOVED,)),
     "first batch not here": Case({}, queries=(QUERY._replace(first=1),)),
-    "adoptCheckpoint, first batch not here": Case({"rewind": 1}, 2, queries=(MOVED._replace(first=1),)),
+    "adoptCheckpoint, first batch not here": Case({"rewind": 1}, 2, queries=(MOVED._replace(first=1),), every=20),
     "txnVersion": Case({"driver": 1}, queries=(APPLICATION,), begin="commit"),
     "txnVersion, an older one": Case({"rewind": 1}, 2, queries=(APPLICATION,)),
     "txnVersion, one left out": Case({"leap": 1}, 2, queries=(APPLICATION,), begin="commit"),
@@ -89,7 +95,7 @@ CASES = {
     "a query after a write without a name": Case({"other": 1}, queries=(WRITES[0], QUERY), begin="commit"),
     "loss accepted": Case({"accept": 1, "lose": 1}),
     "loss accepted after a time-out": Case({"accept": 1, "late": 1}, begin="commit"),
-    "moved at any time, two drivers": Case({"move": 1, "driver": 1}, deep=True),
+    "moved at any time, two drivers": Case({"move": 1, "driver": 1}, split=2, deep=True),
     "not listed at any time, two drivers": Case({"hide": 1, "driver": 1}, deep=True),
     "answers at different times, two drivers, from the start": Case({"driver": 1}, apart=True, deep=True),
     "epochs used up at any time, two drivers": Case({"driver": 1}, max_epoch=1, deep=True),
@@ -162,9 +168,10 @@ def test_a_batch_whose_end_is_unknown_is_not_taken_back(faults: dict[str, int], 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if EXPLORE_DEEP or not case.deep])
 def test_worlds_of_every_kind(name: str, new: bool) -> None:
     case = CASES[name]
-    limits = bounds(case.batches, case.faults, case.begin, queries=case.queries)
-    cluster = Cluster(new=new, max_epoch=case.max_epoch, apart=case.apart)
-    report = Explorer(cluster, replace(limits, states=MOST_STATES)).run(recover_every=20)
+    limits = bounds(case.batches, case.faults, case.begin, case.split, case.queries)
+    cluster = Cluster(new=new, max_epoch=case.max_epoch, first_epoch=case.first_epoch, apart=case.apart)
+    sink = replace(SINK, last_epoch=case.max_epoch)
+    report = Explorer(cluster, replace(limits, states=MOST_STATES), sink=sink).run(recover_every=case.every)
     print(f"{name}: {report}, {report.recoveries:,} recoveries")
     assert report.complete or case.deep
     assert not report.violation, "\n".join((report.violation, *report.trace))
@@ -199,10 +206,10 @@ def test_rows_left_by_a_lost_abort_marker_are_seen_at_the_commit(new: bool) -> N
 
 def _explore(mutant: Mutant, rules: Rules, new: bool):  # type: ignore[no-untyped-def]
     sink = SINK if mutant.targets else Sink(SINK.prefix, SINK.decision)
+    sink = replace(sink, last_epoch=mutant.max_epoch)
     limits = bounds(mutant.batches, mutant.faults, mutant.begin, mutant.split, mutant.queries)
-    return Explorer(Cluster(new=new, max_epoch=mutant.max_epoch), limits, rules, sink).run(
-        recover_every=20 if mutant.recover else 0
-    )
+    cluster = Cluster(new=new, max_epoch=mutant.max_epoch, first_epoch=mutant.first_epoch)
+    return Explorer(cluster, limits, rules, sink).run(recover_every=mutant.every)
 
 
 @GENERATIONS

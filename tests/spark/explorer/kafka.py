@@ -138,13 +138,14 @@ def first_marker(log: tuple[Entry, ...], pid: int, after: int) -> int | None:
 class Cluster:
     """The operations, for one generation of the transaction protocol.
 
-    `max_epoch`: the last one that a client sees (Kafka: 32766). `apart`: what asks several brokers is answered by one
-    after the other, with anything between.
+    `max_epoch`: the last one that a client sees (Kafka: 32766); a task's id has had all before `first_epoch` already.
+    `apart`: what asks several brokers is answered by one after the other, with anything between.
     """
 
-    def __init__(self, *, new: bool, max_epoch: int = 1000, apart: bool = False) -> None:
+    def __init__(self, *, new: bool, max_epoch: int = 1000, first_epoch: int = 0, apart: bool = False) -> None:
         self.new = new
         self.max_epoch = max_epoch
+        self.first_epoch = first_epoch
         self.apart = apart
         self.pids = Pids()
         self._table: dict[type, Callable[[Kafka, Any, Any], list[Step]]] = {
@@ -243,7 +244,7 @@ class Cluster:
     def _init(self, kafka: Kafka, o: op.InitProducerId, _: Any) -> list[Step]:
         txn = _find(kafka, o.id)
         if txn is None:
-            txn = Txn(self.pids(o.id, 0), -1)
+            txn = Txn(self.pids(o.id, 0), self.first_epoch - 1 if "/" in o.id else -1)
         if txn.state in (PREPARE_COMMIT, PREPARE_ABORT):
             return []
         if txn.state == ONGOING:

@@ -24,12 +24,13 @@ class Mutant(NamedTuple):
     faults: dict[str, int]
     batches: int = 1
     begin: str = ""
-    recover: bool = True
+    every: int = 20
     targets: bool = True
     split: int = 0
     generations: tuple[bool, ...] = (True, False)
     queries: tuple[Query, ...] = (Query(),)
     max_epoch: int = 1000
+    first_epoch: int = 0
 
 
 def _plan(**changed: Any) -> tuple[Any, ...]:
@@ -153,6 +154,11 @@ def writes_follow_all(record: Record, source: Source, permission: Permission) ->
     return WRITE not in (record.source.kind, source.kind) and already_committed(record, source, permission)
 
 
+def last_epoch_used(state: Any) -> Any:
+    """K2 without a second request where the epochs are used up."""
+    return (yield from task.k2_begin(replace(state, sink=replace(state.sink, last_epoch=2**15))))
+
+
 def keep_producer_id(state: Any) -> Any:
     """P3 that takes only the epoch from EndTxn's answer."""
     former = state.driver
@@ -248,7 +254,7 @@ def _move(phases: tuple[Any, ...], phase: Any, before: Any) -> tuple[Any, ...]:
 MUTANTS: dict[str, Mutant] = {
     "P0 after P3": Mutant(Rules(plan=_move(plan.PLAN, plan.p0_look, plan.p4_clear)), {"driver": 1}),
     "P1 no fence": Mutant(
-        Rules(plan=_plan(p1_fence=share_driver)), {"driver": 1}, begin="commit", recover=False, generations=(False,)
+        Rules(plan=_plan(p1_fence=share_driver)), {"driver": 1}, begin="commit", every=0, generations=(False,)
     ),
     "P2 before P1": Mutant(Rules(plan=_move(plan.PLAN, plan.p2_read, plan.p1_fence)), {"driver": 1}),
     "P3 nothing finished": Mutant(Rules(plan=_plan(p3_finish=None)), {"driver": 1}),
@@ -258,12 +264,21 @@ MUTANTS: dict[str, Mutant] = {
     "P4 nothing cleared": Mutant(Rules(plan=_plan(p4_clear=None)), {"driver": 1}),
     "P4 no second look": Mutant(Rules(plan=_plan(p4_clear=clear_open)), {"driver": 1, "lose": 1}),
     "K1 later than b": Mutant(Rules(task=_task(k1_compare=older_goes_on)), {"rewind": 1}, 2),
-    "K1 not compared": Mutant(Rules(task=_task(k1_compare=not_compared)), {"driver": 1}, begin="stage", recover=False),
+    "K1 not compared": Mutant(Rules(task=_task(k1_compare=not_compared)), {"driver": 1}, begin="stage", every=0),
     "K1 never skips": Mutant(Rules(task=_task(k1_compare=never_skip)), {"driver": 1}),
     "attempt not in the id": Mutant(Rules(name=without_attempt), {"twin": 1}),
     "task attempt not in the id": Mutant(Rules(name=without_task_attempt), {"twin": 1}),
     "plan not in the id": Mutant(Rules(name=without_plan), {"driver": 1}),
     "K2 repeated": Mutant(Rules(repeat_init=True), {"dup": 1}),
+    "K2 with the last epoch": Mutant(
+        Rules(task=_task(k2_begin=last_epoch_used)),
+        {"kill": 1, "lose": 1},
+        split=2,
+        generations=(True,),
+        max_epoch=1,
+        first_epoch=1,
+        every=1,
+    ),
     "C1a after C5": Mutant(
         Rules(commit=_move(finish.COMMIT, finish.c1a_look, finish.c6_clear)), {"driver": 1}, 2, begin="commit"
     ),
@@ -271,7 +286,7 @@ MUTANTS: dict[str, Mutant] = {
     "C1b no offsets": Mutant(
         Rules(commit=_commit(c1b_check=check_state_only), name=without_task_attempt),
         {"kill": 1, "twin": 1, "lose": 1},
-        recover=False,
+        every=0,
         targets=False,
         split=2,
     ),

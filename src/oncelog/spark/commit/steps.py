@@ -17,6 +17,8 @@ Phase = Callable[[T], Steps[T]]
 
 
 MARGIN_MS = 30_000
+LAST_EPOCH = 2**15 - 2
+"""The last epoch a client is given (TransactionMetadata.isProducerEpochExhausted); another producer id comes next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Sink:
     task_timeout_ms: int = 900_000
     margin_ms: int = MARGIN_MS
     """A prepared transaction with less time left than this is not committed any more."""
+    last_epoch: int = LAST_EPOCH
 
 
 def run(phases: tuple[Phase[T], ...], state: T) -> Steps[T]:

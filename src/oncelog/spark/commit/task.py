@@ -140,11 +140,16 @@ def k2_begin(state: Tasking) -> Steps[Tasking]:
 
     The shell must not repeat this request when its answer is lost: a copy that lands after the decision would abort
     what was decided. The attempt fails instead, and the next one has another id.
+
+    A second request takes the next producer id where the epochs of this one are used up: else (KIP-890) the end of the
+    transaction would, and should a marker be lost then, nothing tells whose rows hang there, for ever.
     """
     if state.skip:
         return state
     name = state.name(state.sink.prefix, state.carried.record.plan, state.attempt)
     owner: Owner = yield op.InitProducerId(name, state.sink.task_timeout_ms)
+    if owner.epoch >= state.sink.last_epoch:
+        owner = yield op.InitProducerId(name, state.sink.task_timeout_ms)
     return replace(state, owner=owner)
 
 
