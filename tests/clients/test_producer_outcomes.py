@@ -6,6 +6,9 @@ import asyncio
 import logging
 import random
 import socket
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -198,6 +201,21 @@ def test_records_of_a_refused_batch_know_why(server: Server, compacted: str) -> 
     assert all("INVALID_RECORD" in text for text in said)
     assert "key" in said[1]
     assert ("others of its batch were refused" in said[0]) == (server.name == "apache-kafka")
+
+
+def test_a_process_that_ends_with_records_unsent_says_so(wire: Wire, server: Server, name: str) -> None:
+    wire.create_topic(name)
+    script = f"""
+        from oncelog import Producer
+        def send():
+            Producer({server.bootstrap!r}, linger_ms=60_000).send({name!r}, b"x")
+        send()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0
+    assert done.stderr.startswith("1 records were not acknowledged"), done.stderr
 
 
 # -- time-outs --------------------------------------------------------------------------------------------------------

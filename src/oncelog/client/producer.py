@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +25,10 @@ __all__ = ["Producer", "RecordFuture", "RecordMetadata", "Transaction"]
 
 _MADE_HERE: WeakSet[Producer] = WeakSet()
 """Of this process."""
+_AT_WORK: WeakSet[Sender] = WeakSet()
+"""What may still have something to send: a producer that nobody holds any more goes on with what it was given."""
+
+log = logging.getLogger(__name__)
 
 
 class Producer(ProducerFace):
@@ -46,6 +52,7 @@ class Producer(ProducerFace):
         self._started = Sender(self.options, self._thread.loop)
         self._append: Callable[..., RecordFuture | None] = self._sender.append
         _MADE_HERE.add(self)
+        _AT_WORK.add(self._started)
         if self.options["transactional_id"] is not None:
             try:
                 self._thread.run(self._sender.init_transactions())
@@ -256,13 +263,25 @@ def _forked() -> None:
         producer._append = _refuse
         producer._sender.closed = True
     _MADE_HERE.clear()
+    _AT_WORK.clear()
 
 
 def _refuse(*_: object) -> RecordFuture | None:
     raise errors.UsageError("this producer was made before a fork: make a new one in the child process")
 
 
+def _tell_of_unsent() -> None:
+    """At the end of the process: what it takes along."""
+    count = sum(batch.count for sender in _AT_WORK if not sender.closed for batch in sender.accumulator.incomplete())
+    if count:
+        log.warning(
+            "%d records were not acknowledged when the process ended, and may be lost: close() the producer",
+            count,
+        )
+
+
 os.register_at_fork(after_in_child=_forked)
+atexit.register(_tell_of_unsent)
 
 if TYPE_CHECKING:
     from oncelog.client.tables import TableFuture
