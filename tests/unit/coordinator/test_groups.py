@@ -591,7 +591,7 @@ def test_groups_are_listed_by_state_and_type() -> None:
             for group in driver.coordinator.list_groups(request)
         ]
 
-    mine = [(GROUP, "consumer", "Stable", "Classic")]
+    mine = [(GROUP, "consumer", "Stable", "classic")]
     assert listed([], []) == mine
     assert listed(["stable", "Empty"], []) == mine
     assert listed(["Empty"], []) == []

@@ -11,8 +11,8 @@ from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from oncelog.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
 
-GROUP_TYPE = "Classic"
-"""The only type of group here."""
+GROUP_TYPE = "classic"
+"""The only type of group here, as Kafka's coordinator writes it (`Group.GroupType`)."""
 _KNOWS_GROUP_NOT_FOUND = 6
 
 
