@@ -32,3 +32,8 @@ def __getattr__(name: str) -> object:
     found: object = getattr(importlib.import_module(f"oncelog.client.{_HOMES[name]}"), name)
     globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    """What is here, with the clients that are not imported yet."""
+    return sorted({*globals(), *_HOMES})

@@ -1,12 +1,13 @@
-"""`oncelog topic alter` and `oncelog cluster alter`: settings and numbers of partitions, changed while brokers run."""
+"""`oncelog topic alter`, `topic delete-records` and `oncelog cluster alter`: what changes while brokers run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 
 import click
 
-from oncelog.cli.common import Command, connected, existing, formatted, open_cluster, show
+from oncelog.cli.common import Command, assignments, connected, existing, formatted, open_admin, show
 
 
 def _changes(command: Command) -> Command:
@@ -39,18 +40,16 @@ def topic(
 
     Settings first: when they are refused, nothing is changed.
     """
-    from oncelog.client import config_calls
-
-    wanted = _assignments(to_set)
+    wanted = assignments("--set", to_set)
     if partitions is None and not wanted and not to_unset:
         raise click.UsageError("nothing to change: give --partitions, --set or --unset")
-    with open_cluster(bootstrap) as cluster, existing(name):
+    with open_admin(bootstrap) as admin, existing(name):
+        if to_unset:
+            _require_known(to_unset, admin.describe_configs("topic", name), f"topic {name!r}")
         if wanted or to_unset:
-            change = config_calls.alter_topic_configs(cluster.cluster, name, wanted, to_unset, validate_only=dry_run)
-            cluster.run_many([change])
+            admin.alter_topic_configs(name, wanted, to_unset, validate_only=dry_run)
         if partitions is not None:
-            growth = config_calls.create_partitions(cluster.cluster, name, partitions, validate_only=dry_run)
-            cluster.run_many([growth])
+            admin.create_partitions(name, partitions, validate_only=dry_run)
     row = {"name": name, "partitions": partitions, "set": wanted, "unset": list(to_unset), "altered": not dry_run}
     _report(row, form)
 
@@ -73,25 +72,53 @@ def cluster(
     One broker's own win over those of all, and these over what it was started with. `cluster describe --configs` shows
     the result.
     """
-    from oncelog.client import config_calls
-
-    wanted = _assignments(to_set)
+    wanted = assignments("--set", to_set)
     if not wanted and not to_unset:
         raise click.UsageError("nothing to change: give --set or --unset")
-    with open_cluster(bootstrap) as client:
-        change = config_calls.alter_broker_configs(client.cluster, broker, wanted, to_unset, validate_only=dry_run)
-        client.run_many([change])
+    with open_admin(bootstrap) as admin:
+        if to_unset:
+            some = admin.describe_cluster().brokers[0].node_id if broker is None else broker
+            _require_known(to_unset, admin.describe_configs("broker", some), "brokers")
+        admin.alter_broker_configs(broker, wanted, to_unset, validate_only=dry_run)
     _report({"broker": broker, "set": wanted, "unset": list(to_unset), "altered": not dry_run}, form)
 
 
-def _assignments(texts: Iterable[str]) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            raise click.UsageError(f"--set takes KEY=VALUE, not {text!r}")
-        found[key.strip()] = value.strip()
-    return found
+def _require_known(names: Iterable[str], known: Mapping[str, object], of: str) -> None:
+    """A broker takes back what nobody has ever set without a word, and so what was mistyped."""
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise click.ClickException(f"--unset: there is no setting {name!r} of {of}{hint}")
+
+
+@click.command("delete-records")
+@click.argument("name")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one.")
+@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Delete what is before this offset.")
+@click.option("--all", "everything", is_flag=True, help="Delete all that is there now.")
+@connected
+@formatted
+def delete_records(
+    name: str,
+    partitions: tuple[int, ...],
+    before: int | None,
+    everything: bool,
+    bootstrap: str,
+    form: str,
+) -> None:
+    """Delete the records before an offset, in some partitions or in each; they cannot be had back."""
+    if (before is None) != everything:
+        raise click.UsageError("say which: --before OFFSET, or --all")
+    with open_admin(bootstrap) as admin, existing(name):
+        (known,) = admin.describe_topics(name)
+        numbers = [item.partition for item in known.partitions]
+        for number in partitions:
+            if number not in numbers:
+                raise click.ClickException(f"topic {name!r} has partitions 0 to {len(numbers) - 1}, not {number}")
+        wanted = dict.fromkeys(((name, number) for number in partitions or numbers), -1 if before is None else before)
+        starts = admin.delete_records(wanted)
+    show([{"topic": topic, "partition": number, "start": start} for (topic, number), start in starts.items()], form)
 
 
 def _report(row: Mapping[str, object], form: str) -> None:

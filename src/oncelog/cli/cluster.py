@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from oncelog.cli.common import check, connected, formatted, open_cluster, show
+from oncelog.cli.common import connected, existing, formatted, open_admin, show
 from oncelog.cli.lazy import LazyGroup
-from oncelog.protocol.kinds import ResourceType
 
 cluster = LazyGroup(
     "cluster",
@@ -16,6 +15,7 @@ cluster = LazyGroup(
     table={
         "describe": ("oncelog.cli.cluster:describe", "Show brokers, controller and features."),
         "alter": ("oncelog.cli.alter:cluster", "Change settings of brokers while they run."),
+        "log-dirs": ("oncelog.cli.cluster:log_dirs", "Show log directories and the partitions in them."),
         "feature": ("oncelog.cli.feature:feature", "Show or change the levels of the cluster's features."),
     },
 )
@@ -27,31 +27,26 @@ cluster = LazyGroup(
 @formatted
 def describe(configs: bool, bootstrap: str, form: str) -> None:
     """Show brokers, controller and finalized features."""
-    from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
-
-    with open_cluster(bootstrap) as client:
-        response = client.call_any(DescribeClusterRequest())
-        check(response.error_code, response.error_message or "describing the cluster")
+    with open_admin(bootstrap) as admin:
+        found = admin.describe_cluster()
         brokers: list[dict[str, Any]] = [
             {
-                "id": item.broker_id,
+                "id": item.node_id,
                 "host": item.host,
                 "port": item.port,
                 "rack": item.rack,
-                "controller": item.broker_id == response.controller_id,
+                "controller": item.node_id == found.controller_id,
             }
-            for item in sorted(response.brokers, key=lambda item: item.broker_id)
+            for item in found.brokers
         ]
-        features = client.features()
-        if configs:
-            for item in brokers:
-                item["configs"] = _configs(client, item["id"])
+        for item in brokers if configs else ():
+            item["configs"] = admin.describe_configs("broker", item["id"])
     if form == "json":
-        data = {"cluster_id": response.cluster_id, "controller": response.controller_id, "features": features}
+        data = {"cluster_id": found.cluster_id, "controller": found.controller_id, "features": found.features}
         show({**data, "brokers": brokers}, form)
         return
-    click.echo(f"cluster {response.cluster_id}")
-    click.echo("features " + " ".join(f"{name}={level}" for name, level in sorted(features.items())))
+    click.echo(f"cluster {found.cluster_id}")
+    click.echo("features " + " ".join(f"{name}={level}" for name, level in sorted(found.features.items())))
     show(brokers, form, ("id", "host", "port", "rack", "controller"))
     for item in brokers if configs else ():
         click.echo(f"\nbroker {item['id']}")
@@ -59,12 +54,44 @@ def describe(configs: bool, bootstrap: str, form: str) -> None:
             click.echo(f"  {name}={'' if value is None else value}")
 
 
-def _configs(client: Any, broker: int) -> dict[str, str | None]:
-    from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+@click.command("log-dirs")
+@click.option("--broker", "brokers", type=int, multiple=True, help="Of this broker only.")
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Partitions of this topic only.")
+@connected
+@formatted
+def log_dirs(brokers: tuple[int, ...], topics: tuple[str, ...], bootstrap: str, form: str) -> None:
+    """Show the brokers' log directories: space, partitions and their bytes, and whether the disk is in order.
 
-    resource = DescribeConfigsResource(
-        resource_type=ResourceType.BROKER, resource_name=str(broker), configuration_keys=None
-    )
-    result = client.call_broker(broker, DescribeConfigsRequest(resources=[resource])).results[0]
-    check(result.error_code, result.error_message or f"settings of broker {broker}")
-    return {item.name: item.value for item in sorted(result.configs, key=lambda item: item.name)}
+    LAG is how far a replica's end is behind the high watermark.
+    """
+    with open_admin(bootstrap) as admin:
+        wanted = None
+        if topics:
+            wanted = []
+            for name in topics:
+                with existing(name):
+                    (known,) = admin.describe_topics(name)
+                wanted += [(name, item.partition) for item in known.partitions]
+        found = admin.describe_log_dirs(brokers or None, wanted)
+    rows: list[dict[str, Any]] = [
+        {
+            "broker": item.broker,
+            "path": item.path,
+            "online": item.online,
+            "total_bytes": None if item.total_bytes < 0 else item.total_bytes,
+            "usable_bytes": None if item.usable_bytes < 0 else item.usable_bytes,
+            "partitions": [
+                {"topic": topic, "partition": index, "bytes": size.size_bytes, "lag": size.offset_lag}
+                for (topic, index), size in sorted(item.replicas.items())
+            ],
+        }
+        for item in found
+    ]
+    if form == "json":
+        show(rows, form)
+        return
+    show([{**row, "partitions": len(row["partitions"])} for row in rows], form)
+    replicas = [{"broker": row["broker"], **each} for row in rows for each in row["partitions"]]
+    if replicas:
+        click.echo("")
+        show(replicas, form)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -12,7 +13,8 @@ import click
 from oncelog import errors
 
 if TYPE_CHECKING:
-    from oncelog.client.blocking import BlockingCluster
+    from oncelog import Admin
+    from oncelog.client.cluster import ClusterClient
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Row = Mapping[str, Any]
@@ -21,6 +23,8 @@ BROKERS_VARIABLE = "ONCELOG_BROKERS"
 DEFAULT_BROKERS = "127.0.0.1:9092"
 ANSWER_WAIT_MS = 30_000
 """How long a command waits for an answer, with all retries."""
+CONTACT_WAIT_MS = 5_000
+"""How long a command looks for a broker: one that was killed is back before."""
 TOPIC_WAIT_MS = 1_000
 """How long a command waits for a topic that the brokers do not know (yet)."""
 
@@ -45,33 +49,72 @@ def formatted(command: Command) -> Command:
     )(command)
 
 
-def open_cluster(bootstrap: str) -> BlockingCluster:
-    """A client of the cluster, as a context manager; ConnectionFailedError at once when nobody is there."""
-    from oncelog.client.blocking import BlockingCluster
+def open_admin(bootstrap: str) -> Admin:
+    """An admin client, as a context manager; ConnectionFailedError after CONTACT_WAIT_MS when nobody is there."""
+    from oncelog import Admin
 
-    cluster = BlockingCluster(bootstrap, client_id="oncelog-cli", api_timeout_ms=ANSWER_WAIT_MS)
+    logging.getLogger("oncelog.client").setLevel(logging.ERROR)  # one sentence at the end says it all
+    admin = Admin(bootstrap, client_id="oncelog-cli", default_api_timeout_ms=ANSWER_WAIT_MS)
+    admin.cluster.missing_topic_ms = TOPIC_WAIT_MS
     try:
-        cluster.refresh([])
+        admin.reach(CONTACT_WAIT_MS / 1000)
     except BaseException:
-        cluster.close()
+        admin.close()
         raise
-    return cluster
+    return admin
 
 
-def check(code: int, about: str) -> None:
-    """Raises the exception of an error code unless it is NONE."""
-    if code:
-        raise errors.error_for(code, about)
+@asynccontextmanager
+async def open_cluster(bootstrap: str) -> AsyncIterator[ClusterClient]:
+    """For what reads as it goes: a client of the cluster that has reached it, as `open_admin` does."""
+    from oncelog.client.cluster import ClusterClient
+
+    async with ClusterClient(
+        bootstrap, client_id="oncelog-cli", api_timeout_ms=ANSWER_WAIT_MS, missing_topic_ms=TOPIC_WAIT_MS
+    ) as cluster:
+        logger = logging.getLogger("oncelog.client")
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        await cluster.reach(CONTACT_WAIT_MS)
+        logger.setLevel(level)  # from now on somebody may wait for long, and wants to know why
+        yield cluster
+
+
+def assignments(option: str, texts: Iterable[str]) -> dict[str, str]:
+    """`KEY=VALUE` texts of an option; UsageError."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise click.UsageError(f"{option} takes KEY=VALUE, not {text!r}")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def note(text: str) -> None:
+    """Something worth to know that is no error, on stderr."""
+    click.echo(f"oncelog: {text}", err=True)
 
 
 @contextmanager
-def existing(topic: str) -> Iterator[None]:
+def existing(topic: str, partition: int | None = None) -> Iterator[None]:
     """Around what is done to a topic that is there: that it is not is said without the advice to make it."""
     try:
         yield
     except errors.UnknownTopicError as error:
+        if partition is not None and "has partitions" in error.message:
+            raise click.ClickException(error.message) from error
         message = f"there is no topic {topic!r}; `oncelog topic list` shows those there are"
         raise click.ClickException(message) from error
+
+
+@contextmanager
+def usage(option: str) -> Iterator[None]:
+    """Around a call whose only options are those of the command line: a wrong value is wrong usage."""
+    try:
+        yield
+    except errors.ConfigError as error:
+        raise click.UsageError(f"{option}: {error}") from error
 
 
 def show(data: Any, form: str, columns: Sequence[str] = ()) -> None:

@@ -8,33 +8,48 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from oncelog.cli.common import connected
-from oncelog.cli.offsets import READ_COMMITTED, READ_UNCOMMITTED
-from oncelog.cli.reader import BEGINNING, END, Marker, Reader, Start
+from oncelog.cli.common import connected, open_cluster
+from oncelog.cli.reader import BEGINNING, END, READ_COMMITTED, READ_UNCOMMITTED, STORED, Marker, Reader, Start
 from oncelog.cli.tokens import Shown, compile_format
 
 Printer = Callable[[Shown], None]
+NAMED = {"beginning": BEGINNING, "end": END, "stored": STORED}
+RESETS = {BEGINNING: "earliest", END: "latest", STORED: "earliest"}
+"""Where a group begins that has no offsets (auto.offset.reset)."""
 
 
-def _start(ctx: click.Context, param: click.Parameter, value: str) -> Start:
-    """`beginning`, `end`, N, -N or `s@TIMESTAMP`."""
-    named = {"beginning": BEGINNING, "end": END}.get(value)
-    if named is not None:
-        return named
-    if re.fullmatch(r"-?\d{1,18}", value):
-        return Start(int(value))
-    if re.fullmatch(r"s@\d{1,18}", value):
-        return Start(timestamp=int(value[2:]))
-    raise click.BadParameter(f"{value!r} is not beginning, end, N, -N or s@TIMESTAMP-IN-MS")
+class Span(NamedTuple):
+    """What `-o` says: where to begin, and before which time (ms since the epoch) to stop."""
+
+    start: Start = BEGINNING
+    stop_ms: int | None = None
+
+
+def _span(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Span:
+    """kcat's `beginning`, `end`, `stored`, N, -N, `s@TIMESTAMP` and, in a second one, `e@TIMESTAMP`."""
+    starts, stops = [], []
+    for value in values:
+        found = re.fullmatch(r"(s@|e@)?(-?\d{1,18})", value)
+        if value in NAMED:
+            starts.append(NAMED[value])
+        elif found is None or (found[1] and found[2].startswith("-")):
+            raise click.BadParameter(f"{value!r} is not beginning, end, stored, N, -N, s@ or e@TIMESTAMP-IN-MS")
+        elif found[1] == "e@":
+            stops.append(int(found[2]))
+        else:
+            starts.append(Start(timestamp=int(found[2])) if found[1] else Start(int(found[2])))
+    if len(starts) > 1 or len(stops) > 1:
+        raise click.BadParameter("say once where to begin and, with e@, at most once where to stop")
+    return Span(starts[0] if starts else BEGINNING, stops[0] if stops else None)
 
 
 @click.command()
 @click.argument("topic")
-@click.option("-o", "--offset", "start", callback=_start, default="beginning", metavar="WHERE", help="Begin here.")
+@click.option("-o", "--offset", "span", callback=_span, multiple=True, metavar="WHERE", help="Begin here (beginning).")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one.")
 @click.option("-c", "--count", type=click.IntRange(min=1), help="End after so many records.")
 @click.option("-e", "--exit", "stop_at_end", is_flag=True, help="Stop at what is the end now.")
@@ -47,7 +62,7 @@ def _start(ctx: click.Context, param: click.Parameter, value: str) -> Start:
 @connected
 def consume(
     topic: str,
-    start: Start,
+    span: Span,
     partitions: tuple[int, ...],
     count: int | None,
     stop_at_end: bool,
@@ -61,19 +76,24 @@ def consume(
 ) -> int:
     """Print records of a topic.
 
-    WHERE is beginning, end, an offset N, -N for N before the end, or s@MS for a time.
+    WHERE is beginning, end, an offset N, -N for N before the end, or s@MS for a time; a further -o e@MS stops before a
+    time. With --group it is stored (where the group is), and beginning or end for a group that has no offsets.
     """
     if group is not None and (partitions or markers):
         raise click.UsageError("--group excludes --partition and --print-control-records")
+    if group is not None and (span.start not in RESETS or span.stop_ms is not None):
+        raise click.UsageError("with --group, -o is stored, beginning or end: where a group begins that has no offsets")
+    if group is None and span.start is STORED:
+        raise click.UsageError("-o stored needs --group: whose offset?")
     emit = _printer(template, key_delimiter, form)
     try:
         if group is not None:
             from oncelog.cli.group_reader import read_as_member
 
-            read_as_member(bootstrap, group, topic, emit, start, count, stop_at_end, read_committed)
+            read_as_member(bootstrap, group, topic, emit, RESETS[span.start], count, stop_at_end, read_committed)
         else:
             isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
-            asyncio.run(_read(bootstrap, topic, partitions, start, isolation, markers, stop_at_end, count, emit))
+            asyncio.run(_read(bootstrap, topic, partitions, span, isolation, markers, stop_at_end, count, emit))
     except (KeyboardInterrupt, BrokenPipeError):  # ordinary ends: Ctrl-C, or whoever reads has had enough
         return 0
     return 0
@@ -83,25 +103,24 @@ async def _read(
     bootstrap: str,
     topic: str,
     partitions: tuple[int, ...],
-    start: Start,
+    span: Span,
     isolation: int,
     markers: bool,
     stop_at_end: bool,
     count: int | None,
     emit: Printer,
 ) -> None:
-    from oncelog.cli.common import ANSWER_WAIT_MS, TOPIC_WAIT_MS
-    from oncelog.client.cluster import ClusterClient
-
-    async with ClusterClient(bootstrap, client_id="oncelog-cli", api_timeout_ms=ANSWER_WAIT_MS) as cluster:
-        await cluster.refresh([])
-        known = await cluster.topic(topic, timeout_ms=TOPIC_WAIT_MS)
+    async with open_cluster(bootstrap) as cluster:
+        known = await cluster.topic(topic)
         for partition in partitions:
             await cluster.partition(topic, partition)
         numbers = partitions or tuple(known.partitions)
         reader = Reader(cluster, topic, numbers, isolation=isolation, markers=markers)
-        await reader.seek(start)
-        ends = await reader.ends() if stop_at_end else None
+        await reader.seek(span.start)
+        if span.stop_ms is not None:
+            ends: dict[int, int] | None = await reader.ends_at(span.stop_ms)
+        else:
+            ends = await reader.ends() if stop_at_end else None
         left = count
         async for partition, item in reader.read(ends):
             if isinstance(item, Marker):

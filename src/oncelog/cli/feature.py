@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import click
 
-from oncelog.cli.common import check, connected, formatted, open_cluster, show
-from oncelog.protocol.kinds import UpgradeType
+from oncelog.cli.common import connected, formatted, open_admin, show
 
 COLUMNS = ("feature", "supported_min", "supported_max", "level", "epoch")
-API_VERSIONS_VERSION = 4
-"""Earlier ones leave out features whose lowest level is 0 (KAFKA-17011)."""
 
 
 def _changes(arguments: tuple[str, ...]) -> dict[str, int]:
@@ -39,43 +36,21 @@ def feature(
     if not levels and (downgrade or unsafe_downgrade or dry_run):
         raise click.UsageError("which feature? Name it, as in transaction.version=1")
     if levels:
-        if downgrade:
-            kind = UpgradeType.SAFE_DOWNGRADE
-        else:
-            kind = UpgradeType.UNSAFE_DOWNGRADE if unsafe_downgrade else UpgradeType.UPGRADE
-        _change(bootstrap, levels, kind, dry_run)
+        kind = "safe_downgrade" if downgrade else "unsafe_downgrade" if unsafe_downgrade else "upgrade"
+        with open_admin(bootstrap) as admin:
+            admin.update_features(levels, kind, validate_only=dry_run)
         rows = [{"feature": name, "level": level, "changed": not dry_run} for name, level in sorted(levels.items())]
         show(rows, form)
         return
-    from oncelog.protocol.messages.api_versions import ApiVersionsRequest
-
-    request = ApiVersionsRequest(client_software_name="oncelog-cli", client_software_version="1")
-    with open_cluster(bootstrap) as cluster:
-        response = cluster.call_any(request, API_VERSIONS_VERSION)
-    check(response.error_code, "features")
-    finalized = {item.name: item.max_version_level for item in response.finalized_features}
-    rows = [
-        {
-            "feature": item.name,
-            "supported_min": item.min_version,
-            "supported_max": item.max_version,
-            "level": finalized.get(item.name, 0),
-            "epoch": response.finalized_features_epoch,
-        }
-        for item in sorted(response.supported_features, key=lambda each: each.name)
-    ]
+    with open_admin(bootstrap) as admin:
+        rows = [
+            {
+                "feature": item.name,
+                "supported_min": item.supported_min,
+                "supported_max": item.supported_max,
+                "level": item.level,
+                "epoch": item.epoch,
+            }
+            for item in admin.describe_features()
+        ]
     show(rows, form, COLUMNS)
-
-
-def _change(bootstrap: str, levels: dict[str, int], kind: int, dry_run: bool) -> None:
-    from oncelog.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-
-    request = UpdateFeaturesRequest(
-        feature_updates=[
-            FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind) for name, level in levels.items()
-        ],
-        validate_only=dry_run,
-    )
-    with open_cluster(bootstrap) as cluster:
-        response = cluster.call_controller(request)
-    check(response.error_code, response.error_message or "changing features")

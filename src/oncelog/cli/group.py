@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelog.cli.common import check, connected, formatted, open_cluster, show
+from oncelog.cli.common import connected, formatted, open_admin, show, usage
 from oncelog.cli.lazy import LazyGroup
 
 if TYPE_CHECKING:
-    from oncelog.client.blocking import BlockingCluster
-    from oncelog.protocol.messages.describe_groups import DescribedGroup
+    from oncelog import Admin
+    from oncelog.client.group_views import GroupDescription
 
 group = LazyGroup(
     "group",
@@ -20,14 +20,13 @@ group = LazyGroup(
         "list": ("oncelog.cli.group:list_groups", "List groups and their state."),
         "describe": ("oncelog.cli.group:describe", "Show a group's members, committed offsets and lag."),
         "seek": ("oncelog.cli.group_change:seek", "Set where a group without members goes on."),
+        "remove-members": ("oncelog.cli.group_change:remove_members", "Let static members leave, or all members."),
         "delete": ("oncelog.cli.group_change:delete", "Delete groups without members, or some of a group's offsets."),
         "log": ("oncelog.cli.group_log:log", "Print the records of __consumer_offsets."),
     },
 )
 
 COLUMNS = ("group", "coordinator", "type", "protocol", "state")
-FETCH_VERSION = 7
-"""OffsetFetch by topic name, one group a request: every broker since Kafka 2.5 has it."""
 
 
 @click.command("list")
@@ -41,26 +40,18 @@ FETCH_VERSION = 7
 @formatted
 def list_groups(states: tuple[str, ...], types: tuple[str, ...], bootstrap: str, form: str) -> None:
     """List the groups of all coordinators."""
-    from oncelog.protocol.messages.list_groups import ListGroupsRequest
-
-    def request() -> ListGroupsRequest:
-        return ListGroupsRequest(states_filter=list(states), types_filter=list(types))
-
-    rows = []
-    with open_cluster(bootstrap) as cluster:
-        for coordinator, response in cluster.call_brokers(request).items():
-            check(response.error_code, f"groups of broker {coordinator}")
-            rows += [
-                {
-                    "group": item.group_id,
-                    "coordinator": coordinator,
-                    "type": item.group_type,
-                    "protocol": item.protocol_type,
-                    "state": item.group_state,
-                }
-                for item in response.groups
-            ]
-    show(sorted(rows, key=lambda row: str(row["group"])), form, COLUMNS)
+    with open_admin(bootstrap) as admin, usage("--state, --type"):
+        rows = [
+            {
+                "group": item.group_id,
+                "coordinator": item.coordinator,
+                "type": item.type,
+                "protocol": item.protocol_type,
+                "state": item.state,
+            }
+            for item in admin.list_groups(states, types)
+        ]
+    show(rows, form, COLUMNS)
 
 
 @click.command()
@@ -69,22 +60,33 @@ def list_groups(states: tuple[str, ...], types: tuple[str, ...], bootstrap: str,
 @formatted
 def describe(name: str, bootstrap: str, form: str) -> None:
     """Show a group's members and, partition by partition, how far it has come."""
-    from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
+    from oncelog.protocol.errors import ErrorCode
 
-    with open_cluster(bootstrap) as cluster:
-        request = DescribeGroupsRequest(groups=[name])
-        found = cluster.call_coordinator("group", name, request).groups[0]
-        check(found.error_code, found.error_message or f"group {name!r}")
-        coordinator = cluster.coordinator("group", name)
-        owners, members = _members(found)
-        offsets = _offsets(cluster, name, owners)
+    with open_admin(bootstrap) as admin:
+        found = admin.describe_group(name)
+        if found.state == "Dead":
+            about = f"there is no group {name!r}; `oncelog group list` shows those there are"
+            raise click.ClickException(f"{about} ({ErrorCode.GROUP_ID_NOT_FOUND.name})")
+        offsets = _offsets(admin, found)
+    members = [
+        {
+            "member_id": item.member_id,
+            "group_instance_id": item.group_instance_id,
+            "client_id": item.client_id,
+            "client_host": item.host,
+            "partitions": None
+            if item.assignment is None
+            else [f"{topic}-{number}" for topic, number in item.assignment],
+        }
+        for item in found.members
+    ]
     if form == "json":
-        head = {"group": name, "state": found.group_state, "coordinator": coordinator}
-        protocol = {"protocol_type": found.protocol_type, "assignor": found.protocol_data}
+        head = {"group": name, "type": found.type, "state": found.state, "coordinator": found.coordinator}
+        protocol = {"protocol_type": found.protocol_type, "assignor": found.protocol}
         show({**head, **protocol, "members": members, "offsets": offsets}, form)
         return
-    assignor = f"  assignor {found.protocol_data}" if found.protocol_data else ""
-    click.echo(f"group {name}  state {found.group_state}  coordinator {coordinator}{assignor}  members {len(members)}")
+    assignor = f"  assignor {found.protocol}" if found.protocol else ""
+    click.echo(f"group {name}  state {found.state}  coordinator {found.coordinator}{assignor}  members {len(members)}")
     if members:
         show(members, form, ("member_id", "group_instance_id", "client_id", "client_host", "partitions"))
     if offsets:
@@ -92,58 +94,12 @@ def describe(name: str, bootstrap: str, form: str) -> None:
         show(offsets, form)
 
 
-def _members(found: DescribedGroup) -> tuple[dict[tuple[str, int], str], list[dict[str, Any]]]:
-    """Who has which partition, and the members."""
-    owners: dict[tuple[str, int], str] = {}
-    members = []
-    for member in found.members:
-        mine = _assigned(found.protocol_type, member.member_assignment)
-        owners |= dict.fromkeys(mine or (), member.member_id)
-        members.append(
-            {
-                "member_id": member.member_id,
-                "group_instance_id": member.group_instance_id,
-                "client_id": member.client_id,
-                "client_host": member.client_host,
-                "partitions": None if mine is None else [f"{topic}-{number}" for topic, number in mine],
-            }
-        )
-    return owners, members
-
-
-def _assigned(protocol_type: str, assignment: bytes) -> list[tuple[str, int]] | None:
-    """The partitions in a consumer's assignment; None where it cannot be read: assignors may write what they like."""
-    from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-    from oncelog.protocol.schema import DecodeError, read_version
-
-    if protocol_type != "consumer" or not assignment:
-        return []
-    try:
-        version = min(read_version(assignment), 3)
-        decoded, _ = ConsumerProtocolAssignment.decode_from(assignment, 2, version)
-    except DecodeError:
-        return None
-    return [(item.topic, number) for item in decoded.assigned_partitions for number in item.partitions]
-
-
-def _offsets(cluster: BlockingCluster, name: str, owners: dict[tuple[str, int], str]) -> list[dict[str, Any]]:
-    from oncelog.cli.offsets import LATEST, list_offsets
-    from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest
-
-    request = OffsetFetchRequest(group_id=name, topics=None)
-    response = cluster.call_coordinator("group", name, request, FETCH_VERSION)
-    check(response.error_code, f"offsets of group {name!r}")
-    committed = {
-        (topic.name, item.partition_index): item.committed_offset
-        for topic in response.topics
-        for item in topic.partitions
-        if item.committed_offset >= 0
-    }
+def _offsets(admin: Admin, found: GroupDescription) -> list[dict[str, Any]]:
+    """Each partition that a member has or that the group has an offset of."""
+    owners = {tp: member.member_id for member in found.members for tp in member.assignment or ()}
+    committed = admin.committed(found.group_id, require_stable=False)
     wanted = sorted({*committed, *owners})
-    topics = sorted({topic for topic, _ in wanted} & set(cluster.topics(internal=True)))
-    numbers = {topic: [number for other, number in wanted if other == topic] for topic in topics}
-    ends = cluster.run_many([list_offsets(cluster.cluster, topic, numbers[topic], LATEST) for topic in topics])
-    end = {(topic, number): at for topic, found in zip(topics, ends, strict=True) for number, at in found.items()}
+    end = admin.end_offsets(wanted)
     return [
         {
             "topic": topic,

@@ -1,4 +1,4 @@
-"""`oncelog group seek` and `oncelog group delete`."""
+"""`oncelog group seek`, `remove-members` and `delete`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncelog.cli.common import connected, formatted, open_cluster, show
+from oncelog.cli.common import connected, existing, formatted, note, open_admin, show
 
 if TYPE_CHECKING:
+    from oncelog import Admin
     from oncelog.client.batch import TopicPartition
-    from oncelog.client.blocking import BlockingCluster
 
 COLUMNS = ("topic", "partition", "committed", "target")
 
@@ -75,10 +75,11 @@ def seek(
         given_ones = " and ".join(choices) or "nothing"
         raise click.UsageError(f"say where to, in one way: {given_ones} was given")
     (target,) = choices.values()
-    with open_cluster(bootstrap) as cluster:
-        wanted = _partitions(cluster, topics) if topics else None
-        call = calls.seek if execute else calls.plan_seek
-        (steps,) = cluster.run_many([call(cluster.cluster, name, target, wanted)])
+    with open_admin(bootstrap) as admin:
+        wanted = _partitions(admin, topics) if topics else None
+        steps = admin.seek_group(name, target, wanted, dry_run=not execute)
+    if not steps:
+        note(f"group {name!r} has no offsets: name topics with --topic")
     show([step._asdict() for step in steps], form, COLUMNS)
     if not execute:
         click.echo("nothing was changed: add --execute to do it", err=True)
@@ -94,28 +95,42 @@ def delete(names: tuple[str, ...], topics: tuple[str, ...], bootstrap: str, form
 
     With --topic the groups stay: only their offsets of these topics go, which no member may be reading.
     """
-    from oncelog.client import group_calls as calls
-
-    with open_cluster(bootstrap) as cluster:
+    with open_admin(bootstrap) as admin:
         if topics:
-            wanted = _partitions(cluster, topics)
-            cluster.run_many([calls.delete_offsets(cluster.cluster, name, wanted) for name in names])
+            wanted = _partitions(admin, topics)
+            for name in names:
+                admin.delete_offsets(name, wanted)
         else:
-            cluster.run_many([calls.delete_groups(cluster.cluster, names)])
+            admin.delete_groups(names)
     what = [f"{topic}-{number}" for topic, number in wanted] if topics else "all"
     show([{"group": name, "deleted": what} for name in names], form)
 
 
-def _partitions(cluster: BlockingCluster, topics: tuple[str, ...]) -> list[TopicPartition]:
-    """What `TOPIC` or `TOPIC:0,2` stands for."""
-    from oncelog.cli.common import TOPIC_WAIT_MS
+@click.command("remove-members")
+@click.argument("name")
+@click.option("-i", "--instance", "instances", multiple=True, metavar="ID", help="The member with this static id.")
+@click.option("--all", "everybody", is_flag=True, help="Every member.")
+@connected
+@formatted
+def remove_members(name: str, instances: tuple[str, ...], everybody: bool, bootstrap: str, form: str) -> None:
+    """Let static members (group.instance.id) leave a group, or all members; those that are alive join anew."""
+    if bool(instances) == everybody:
+        raise click.UsageError("say who: --instance ID, or --all")
+    with open_admin(bootstrap) as admin:
+        removed = admin.remove_members(name, instances, all_=everybody)
+    show([{"group": name, "removed": member} for member in removed], form, ("group", "removed"))
 
+
+def _partitions(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartition]:
+    """What `TOPIC` or `TOPIC:0,2` stands for."""
     found: list[TopicPartition] = []
     for text in topics:
         name, colon, numbers = text.partition(":")
         if colon and not re.fullmatch(r"\d{1,9}(,\d{1,9})*", numbers):
             raise click.UsageError(f"--topic takes TOPIC or TOPIC:0,2, not {text!r}")
-        known = cluster.topic(name, timeout_ms=TOPIC_WAIT_MS).partitions
+        with existing(name):
+            (topic,) = admin.describe_topics(name)
+        known = [item.partition for item in topic.partitions]
         wanted = sorted(known) if not colon else sorted({int(number) for number in numbers.split(",")})
         for number in wanted:
             if number not in known:

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 
 import click
 
-from oncelog.cli.common import ANSWER_WAIT_MS, TOPIC_WAIT_MS, connected
+from oncelog import errors
+from oncelog.cli.common import connected, open_cluster
 from oncelog.cli.group_records import FORMS, shown
-from oncelog.cli.offsets import READ_COMMITTED, READ_UNCOMMITTED
+from oncelog.cli.reader import READ_COMMITTED, READ_UNCOMMITTED
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 
@@ -29,16 +30,24 @@ def log(name: str | None, groups: bool, read_committed: bool, follow: bool, form
         raise click.UsageError("--groups is for --format json")
     isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
 
-    async def run() -> None:
+    async def run() -> int:
+        lines = 0
         async for key, value in _records(bootstrap, name, isolation, follow):
             line = shown(key, value, form, group=name, groups=groups)
             if line is not None:
+                lines += 1
                 click.echo(line)
+        return lines
 
     try:
-        asyncio.run(run())
+        lines = asyncio.run(run())
     except (KeyboardInterrupt, BrokenPipeError):  # ordinary ends, as of `topic consume`
         return
+    if name is not None and not lines:
+        what = "generation" if groups else "offset"
+        raise click.ClickException(
+            f"{CONSUMER_OFFSETS} has no {what} of a group {name!r}; `oncelog group list` shows the groups there are"
+        )
 
 
 async def _records(
@@ -46,12 +55,15 @@ async def _records(
 ) -> AsyncIterator[tuple[bytes, bytes | None]]:
     """Keys and values of the partition that the group lives in, or of all partitions."""
     from oncelog.cli.reader import BEGINNING, Marker, Reader
-    from oncelog.client.cluster import ClusterClient
     from oncelog.coordinator.partitioning import partition_for
 
-    cluster = ClusterClient(bootstrap, client_id="oncelog-cli", api_timeout_ms=ANSWER_WAIT_MS)
-    try:
-        known = await cluster.topic(CONSUMER_OFFSETS, timeout_ms=TOPIC_WAIT_MS)
+    async with open_cluster(bootstrap) as cluster:
+        try:
+            known = await cluster.topic(CONSUMER_OFFSETS)
+        except errors.UnknownTopicError:
+            if not follow:
+                return  # nobody has committed anything yet
+            raise
         count = len(known.partitions)
         numbers = range(count) if name is None else [partition_for(name, count)]
         reader = Reader(cluster, CONSUMER_OFFSETS, numbers, isolation=isolation, markers=False)
@@ -60,5 +72,3 @@ async def _records(
             assert not isinstance(item, Marker)
             if item.key is not None:
                 yield item.key, item.value
-    finally:
-        await cluster.close()

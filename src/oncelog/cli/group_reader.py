@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import click
-
 from oncelog import Consumer
-from oncelog.cli.reader import BEGINNING, END, Start
+from oncelog.cli.common import open_admin
 from oncelog.cli.tokens import Shown
 
 POLL_S = 1.0
-RESETS = {BEGINNING: "earliest", END: "latest"}
 
 
 def read_as_member(
@@ -19,35 +16,42 @@ def read_as_member(
     group: str,
     topic: str,
     emit: Callable[[Shown], None],
-    start: Start,
+    reset: str,
     count: int | None,
     stop_at_end: bool,
     read_committed: bool,
 ) -> None:
-    """Prints what the group has not consumed yet; an offset is committed once its record has been printed."""
-    if start not in RESETS:
-        raise click.UsageError("with --group, -o is beginning or end: where a group begins that has no offsets")
+    """Prints what the group has not consumed yet; an offset is committed once its record has been printed.
+
+    Positions are committed, not records: behind the last record of a transaction they pass its marker: no lag is left.
+    """
+    with open_admin(bootstrap) as admin:
+        admin.describe_topics(topic)  # a group waits for a topic that is to come; who mistyped it, does not
     isolation = "read_committed" if read_committed else "read_uncommitted"
     with Consumer(
         bootstrap,
         client_id="oncelog-cli",
         group_id=group,
-        auto_offset_reset=RESETS[start],
+        auto_offset_reset=reset,
         isolation_level=isolation,
         enable_auto_commit=False,
     ) as consumer:
         consumer.subscribe([topic])
         ends: dict[tuple[str, int], int] = {}
+        committed: dict[tuple[str, int], int] = {}
         left = count
-        while left is None or left > 0:
+        done = False
+        while not done:
             for record in (records := consumer.poll(POLL_S, left)):
                 emit(Shown(*record))
-            if records:
-                consumer.commit({(record.topic, record.partition): record.offset + 1 for record in records})
             if left is not None:
                 left -= len(records)
-            if stop_at_end and _at_end(consumer, ends):
-                return
+            done = left == 0 or (stop_at_end and _at_end(consumer, ends))
+            # At 0 nothing was consumed, and the group has nothing to say of that partition.
+            positions = {tp: position for tp, position in consumer.positions().items() if position}
+            if positions != committed:
+                consumer.commit(positions)
+                committed = positions
 
 
 def _at_end(consumer: Consumer, ends: dict[tuple[str, int], int]) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from oncelog.cli.common import connected, formatted, show
+from oncelog.cli.common import connected, formatted, note, open_admin, show
 
 if TYPE_CHECKING:
     from oncelog import Producer
@@ -43,7 +43,8 @@ def produce(
 ) -> None:
     """Send each line of stdin as a record.
 
-    With --transactional-id all of them become visible together when stdin ends, or none if something fails.
+    With --transactional-id all of them become visible together when stdin ends, or none if something fails. Without it,
+    a file is read through before anything is sent; of a pipe, what comes before a bad line is sent.
     """
     from oncelog import Producer
 
@@ -54,13 +55,24 @@ def produce(
         "max_block_ms": BLOCK_MS,
         "transactional_id": transactional_id,
     }
+    delimiter = None if key_delimiter is None else key_delimiter.encode()
+    source = sys.stdin.buffer
+    if delimiter is not None and source.seekable():
+        begin = source.tell()
+        for number, line in enumerate(source, 1):
+            if delimiter not in line:
+                raise BadLineError(number, delimiter, "nothing was sent")
+        source.seek(begin)
+    there = _topic_is_there(bootstrap, topic)
     with Producer(bootstrap, **options) as producer:
-        records = _lines(sys.stdin.buffer, key_delimiter, null)
+        records = _lines(source, delimiter, null, "none of the others becomes visible" if transactional_id else "")
         if transactional_id is None:
             sent = _send(producer, topic, records, partition, pairs)
         else:
             with producer.transaction():
                 sent = _send(producer, topic, records, partition, pairs)
+    if sent and not there:
+        note(f"there was no topic {topic!r}: the broker has made it")
     if form == "json":
         show({"topic": topic, "records": sent}, form)
 
@@ -85,9 +97,22 @@ def _send(
     return sent
 
 
-def _lines(source: BinaryIO, key_delimiter: str | None, null: bool) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """(key, value) of each line."""
-    delimiter = None if key_delimiter is None else key_delimiter.encode()
+class BadLineError(click.ClickException):
+    """A line of the input cannot be sent; what became of the others."""
+
+    def __init__(self, number: int, delimiter: bytes, others: str) -> None:
+        super().__init__(f"line {number} has no key delimiter {delimiter.decode()!r}; {others}")
+
+
+def _topic_is_there(bootstrap: str, topic: str) -> bool:
+    with open_admin(bootstrap) as admin:
+        return topic in admin.list_topics(internal=True)
+
+
+def _lines(
+    source: BinaryIO, delimiter: bytes | None, null: bool, others: str
+) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """(key, value) of each line; `others` says, where one is bad, what becomes of the others."""
     for number, line in enumerate(source, 1):
         text = line.removesuffix(b"\n")
         key: bytes | None = None
@@ -95,7 +120,8 @@ def _lines(source: BinaryIO, key_delimiter: str | None, null: bool) -> Iterator[
         if delimiter is not None:
             key, found, value = text.partition(delimiter)
             if not found:
-                raise click.ClickException(f"line {number} has no key delimiter {key_delimiter!r}")
+                before = f"the {number - 1} before it were sent (--transactional-id sends all or none)"
+                raise BadLineError(number, delimiter, others or before)
         if null:
             key, value = key or None, value or None
         yield key, value

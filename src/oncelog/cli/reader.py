@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from oncelog import errors
-from oncelog.cli.offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
+from oncelog.client.offsets import EARLIEST, LATEST, list_offsets
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
@@ -16,6 +16,7 @@ from oncelog.protocol.records import Record, decode_control, decode_records, ite
 if TYPE_CHECKING:
     from oncelog.client.cluster import ClusterClient
 
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 MAX_WAIT_MS = 500
 MAX_BYTES = 16 * 1024 * 1024
 PARTITION_MAX_BYTES = 1024 * 1024
@@ -31,6 +32,8 @@ class Start(NamedTuple):
 
 BEGINNING = Start(timestamp=EARLIEST)
 END = Start(timestamp=LATEST)
+STORED = Start(-1, EARLIEST)
+"""Where the group is; the reader of a group goes on there by itself."""
 
 
 class Marker(NamedTuple):
@@ -68,14 +71,24 @@ class Reader:
         for number in numbers:
             wanted = start.offset if start.offset >= 0 else end[number] + start.offset
             self.positions[number] = max(wanted, first[number])
+        if all(self.positions[number] > end[number] for number in numbers):
+            where = ", ".join(f"{self._topic}-{number} ends at {end[number]}" for number in numbers)
+            raise errors.OffsetOutOfRangeError(f"offset {start.offset} is not there yet: {where}")
 
     async def ends(self) -> dict[int, int]:
         """The end of each partition for this reader: its last stable offset if it reads committed records only."""
         return await self._offsets(list(self.positions), LATEST)
 
+    async def ends_at(self, timestamp: int) -> dict[int, int]:
+        """The first offset of each partition whose record is not before a time, or its end."""
+        found, ends = await asyncio.gather(self._offsets(list(self.positions), timestamp), self.ends())
+        return {number: ends[number] if at < 0 else min(at, ends[number]) for number, at in found.items()}
+
     async def _offsets(self, numbers: list[int], timestamp: int) -> dict[int, int]:
-        isolation = self._isolation if timestamp == LATEST else 0
-        return await list_offsets(self._cluster, self._topic, numbers, timestamp, isolation)
+        wanted = dict.fromkeys(((self._topic, number) for number in numbers), timestamp)
+        isolation = self._isolation if timestamp == LATEST else READ_UNCOMMITTED
+        found = await list_offsets(self._cluster, wanted, isolation_level=isolation)
+        return {number: item.offset for (_, number), item in found.items()}
 
     async def read(self, ends: dict[int, int] | None = None) -> AsyncIterator[tuple[int, Record | Marker]]:
         """(partition, record), for ever, or up to `ends`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelog.cli.common import connected, open_cluster
+from oncelog.cli.common import connected, open_admin
 
 if TYPE_CHECKING:
     from oncelog.spark.options import SinkOptions
@@ -32,7 +32,7 @@ def _options(prefix: str, bootstrap: str, topic: str | None, decision_topic: str
     """The sink's options; ConnectionFailedError at once when nobody is there, which Spark's driver waits out."""
     from oncelog.spark.options import sink_options
 
-    open_cluster(bootstrap).close()
+    open_admin(bootstrap).close()
     given = {"kafka.bootstrap.servers": bootstrap, "transactionalIdPrefix": prefix}
     if topic is not None:
         given["topic"] = topic

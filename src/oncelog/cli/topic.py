@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncelog import errors
-from oncelog.cli.common import TOPIC_WAIT_MS, check, connected, existing, formatted, open_cluster, show
+from oncelog.cli.common import assignments, connected, existing, formatted, open_admin, show
 from oncelog.cli.lazy import LazyGroup
-from oncelog.protocol.kinds import ResourceType
 
 if TYPE_CHECKING:
-    from oncelog.client.blocking import BlockingCluster
+    from oncelog import Admin
 
 OF_THE_TOPIC = 1
 """`ConfigSource` of a topic's own settings."""
@@ -30,6 +29,7 @@ topic = LazyGroup(
         "describe": ("oncelog.cli.topic:describe", "Show leaders, replicas and offsets of a topic's partitions."),
         "alter": ("oncelog.cli.alter:topic", "Add partitions, change settings."),
         "delete": ("oncelog.cli.topic:delete", "Delete topics and their data."),
+        "delete-records": ("oncelog.cli.alter:delete_records", "Delete a partition's records before an offset."),
         "produce": ("oncelog.cli.produce:produce", "Send lines from stdin."),
         "consume": ("oncelog.cli.consume:consume", "Print records."),
     },
@@ -55,29 +55,19 @@ def create(
 ) -> None:
     """Create a topic."""
     from oncelog.protocol.errors import ErrorCode
-    from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
-    settings = []
-    for text in configs:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise click.UsageError(f"--config takes KEY=VALUE, not {text!r}")
-        settings.append(CreatableTopicConfig(name=key.strip(), value=value.strip()))
-    wanted = CreatableTopic(
-        name=name,
-        num_partitions=partitions or BROKERS_DEFAULT,
-        replication_factor=replication_factor or BROKERS_DEFAULT,
-        configs=settings,
-    )
-    with open_cluster(bootstrap) as cluster:
-        response = cluster.call_controller(CreateTopicsRequest(topics=[wanted]))
-    result = response.topics[0]
-    existed = result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
-    if not (existed and if_not_exists):
-        check(result.error_code, result.error_message or f"topic {name!r}")
-    row = {"name": name, "created": not existed}
-    if not existed:
-        row |= {"partitions": result.num_partitions, "replication_factor": result.replication_factor}
+    settings = assignments("--config", configs)
+    row: dict[str, Any] = {"name": name, "created": True}
+    with open_admin(bootstrap) as admin:
+        try:
+            (made,) = admin.create_topics(
+                name, partitions or BROKERS_DEFAULT, replication_factor or BROKERS_DEFAULT, settings
+            )
+            row |= {"partitions": made.partitions, "replication_factor": made.replication_factor}
+        except errors.KafkaError as error:
+            if not if_not_exists or error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+            row["created"] = False
     show([row] if form == "text" else row, form)
 
 
@@ -87,16 +77,16 @@ def create(
 @formatted
 def list_topics(internal: bool, bootstrap: str, form: str) -> None:
     """List topics."""
-    with open_cluster(bootstrap) as cluster:
-        found = cluster.topics(internal=internal)
+    with open_admin(bootstrap) as admin:
+        found = admin.topics(internal=internal)
     rows = [
         {
-            "name": name,
-            "partitions": len(item.partitions),
-            "replication_factor": len(item.partitions[0].replicas) if item.partitions else 0,
+            "name": item.name,
+            "partitions": item.partitions,
+            "replication_factor": item.replication_factor,
             "internal": item.internal,
         }
-        for name, item in sorted(found.items())
+        for item in found
     ]
     show(rows, form, ("name", "partitions", "replication_factor"))
 
@@ -110,9 +100,9 @@ def describe(names: tuple[str, ...], bootstrap: str, form: str) -> None:
 
     START is the first offset, LSO the end for read_committed readers, HW for others, LEO the log's end.
     """
-    with open_cluster(bootstrap) as cluster:
-        wanted = names or sorted(cluster.topics())
-        found = [_describe(cluster, name) for name in wanted]
+    with open_admin(bootstrap) as admin:
+        wanted = names or sorted(admin.list_topics())
+        found = [_describe(admin, name) for name in wanted]
     if form == "json":
         show(found, form)
         return
@@ -122,51 +112,40 @@ def describe(names: tuple[str, ...], bootstrap: str, form: str) -> None:
         show(item["partitions"], form)
 
 
-def _describe(cluster: BlockingCluster, name: str) -> dict[str, Any]:
-    from oncelog.cli.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TOOL, list_offsets
+def _describe(admin: Admin, name: str) -> dict[str, Any]:
     from oncelog.cluster.metadata import topic_id_text
 
     with existing(name):
-        known = cluster.topic(name, timeout_ms=TOPIC_WAIT_MS)
-    numbers = list(known.partitions)
-    start, high, stable, end = cluster.run_many(
-        [
-            list_offsets(cluster.cluster, name, numbers, EARLIEST),
-            list_offsets(cluster.cluster, name, numbers, LATEST),
-            list_offsets(cluster.cluster, name, numbers, LATEST, READ_COMMITTED),
-            list_offsets(cluster.cluster, name, numbers, LATEST, READ_UNCOMMITTED, TOOL),
-        ]
-    )
-    partitions = [
-        {
-            "partition": number,
-            "leader": item.leader,
-            "leader_epoch": item.leader_epoch,
-            "replicas": list(item.replicas),
-            "isr": list(item.isr),
-            "start": start[number],
-            "lso": stable[number],
-            "hw": high[number],
-            "leo": end[number],
-        }
-        for number, item in known.partitions.items()
-    ]
+        (known,) = admin.describe_topics(name)
     return {
         "name": name,
         "topic_id": topic_id_text(known.topic_id),
         "internal": known.internal,
-        "configs": _own_configs(cluster, name),
-        "partitions": partitions,
+        "configs": {
+            item.name: item.value
+            for item in admin.describe_config_entries("topic", name)
+            if item.source == OF_THE_TOPIC
+        },
+        "partitions": [
+            {
+                "partition": item.partition,
+                "leader": item.leader,
+                "leader_epoch": item.leader_epoch,
+                "replicas": list(item.replicas),
+                "isr": list(item.isr),
+                "start": _known(item.log_start_offset),
+                "lso": _known(item.last_stable_offset),
+                "hw": _known(item.high_watermark),
+                "leo": _known(item.log_end_offset),
+            }
+            for item in known.partitions
+        ],
     }
 
 
-def _own_configs(cluster: BlockingCluster, name: str) -> dict[str, str | None]:
-    from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-
-    resource = DescribeConfigsResource(resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=None)
-    result = cluster.call_any(DescribeConfigsRequest(resources=[resource])).results[0]
-    check(result.error_code, result.error_message or f"settings of topic {name!r}")
-    return {item.name: item.value for item in result.configs if item.config_source == OF_THE_TOPIC}
+def _known(offset: int) -> int | None:
+    """None where there is no leader to tell it."""
+    return None if offset < 0 else offset
 
 
 @click.command()
@@ -175,18 +154,18 @@ def _own_configs(cluster: BlockingCluster, name: str) -> dict[str, str | None]:
 @formatted
 def delete(names: tuple[str, ...], bootstrap: str, form: str) -> None:
     """Delete topics and their data."""
-    from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
-
-    with open_cluster(bootstrap) as cluster:
-        request = DeleteTopicsRequest(topic_names=list(names), timeout_ms=30_000)
-        response = cluster.call_controller(request, 5)
-    failed = [item for item in response.responses if item.error_code]
-    deleted = [item.name for item in response.responses if not item.error_code]
-    rows = [{"name": name, "deleted": True} for name in deleted]
+    rows = []
+    failure: Exception | None = None
+    with open_admin(bootstrap) as admin:
+        for name in dict.fromkeys(names):
+            try:
+                with existing(name):
+                    admin.delete_topics(name)
+            except (errors.KafkaError, click.ClickException) as error:
+                failure = failure or error
+            else:
+                rows.append({"name": name, "deleted": True})
     if rows or form == "json":
         show(rows, form)
-    for item in failed:
-        message = item.error_message or ""
-        with existing(item.name or ""):
-            about = message if item.name in message else f"topic {item.name!r}: {message}"
-            raise errors.error_for(item.error_code, about)
+    if failure is not None:
+        raise failure

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
-from oncelog.cli.common import check, connected, formatted, open_cluster, show
+from oncelog import errors
+from oncelog.cli.common import connected, existing, formatted, open_admin, show, usage
 from oncelog.cli.lazy import LazyGroup
+from oncelog.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from oncelog.client.blocking import BlockingCluster
-    from oncelog.protocol.messages.describe_transactions import TransactionState
+    from oncelog import Admin
 
 txn = LazyGroup(
     "txn",
@@ -26,6 +29,7 @@ txn = LazyGroup(
             "Find open transactions that no coordinator will end.",
         ),
         "abort": ("oncelog.cli.txn_hanging:abort", "Abort a hanging transaction in one partition."),
+        "terminate": ("oncelog.cli.txn:terminate", "Have the coordinator abort what a transactional id has open."),
     },
 )
 COLUMNS = ("transactional_id", "coordinator", "producer_id", "state")
@@ -46,39 +50,19 @@ def list_transactions(
     states: tuple[str, ...], producers: tuple[int, ...], duration_ms: int, pattern: str, bootstrap: str, form: str
 ) -> None:
     """List transactional ids of all coordinators."""
-    rows = []
-    with open_cluster(bootstrap) as cluster:
-        for coordinator, response in listings(
-            cluster,
-            state_filters=list(states),
-            producer_id_filters=list(producers),
-            duration_filter=duration_ms,
-            transactional_id_pattern=pattern or None,
-        ).items():
-            if response.unknown_state_filters:
-                raise click.UsageError(f"--state: there is no state {response.unknown_state_filters[0]!r}")
-            rows += [
-                {
-                    "transactional_id": item.transactional_id,
-                    "coordinator": coordinator,
-                    "producer_id": item.producer_id,
-                    "state": item.transaction_state,
-                }
-                for item in response.transaction_states
-            ]
-    show(sorted(rows, key=lambda row: str(row["transactional_id"])), form, COLUMNS)
-
-
-def listings(cluster: BlockingCluster, **filters: Any) -> dict[int, Any]:
-    """ListTransactions of every broker, by its id."""
-    from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
-
-    responses = cluster.call_brokers(lambda: ListTransactionsRequest(**filters))
-    pattern = filters.get("transactional_id_pattern")
-    for broker, response in responses.items():
-        about = f"transactions of broker {broker}" + (f" that match {pattern!r}" if pattern else "")
-        check(response.error_code, about)
-    return responses
+    with open_admin(bootstrap) as admin, usage("--state"):
+        rows = [
+            {
+                "transactional_id": item.transactional_id,
+                "coordinator": item.coordinator,
+                "producer_id": item.producer_id,
+                "state": item.state,
+            }
+            for item in admin.list_transactions(
+                states, producer_ids=producers, longer_than_ms=duration_ms, pattern=pattern or None
+            )
+        ]
+    show(rows, form, COLUMNS)
 
 
 @click.command()
@@ -87,32 +71,52 @@ def listings(cluster: BlockingCluster, **filters: Any) -> dict[int, Any]:
 @formatted
 def describe(transactional_id: str, bootstrap: str, form: str) -> None:
     """Show one transactional id's producer, time-out and open partitions."""
-    with open_cluster(bootstrap) as cluster:
-        state = description(cluster, transactional_id)
-        check(state.error_code, f"transactional id {transactional_id!r}")
-        coordinator = cluster.coordinator("transaction", transactional_id)
-    started = state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None
+    with open_admin(bootstrap) as admin, known_id():
+        found = admin.describe_transaction(transactional_id)
+    started = found.start_time if found.start_time >= 0 else None
     row = {
-        "coordinator": coordinator,
+        "coordinator": found.coordinator,
         "transactional_id": transactional_id,
-        "producer_id": state.producer_id,
-        "producer_epoch": state.producer_epoch,
-        "state": state.transaction_state,
-        "timeout_ms": state.transaction_timeout_ms,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "state": found.state,
+        "timeout_ms": found.timeout_ms,
         "started_ms": started,
         "duration_ms": None if started is None else int(time.time() * 1000) - started,
-        "partitions": [f"{item.topic}-{number}" for item in state.topics for number in item.partitions],
+        "partitions": [f"{topic}-{number}" for topic, number in found.partitions],
     }
     show([row] if form == "text" else row, form)
 
 
-def description(cluster: BlockingCluster, transactional_id: str) -> TransactionState:
-    """DescribeTransactions of one id, with its error if it has one."""
-    from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
+@contextmanager
+def known_id() -> Iterator[None]:
+    """Around what is asked of one transactional id: where to find those that there are."""
+    try:
+        yield
+    except errors.RequestError as error:
+        if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise
+        about = f"{error.message}; `oncelog txn list` shows those there are ({error.code.name})"
+        raise click.ClickException(about) from error
 
-    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    found: TransactionState = cluster.call_coordinator("transaction", transactional_id, request).transaction_states[0]
-    return found
+
+@click.command()
+@click.argument("transactional_id")
+@click.option("--yes", is_flag=True, help="Do it.")
+@connected
+@formatted
+def terminate(transactional_id: str, yes: bool, bootstrap: str, form: str) -> None:
+    """Have the coordinator abort what a transactional id has open, in all its partitions, and fence its producer."""
+    with open_admin(bootstrap) as admin, known_id():
+        found = admin.describe_transaction(transactional_id)
+        if not yes:
+            raise click.UsageError(
+                f"this ends the producer of {transactional_id!r} ({found.state}, {len(found.partitions)} partitions "
+                "open), whose records since its last commit are lost to readers: add --yes if that is meant"
+            )
+        admin.terminate_transaction(transactional_id)
+    row = {"transactional_id": transactional_id, "producer_id": found.producer_id, "terminated": True}
+    show([row] if form == "text" else row, form)
 
 
 @click.command()
@@ -123,37 +127,27 @@ def description(cluster: BlockingCluster, transactional_id: str) -> TransactionS
 @formatted
 def producers(topic: str, partition: int, broker: int | None, bootstrap: str, form: str) -> None:
     """Show what a partition remembers of its producers."""
-    with open_cluster(bootstrap) as cluster:
-        rows = partition_producers(cluster, topic, partition, broker)
-    show(rows, form, PRODUCER_COLUMNS)
-
-
-def partition_producers(
-    cluster: BlockingCluster, topic: str, partition: int, broker: int | None = None
-) -> list[dict[str, Any]]:
-    """DescribeProducers of one partition, a row of `PRODUCER_COLUMNS` for each; the start offset is None if idle."""
-    from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
-
-    request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[partition])])
-    if broker is None:
-        response = cluster.call_leader(topic, partition, request)
-    else:
-        if broker not in cluster.brokers():
-            raise click.UsageError(f"--broker: there is no broker {broker}")
-        cluster.partition(topic, partition)
-        response = cluster.call_broker(broker, request)
-    found = response.topics[0].partitions[0]
-    check(found.error_code, f"producers of {topic}-{partition}")
-    return [
+    with open_admin(bootstrap) as admin:
+        if broker is not None:
+            require_broker(admin, broker)
+        with existing(topic, partition):
+            found = admin.describe_producers(topic, partition, broker=broker)
+    rows = [
         {
             "producer_id": item.producer_id,
             "producer_epoch": item.producer_epoch,
             "latest_coordinator_epoch": item.coordinator_epoch,
             "last_sequence": item.last_sequence,
             "last_timestamp": item.last_timestamp,
-            "current_transaction_start_offset": item.current_txn_start_offset
-            if item.current_txn_start_offset >= 0
-            else None,
+            "current_transaction_start_offset": item.transaction_start if item.transaction_start >= 0 else None,
         }
-        for item in sorted(found.active_producers, key=lambda each: each.producer_id)
+        for item in found
     ]
+    show(rows, form, PRODUCER_COLUMNS)
+
+
+def require_broker(admin: Admin, broker: int) -> None:
+    """UsageError for a broker that the cluster does not have."""
+    there = [item.node_id for item in admin.describe_cluster().brokers]
+    if broker not in there:
+        raise click.UsageError(f"--broker: there is no broker {broker}; there are: {', '.join(map(str, there))}")

@@ -7,28 +7,22 @@ end it there: read_committed readers wait for ever.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from oncelog.cli.common import check, connected, formatted, open_cluster, show
-from oncelog.cli.txn import description, listings, partition_producers
-from oncelog.protocol.errors import ErrorCode
+from oncelog.cli.common import connected, existing, formatted, open_admin, show
+from oncelog.cli.txn import require_broker
 
 if TYPE_CHECKING:
-    from oncelog.client.blocking import BlockingCluster
+    from oncelog import Admin
 
 COLUMNS = (
     *("topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch"),
     *("start_offset", "last_timestamp", "duration_min"),
 )
-BATCH = 500
-"""Partitions in one request."""
 FIRST_COORDINATOR_EPOCH = 0
 """For a producer that no marker has ended yet: no coordinator's epoch is lower."""
-
-Row = dict[str, Any]
 
 
 @click.command("find-hanging")
@@ -58,89 +52,28 @@ def find_hanging(
         raise click.UsageError("--topic or --broker is needed, to limit the search")
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs --topic")
-    with open_cluster(bootstrap) as cluster:
-        where = _partitions(cluster, topic, partition, broker)
-        longer_than_ms = max_transaction_timeout * 60_000
-        candidates = _open(cluster, where, broker, longer_than_ms)
-        rows = _without_coordinator(cluster, candidates)
-    show(sorted(rows, key=lambda row: (row["topic"], row["partition"], row["producer_id"])), form, COLUMNS)
-
-
-def _partitions(
-    cluster: BlockingCluster, topic: str | None, partition: int | None, broker: int | None
-) -> list[tuple[str, int, int]]:
-    """(topic, partition, whom to ask)."""
-    if broker is not None and broker not in cluster.brokers():
-        raise click.UsageError(f"--broker: there is no broker {broker}")
-    if topic is None:
-        topics = cluster.topics(internal=True)
-    else:
-        topics = {topic: cluster.topic(topic)}
-        if partition is not None:
-            cluster.partition(topic, partition)
-    return [
-        (name, index, broker if broker is not None else found.leader)
-        for name, each in sorted(topics.items())
-        for index, found in sorted(each.partitions.items())
-        if (broker is None or broker in found.replicas) and (partition is None or partition == index)
-    ]
-
-
-def _open(
-    cluster: BlockingCluster, where: Sequence[tuple[str, int, int]], broker: int | None, longer_than_ms: int
-) -> list[Row]:
-    """Open transactions whose last record is older than that."""
-    from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
-
     now_ms = int(time.time() * 1000)
-    rows = []
-    for node in sorted({node for _, _, node in where}):
-        mine = [(name, index) for name, index, asked in where if asked == node]
-        for begin in range(0, len(mine), BATCH):
-            by_topic: dict[str, list[int]] = {}
-            for name, index in mine[begin : begin + BATCH]:
-                by_topic.setdefault(name, []).append(index)
-            request = DescribeProducersRequest(
-                topics=[TopicRequest(name=name, partition_indexes=indexes) for name, indexes in by_topic.items()]
+    with open_admin(bootstrap) as admin:
+        if broker is not None:
+            require_broker(admin, broker)
+        with existing(topic or "", partition):
+            found = admin.find_hanging_transactions(
+                topic, partition, broker=broker, older_than_ms=max_transaction_timeout * 60_000
             )
-            for found in cluster.call_broker(node, request).topics:
-                for each in found.partitions:
-                    check(each.error_code, f"producers of {found.name}-{each.partition_index}")
-                    rows += [
-                        {
-                            "topic": found.name,
-                            "partition": each.partition_index,
-                            "producer_id": item.producer_id,
-                            "producer_epoch": item.producer_epoch,
-                            "coordinator_epoch": item.coordinator_epoch,
-                            "start_offset": item.current_txn_start_offset,
-                            "last_timestamp": item.last_timestamp,
-                            "duration_min": (now_ms - item.last_timestamp) // 60_000,
-                        }
-                        for item in each.active_producers
-                        if item.current_txn_start_offset >= 0 and now_ms - item.last_timestamp > longer_than_ms
-                    ]
-    return rows
-
-
-def _without_coordinator(cluster: BlockingCluster, candidates: list[Row]) -> list[Row]:
-    """Those of which no coordinator knows that it has to end them in that partition."""
-    wanted = sorted({row["producer_id"] for row in candidates})
-    if not wanted:
-        return []
-    names = {
-        item.producer_id: item.transactional_id
-        for response in listings(cluster, producer_id_filters=wanted).values()
-        for item in response.transaction_states
-    }
-    known: set[tuple[int, str, int]] = set()
-    for producer_id, name in names.items():
-        state = description(cluster, name)
-        if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-            continue
-        check(state.error_code, f"transactional id {name!r}")
-        known |= {(producer_id, topic.topic, index) for topic in state.topics for index in topic.partitions}
-    return [row for row in candidates if (row["producer_id"], row["topic"], row["partition"]) not in known]
+    rows = [
+        {
+            "topic": item.topic,
+            "partition": item.partition,
+            "producer_id": item.producer.producer_id,
+            "producer_epoch": item.producer.producer_epoch,
+            "coordinator_epoch": item.producer.coordinator_epoch,
+            "start_offset": item.producer.transaction_start,
+            "last_timestamp": item.producer.last_timestamp,
+            "duration_min": (now_ms - item.producer.last_timestamp) // 60_000,
+        }
+        for item in found
+    ]
+    show(rows, form, COLUMNS)
 
 
 @click.command()
@@ -150,6 +83,7 @@ def _without_coordinator(cluster: BlockingCluster, candidates: list[Row]) -> lis
 @click.option("--producer-id", type=click.IntRange(min=0), help="In place of --start-offset, with the next two.")
 @click.option("--producer-epoch", type=click.IntRange(0, 2**15 - 1))
 @click.option("--coordinator-epoch", type=click.IntRange(min=-1))
+@click.option("--yes", is_flag=True, help="Even if a coordinator knows of the transaction.")
 @connected
 @formatted
 def abort(
@@ -159,6 +93,7 @@ def abort(
     producer_id: int | None,
     producer_epoch: int | None,
     coordinator_epoch: int | None,
+    yes: bool,
     bootstrap: str,
     form: str,
 ) -> None:
@@ -171,46 +106,46 @@ def abort(
     if producer_id is not None and (producer_epoch is None or coordinator_epoch is None):
         missing = "--producer-epoch" if producer_epoch is None else "--coordinator-epoch"
         raise click.UsageError(f"--producer-id needs {missing}")
-    with open_cluster(bootstrap) as cluster:
+    with open_admin(bootstrap) as admin:
+        with existing(topic, partition):
+            there = admin.describe_producers(topic, partition)
         if start_offset is not None:
-            found = _starting_at(cluster, topic, partition, start_offset)
-            producer_id, producer_epoch = found["producer_id"], found["producer_epoch"]
-            coordinator_epoch = found["latest_coordinator_epoch"]
+            found = next((item for item in there if item.transaction_start == start_offset), None)
+            if found is None:
+                raise click.ClickException(
+                    f"{topic}-{partition} has no open transaction that starts at offset {start_offset}"
+                )
+            producer_id, producer_epoch = found.producer_id, found.producer_epoch
+            coordinator_epoch = found.coordinator_epoch
         assert producer_id is not None
         assert producer_epoch is not None
         assert coordinator_epoch is not None
-        row = {
-            "topic": topic,
-            "partition": partition,
-            "producer_id": producer_id,
-            "producer_epoch": producer_epoch,
-            "coordinator_epoch": max(coordinator_epoch, FIRST_COORDINATOR_EPOCH),
-        }
-        _write_abort(cluster, row)
+        if not yes:
+            _require_hanging(admin, topic, partition, producer_id)
+        admin.abort_transaction(
+            topic,
+            partition,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+        )
+    row = {
+        "topic": topic,
+        "partition": partition,
+        "producer_id": producer_id,
+        "producer_epoch": producer_epoch,
+        "coordinator_epoch": max(coordinator_epoch, FIRST_COORDINATOR_EPOCH),
+    }
     show([row] if form == "text" else {**row, "aborted": True}, form)
 
 
-def _starting_at(cluster: BlockingCluster, topic: str, partition: int, offset: int) -> Row:
-    for row in partition_producers(cluster, topic, partition):
-        if row["current_transaction_start_offset"] == offset:
-            return row
-    raise click.ClickException(f"{topic}-{partition} has no open transaction that starts at offset {offset}")
-
-
-def _write_abort(cluster: BlockingCluster, row: Row) -> None:
-    from oncelog.protocol.messages.write_txn_markers import (
-        WritableTxnMarker,
-        WritableTxnMarkerTopic,
-        WriteTxnMarkersRequest,
-    )
-
-    marker = WritableTxnMarker(
-        producer_id=row["producer_id"],
-        producer_epoch=row["producer_epoch"],
-        transaction_result=False,
-        topics=[WritableTxnMarkerTopic(name=row["topic"], partition_indexes=[row["partition"]])],
-        coordinator_epoch=row["coordinator_epoch"],
-    )
-    response = cluster.call_leader(row["topic"], row["partition"], WriteTxnMarkersRequest(markers=[marker]))
-    result = response.markers[0].topics[0].partitions[0]
-    check(result.error_code, f"aborting the transaction of producer {row['producer_id']}")
+def _require_hanging(admin: Admin, topic: str, partition: int, producer_id: int) -> None:
+    """UsageError for a transaction that its coordinator will end in that partition."""
+    for listed in admin.list_transactions(producer_ids=[producer_id]):
+        found = admin.describe_transaction(listed.transactional_id)
+        if (topic, partition) in found.partitions:
+            raise click.UsageError(
+                f"this transaction does not hang: it is {found.state}, and the coordinator of "
+                f"{listed.transactional_id!r} knows of it. `oncelog txn terminate {listed.transactional_id}` aborts it "
+                "in all its partitions; add --yes if this one alone is meant"
+            )

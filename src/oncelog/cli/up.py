@@ -60,7 +60,10 @@ def up(
             own["log.dirs"] = chosen
         for key in ("log.dirs", "log.dir"):
             if key in settings and settings[key] != chosen:
-                click.echo(f"oncelog: {key} has no effect on `oncelog up`, --data says where", err=True)
+                where = f"`oncelog up` keeps its data in {folder}"
+                click.echo(
+                    f"oncelog: {key}={settings[key]} is not used: {where} (--data, or --set log.dirs=...)", err=True
+                )
         settings = {key: value for key, value in settings.items() if key not in ("log.dir", "broker.id")}
         launch = Launch({**settings, **own}, os.path.join(folder, METADATA_FILE), specs)
         status = Supervisor(launch, restart=not no_restart).run()

@@ -60,6 +60,10 @@ class Admin:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._thread.run(work)
 
+    def reach(self, timeout: float) -> None:
+        """Be connected to some broker within so many seconds; ConnectionFailedError names the address tried last."""
+        self._run(self.cluster.reach(timeout * 1000))
+
     # -- topics -----------------------------------------------------------------------------------------------
 
     def create_topics(
@@ -138,6 +142,10 @@ class Admin:
                 self.cluster, topic, count, assignments=assignments, validate_only=validate_only
             )
         )
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The high watermarks of those of these partitions that are there and have a leader."""
+        return self._run(group_views.ends(self.cluster, partitions))
 
     # -- settings ---------------------------------------------------------------------------------------------
 

@@ -46,6 +46,10 @@ class Admin:
         """Hang up."""
         await self.cluster.close()
 
+    async def reach(self, timeout: float) -> None:
+        """Be connected to some broker within so many seconds; ConnectionFailedError names the address tried last."""
+        await self.cluster.reach(timeout * 1000)
+
     # -- topics -----------------------------------------------------------------------------------------------
 
     async def create_topics(
@@ -120,6 +124,10 @@ class Admin:
         await config_calls.create_partitions(
             self.cluster, topic, count, assignments=assignments, validate_only=validate_only
         )
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The high watermarks of those of these partitions that are there and have a leader."""
+        return await group_views.ends(self.cluster, partitions)
 
     # -- settings ---------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -25,6 +25,8 @@ STATES = (
 """States of groups of all types (Kafka's `GroupState`)."""
 TYPES = ("Consumer", "Classic", "Share", "Streams")
 """Types of groups (Kafka's `GroupType`)."""
+SPELLED = {name.lower(): name for name in TYPES}
+"""Brokers write them in lower case, Kafka's tools do not."""
 DEAD = "Dead"
 
 
@@ -68,7 +70,7 @@ def _known(what: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
         if name.lower() not in spelled:
             near = get_close_matches(name.lower(), spelled, n=1)
             hint = f"did you mean {spelled[near[0]]}?" if near else f"there are: {', '.join(known)}"
-            raise errors.ConfigError(f"groups have no {what} {name!r}; {hint}")
+            raise errors.ConfigError(f"there is no {what} {name!r} of groups; {hint}")
         found.append(spelled[name.lower()])
     return found
 
@@ -83,7 +85,10 @@ async def list_groups(cluster: ClusterClient, states: Sequence[str] = (), types:
     found = []
     for node, response in answers.items():
         raise_for_error(response, f"groups of broker {node}")
-        found += [GroupInfo(g.group_id, g.protocol_type, g.group_state, g.group_type, node) for g in response.groups]
+        found += [
+            GroupInfo(g.group_id, g.protocol_type, g.group_state, SPELLED.get(g.group_type.lower(), g.group_type), node)
+            for g in response.groups
+        ]
     return sorted(found)
 
 
@@ -153,10 +158,15 @@ async def committed(cluster: ClusterClient, group_id: str, *, require_stable: bo
     return dict(await offset_calls.fetch_committed(cluster, group_id, require_stable=require_stable))
 
 
-async def ends(cluster: ClusterClient, offsets: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+async def ends(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """The ends (high watermarks) of those of these partitions that are there and have a leader."""
+    wanted = set(partitions)
     topics = await cluster.topics(internal=True)
-    there = [tp for tp in offsets if tp[0] in topics and tp[1] in topics[tp[0]].partitions]
-    led = [tp for tp in there if topics[tp[0]].partitions[tp[1]].leader >= 0]
+    led = [
+        (name, index)
+        for name, topic in topics.items()
+        for index, partition in topic.partitions.items()
+        if partition.leader >= 0 and (name, index) in wanted
+    ]
     found = await offset_calls.list_offsets(cluster, dict.fromkeys(led, offset_calls.LATEST))
     return {tp: item.offset for tp, item in found.items()}

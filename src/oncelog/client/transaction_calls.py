@@ -103,7 +103,7 @@ async def list_transactions(
             raise errors.error_for(response.error_code, about)
         raise_for_error(response, f"transactions of broker {node}")
         if response.unknown_state_filters:
-            raise errors.ConfigError(f"transactions have no state {response.unknown_state_filters[0]!r}")
+            raise errors.ConfigError(f"there is no state {response.unknown_state_filters[0]!r} of transactions")
         found += [
             TransactionListing(item.transactional_id, item.producer_id, item.transaction_state, node)
             for item in response.transaction_states

@@ -162,7 +162,7 @@ def test_what_lies_in_the_log_in_the_forms_of_all_times(tool: Tool, server: Serv
         f"[{group},{group},1]::OffsetAndMetadata(offset=12, leaderEpoch=Optional.empty, metadata=note, "
         f"commitTimestamp={at}, expireTimestamp=Some({at + 60_000}))",
     ]
-    assert not tool("group", "log", f"{group}-other")
+    assert "has no offset of a group" in tool.fails(1, "group", "log", f"{group}-other")
     assert "--groups is for --format json" in tool.fails(2, "group", "log", "--groups", "--format", "offset-metadata")
 
 

@@ -203,7 +203,7 @@ def test_settings_from_file_environment_and_flags(new_cluster: NewCluster, tmp_p
     assert configs["log.retention.ms"] == "18000000"
     assert configs["group.initial.rebalance.delay.ms"] == "7"
     assert "unknown setting file.only.key" in errors_of(cluster)
-    assert "log.dirs has no effect on `oncelog up`" in errors_of(cluster)
+    assert "log.dirs=/nowhere is not used: `oncelog up` keeps its data in" in errors_of(cluster)
 
 
 def test_topics_are_there_when_it_is_ready_and_not_made_twice(new_cluster: NewCluster) -> None:

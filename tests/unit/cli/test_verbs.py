@@ -161,7 +161,7 @@ def test_where_to_begin(tool: Tool, topic: str) -> None:
     assert read("-o", "7") == read("-o", "-3") == ["7", "8", "9"]
     assert read("-o", "end") == read("-o", f"s@{stamp + 10_000_000}") == []
     assert read("-o", "3", "-c", "2") == ["3", "4"]
-    assert "is not beginning, end, N, -N or s@" in tool.fails(2, "topic", "consume", topic, "-o", "later")
+    assert "is not beginning, end, stored, N, -N, s@ or e@" in tool.fails(2, "topic", "consume", topic, "-o", "later")
     assert "OFFSET_OUT_OF_RANGE" in tool.fails(1, "topic", "consume", topic, "-p", "0", "-o", "99", "-c", "1")
 
 
@@ -326,7 +326,7 @@ def test_a_group_goes_on_where_it_was(tool: Tool, topic: str) -> None:
     assert tool(*member, "-e") == "3\n"
     assert tool(*member, "-e") == ""
     assert tool("topic", "consume", topic, "--group", f"{topic}-late", "-o", "end", "-e") == ""
-    assert "with --group, -o is beginning or end" in tool.fails(2, *member, "-o", "5")
+    assert "with --group, -o is stored, beginning or end" in tool.fails(2, *member, "-o", "5")
 
 
 @pytest.mark.parametrize("verb", [["topic", "list"], ["txn", "list"], ["sink", "list", "some-prefix"]], ids=" ".join)

@@ -1,0 +1,250 @@
+"""The command line, verb by verb, against either server: what `--format json` says, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oncelog import Consumer, Producer
+from support.command_line import ONCELOG, Tool
+from support.processes import wait_until
+from support.servers import OncelogCluster, Server
+
+
+@pytest.fixture
+def tool(server: Server) -> Tool:
+    return Tool(server.bootstrap)
+
+
+def consumed(tool: Tool, topic: str, *options: str) -> list[str]:
+    return tool("topic", "consume", topic, "-e", *options).split()
+
+
+# -- topics ---------------------------------------------------------------------------------------------------
+
+
+def test_topics(tool: Tool, name: str) -> None:
+    made = tool.json("topic", "create", name, "-p", "2", "-r", "1", "-c", "flush.ms=7")
+    assert made == {"name": name, "created": True, "partitions": 2, "replication_factor": 1}
+    assert tool.json("topic", "create", name, "--if-not-exists") == {"name": name, "created": False}
+    assert {"name": name, "partitions": 2, "replication_factor": 1, "internal": False} in tool.json("topic", "list")
+    (found,) = tool.json("topic", "describe", name)
+    assert (found["configs"], len(found["partitions"])) == ({"flush.ms": "7"}, 2)
+    done = tool.json("topic", "alter", name, "-p", "3", "--set", "flush.ms=8", "--dry-run")
+    assert (done["partitions"], done["altered"]) == (3, False)
+    assert tool.json("topic", "alter", name, "--set", "flush.ms=8", "--unset", "retention.ms")["altered"]
+    missing = tool.fails(1, "topic", "delete", name, f"{name}-missing")
+    assert f"there is no topic '{name}-missing'; `oncelog topic list`" in missing
+    wait_until(lambda: name not in {item["name"] for item in tool.json("topic", "list")}, "the other one is gone")
+
+
+def test_what_is_unset_must_be_a_setting(tool: Tool, name: str) -> None:
+    tool("topic", "create", name)
+    said = tool.fails(1, "topic", "alter", name, "--unset", "retention.mss")
+    assert (
+        said == f"oncelog: --unset: there is no setting 'retention.mss' of topic '{name}'; did you mean retention.ms?\n"
+    )
+    assert "there is no setting 'nosuch' of brokers" in tool.fails(1, "cluster", "alter", "--unset", "nosuch")
+
+
+def test_records_are_deleted(tool: Tool, name: str) -> None:
+    tool("topic", "create", name, "-p", "2")
+    tool("topic", "produce", name, "-p", "0", stdin="1\n2\n3\n")
+    gone = tool.json("topic", "delete-records", name, "-p", "0", "--before", "2")
+    assert gone == [{"topic": name, "partition": 0, "start": 2}]
+    assert consumed(tool, name) == ["3"]
+    assert [item["start"] for item in tool.json("topic", "delete-records", name, "--all")] == [3, 0]
+    assert "say which" in tool.fails(2, "topic", "delete-records", name)
+    assert "(OFFSET_OUT_OF_RANGE)" in tool.fails(1, "topic", "delete-records", name, "-p", "0", "--before", "9")
+    assert "partitions 0 to 1, not 7" in tool.fails(1, "topic", "delete-records", name, "-p", "7", "--all")
+
+
+# -- produce and consume --------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_was_not_there_is_told(tool: Tool, name: str) -> None:
+    done = tool.run("topic", "produce", name, stdin="1\n")
+    assert (done.returncode, done.stderr) == (0, f"oncelog: there was no topic '{name}': the broker has made it\n")
+    assert tool.run("topic", "produce", name, stdin="2\n").stderr == ""
+    for group in ([], ["--group", name]):
+        said = tool.fails(1, "topic", "consume", f"{name}-x", *group, "-e")
+        assert said.startswith(f"oncelog: topic '{name}-x'")
+        assert said.count("\n") == 1
+
+
+def test_a_bad_line_in_a_file_keeps_the_others_back(tool: Tool, name: str, tmp_path: Path) -> None:
+    tool("topic", "create", name)
+    lines = tmp_path / "lines"
+    lines.write_text("a:1\nb:2\nbroken\n")
+    with lines.open() as file:
+        command = [str(ONCELOG), "topic", "produce", name, "-K", ":"]
+        done = subprocess.run(
+            command, stdin=file, capture_output=True, text=True, env=tool.env, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "oncelog: line 3 has no key delimiter ':'; nothing was sent\n")
+    assert consumed(tool, name) == []
+    said = tool.fails(1, "topic", "produce", name, "-K", ":", stdin=lines.read_text())  # a pipe
+    assert said == (
+        "oncelog: line 3 has no key delimiter ':'; the 2 before it were sent (--transactional-id sends all or none)\n"
+    )
+    assert consumed(tool, name) == ["1", "2"]
+
+
+def test_all_forms_of_where(tool: Tool, server: Server, name: str) -> None:
+    tool("topic", "create", name)
+    with Producer(server.bootstrap) as producer:
+        for number in range(6):
+            producer.send(name, b"%d" % number, timestamp=1000 + number)
+    everything = list("012345")
+    assert consumed(tool, name) == consumed(tool, name, "-o", "beginning") == consumed(tool, name, "-o", "s@0")
+    assert consumed(tool, name, "-o", "-2") == consumed(tool, name, "-o", "4") == ["4", "5"]
+    assert consumed(tool, name, "-o", "s@1001", "-o", "e@1004") == ["1", "2", "3"]
+    assert tool("topic", "consume", name, "-o", "e@1002").split() == ["0", "1"]  # it is a place to stop by itself
+    assert consumed(tool, name, "-o", "e@9999") == everything
+    assert consumed(tool, name, "-o", "6") == consumed(tool, name, "-o", "end") == []
+    said = tool.fails(1, "topic", "consume", name, "-o", "9999", "-e")
+    assert f"offset 9999 is not there yet: {name}-0 ends at 6 (OFFSET_OUT_OF_RANGE)" in said
+    for wrong in (["-o", "s@-1"], ["-o", "1", "-o", "2"], ["-o", "stored"], ["--group", "g", "-o", "e@1"]):
+        assert "Error: " in tool.fails(2, "topic", "consume", name, *wrong)
+
+
+def test_a_group_leaves_no_lag_behind_a_transaction(tool: Tool, name: str) -> None:
+    tool("topic", "create", name)
+    tool("topic", "produce", name, "--transactional-id", name, stdin="1\n2\n")
+    assert consumed(tool, name, "--group", name, "-o", "stored") == ["1", "2"]
+    (offset,) = tool.json("group", "describe", name)["offsets"]
+    assert (offset["committed"], offset["end"], offset["lag"]) == (3, 3, 0)
+
+
+# -- groups ---------------------------------------------------------------------------------------------------
+
+
+def test_groups(tool: Tool, server: Server, name: str) -> None:
+    tool("topic", "create", name)
+    tool("topic", "produce", name, stdin="1\n2\n3\n")
+    assert consumed(tool, name, "--group", name, "-c", "2") == ["1", "2"]
+    row = {"group": name, "coordinator": 1, "type": "Classic", "protocol": "consumer", "state": "Empty"}
+    assert row in tool.json("group", "list", "--state", "empty", "--type", "classic")
+    assert row not in tool.json("group", "list", "--state", "Stable")
+    assert "there is no state 'Bogus' of groups" in tool.fails(2, "group", "list", "--state", "Bogus")
+    assert "did you mean Classic?" in tool.fails(2, "group", "list", "--type", "Clasic")
+    shown = tool.json("group", "describe", name)
+    assert {key: shown[key] for key in ("type", "state", "members")} == {
+        "type": "Classic",
+        "state": "Empty",
+        "members": [],
+    }
+    (step,) = tool.json("group", "seek", name, "--to-earliest", "--execute")
+    assert (step["committed"], step["target"]) == (2, 0)
+    last = json.loads(tool("group", "log", name).splitlines()[-1])
+    assert last["value"]["data"]["offset"] == 0
+    assert tool.json("group", "delete", name) == [{"group": name, "deleted": "all"}]
+    for words in (["describe"], ["log"], ["log", "--groups"]):
+        said = tool.fails(1, "group", *words, f"{name}-nobody")
+        assert f"'{name}-nobody'; `oncelog group list` shows" in said
+
+
+def test_members_are_removed(tool: Tool, server: Server, name: str) -> None:
+    tool("topic", "create", name)
+    options = {"group_id": name, "group_instance_id": f"{name}-i", "session_timeout_ms": 30_000}
+    with Consumer(server.bootstrap, **options) as consumer:
+        consumer.subscribe([name])
+        wait_until(lambda: consumer.poll(0.1) is not None and consumer.assignment(), "it is a member")
+        (member,) = tool.json("group", "describe", name)["members"]
+        assert (member["group_instance_id"], member["partitions"]) == (f"{name}-i", [f"{name}-0"])
+        assert "(UNKNOWN_MEMBER_ID)" in tool.fails(1, "group", "remove-members", name, "-i", "stranger")
+    removed = tool.json("group", "remove-members", name, "-i", f"{name}-i")
+    assert removed == [{"group": name, "removed": f"{name}-i"}]
+    assert tool.json("group", "remove-members", name, "--all") == []
+    assert "say who" in tool.fails(2, "group", "remove-members", name)
+
+
+# -- transactions ---------------------------------------------------------------------------------------------
+
+
+def test_an_ongoing_transaction_is_not_taken_for_a_hanging_one(tool: Tool, server: Server, name: str) -> None:
+    tool("topic", "create", name)
+    with Producer(server.bootstrap, transactional_id=name) as producer:
+        producer.begin_transaction()
+        producer.send(name, b"x")
+        producer.flush()
+        (row,) = tool.json("txn", "list", "--pattern", name)
+        (info,) = tool.json("txn", "producers", name, "-p", "0")
+        assert (row["state"], info["current_transaction_start_offset"]) == ("Ongoing", 0)
+        said = tool.fails(2, "txn", "abort", name, "-p", "0", "--start-offset", "0")
+        assert f"it is Ongoing, and the coordinator of '{name}' knows of it. `oncelog txn terminate {name}`" in said
+        numbers = [str(info[key]) for key in ("producer_id", "producer_epoch", "latest_coordinator_epoch")]
+        named = dict(zip(("--producer-id", "--producer-epoch", "--coordinator-epoch"), numbers, strict=True))
+        assert "does not hang" in tool.fails(
+            2, "txn", "abort", name, "-p", "0", *(word for pair in named.items() for word in pair)
+        )
+        assert tool.json("txn", "describe", name)["state"] == "Ongoing"
+        assert "add --yes" in tool.fails(2, "txn", "terminate", name)
+        done = tool.json("txn", "terminate", name, "--yes")
+        assert done == {"transactional_id": name, "producer_id": row["producer_id"], "terminated": True}
+        wait_until(lambda: tool.json("txn", "describe", name)["state"] in ("CompleteAbort", "Empty"), "it was aborted")
+        producer.detach()
+    assert consumed(tool, name, "--read-committed") == []
+
+
+def test_transactional_ids_that_are_not_there(tool: Tool) -> None:
+    for words in (["describe"], ["terminate", "--yes"]):
+        said = tool.fails(1, "txn", *words, "nope")
+        assert said == (
+            "oncelog: there is no transactional id 'nope'; `oncelog txn list` shows those there are "
+            "(TRANSACTIONAL_ID_NOT_FOUND)\n"
+        )
+    said = tool.fails(1, "txn", "list", "--pattern", "(")
+    assert said.startswith("oncelog: '(' is no regular expression in RE2's syntax (INVALID_REGULAR_EXPRESSION)")
+
+
+# -- cluster --------------------------------------------------------------------------------------------------
+
+
+def test_the_cluster(tool: Tool, name: str) -> None:
+    tool("topic", "create", name)
+    found = tool.json("cluster", "describe")
+    assert [(item["id"], item["controller"]) for item in found["brokers"]] == [(1, True)]
+    (directory,) = tool.json("cluster", "log-dirs", "--broker", "1", "-t", name)
+    assert directory["online"]
+    assert [(item["topic"], item["partition"]) for item in directory["partitions"]] == [(name, 0)]
+    assert "PATH" in tool("cluster", "log-dirs")
+    assert "transaction.version" in {item["feature"] for item in tool.json("cluster", "feature")}
+    (change,) = tool.json("cluster", "feature", "transaction.version=1", "--downgrade", "--dry-run")
+    assert change == {"feature": "transaction.version", "level": 1, "changed": False}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["cluster", "alter", "--set", "x=1"], ["cluster", "log-dirs"], ["txn", "producers", "t", "-p", "0"]],
+    ids=" ".join,
+)
+def test_no_such_broker_is_said_at_once(tool: Tool, words: list[str]) -> None:
+    done = tool.run(*words, "--broker", "7")
+    assert done.returncode in (1, 2)
+    assert "there is no broker 7" in done.stderr
+
+
+# -- a broker that comes back ---------------------------------------------------------------------------------
+
+
+def test_a_command_waits_for_a_broker_that_starts_again(new_cluster: Callable[..., OncelogCluster]) -> None:
+    cluster = new_cluster(arguments=("--topic", "there"))
+    tool = Tool(cluster.bootstrap)
+    cluster.kill()
+    assert [item["name"] for item in tool.json("topic", "list")] == ["there"]
+    cluster.kill()
+    assert consumed(tool, "there") == []
+
+
+# -- Python ---------------------------------------------------------------------------------------------------
+
+
+def test_the_package_tells_what_is_in_it() -> None:
+    import oncelog
+
+    assert {"Admin", "Consumer", "Producer", "Transaction"} <= set(dir(oncelog))
