@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import shutil
 import signal
@@ -33,7 +34,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--server", action="append", choices=SERVERS, help="repeat for several (oncelog)")
     parser.add_argument("--master", action="append", help=f"repeat for several ({MASTERS[0]}); others: {MASTERS[1:]}")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10_000), help="of the faults")
-    parser.add_argument("--beside", metavar="PYTHON:JARS", help="the same with Spark's own sink: its Python, its jars")
+    parser.add_argument("--beside", action="store_true", help="the same with Spark's own sink: $ONCELOG_SPARK_RIVAL")
     parser.add_argument("--keep", action="store_true", help="leave data and logs where they are")
     return parser.parse_args()
 
@@ -44,9 +45,10 @@ def plans(given: argparse.Namespace) -> list[Plan]:
         for master in given.master or MASTERS[:1]:
             made.append(Plan(server, master, "oncelog", given.rounds, given.records, given.seed))
             if given.beside:
-                python, _, jars = given.beside.partition(":")
-                jar_list = ",".join(str(jar) for jar in sorted(Path(jars).glob("*.jar")))
-                made.append(Plan(server, master, "kafka", given.rounds, given.records, given.seed, python, jar_list))
+                rival = Path(os.environ["ONCELOG_SPARK_RIVAL"])
+                jars = ",".join(str(jar) for jar in sorted((rival / "jars").glob("*.jar")))
+                python = str(rival / "venv" / "bin" / "python")
+                made.append(Plan(server, master, "kafka", given.rounds, given.records, given.seed, python, jars))
     return made
 
 

@@ -19,7 +19,7 @@ from spark.chaos.standalone import Standalone
 from support.fixtures import SERVERS
 from support.processes import POLL, ManagedProcess, wait_until
 
-STALLED = 240.0
+STALLED = 600.0
 """Seconds without a new batch after which a run has failed."""
 PARTITIONS = 3
 BATCHES_A_ROUND = 3
