@@ -183,3 +183,35 @@ def test_a_broker_that_restarts_costs_nothing(own_server: Server) -> None:
         own_server.wait_ready()
         producer.send("t", b"after").result(60)
         assert [record.value for record in consumer.poll(60)] == [b"after"]
+
+
+def test_a_missing_topic_is_made_where_that_is_allowed(server: Server, admin: Admin, name: str) -> None:
+    with Consumer(server.bootstrap, group_id=name, allow_auto_create_topics=True, **EARLIEST) as consumer:
+        consumer.subscribe([name])
+        wait_until(lambda: not consumer.poll(0.1) and consumer.assignment() == [(name, 0)], "it is there")
+
+
+def test_misuse_says_what_to_do(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Consumer(server.bootstrap) as consumer:
+        for call, words in (
+            (lambda: consumer.poll(0), "before poll"),
+            (lambda: consumer.subscribe([name]), "group_id"),
+            (lambda: consumer.commit({(name, 0): 1}), "group_id"),
+            (lambda: consumer.seek(name, 0, 1), "not assigned"),
+        ):
+            with pytest.raises(errors.UsageError, match=words):
+                call()
+    with Consumer(server.bootstrap, group_id=name) as consumer:
+        for topics, words in (("^(", "regular expression"), ([], "needs a topic")):
+            with pytest.raises(errors.UsageError, match=words):
+                consumer.subscribe(topics)
+        consumer.assign([(name, 0)])
+        with pytest.raises(errors.UsageError, match=r"unsubscribe\(\) first"):
+            consumer.subscribe([name])
+        with pytest.raises(errors.UsageError, match="no offset -1"):
+            consumer.seek(name, 0, -1)
+        with pytest.raises(errors.UsageError, match="cannot be committed"):
+            consumer.commit({(name, 0): -1})
+    with pytest.raises(errors.UsageError, match="closed"):
+        consumer.poll(0)

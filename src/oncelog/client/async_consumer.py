@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -70,7 +71,7 @@ class Consumer(ConsumerFace):
 
     def subscribe(
         self,
-        topics: Iterable[str] | str,
+        topics: Iterable[str] | str | re.Pattern[str],
         *,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,

@@ -78,6 +78,9 @@ class Commits:
         reader = self._reader
         reader.group_metadata()  # UsageError without a group, before anything is waited for
         committed = dict(self.consumed() if offsets is None else offsets)
+        for (topic, partition), offset in committed.items():
+            if offset < 0:
+                raise errors.UsageError(f"offset {offset} of {topic}-{partition} cannot be committed")
         limit_ms = reader.cluster.api_timeout_ms if timeout_ms is None else timeout_ms
         limit = reader.loop.time() + limit_ms / 1000
         async with asyncio.timeout(limit_ms / 1000) if timeout_ms is not None else contextlib.nullcontext():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -132,13 +133,14 @@ class Consumer(ConsumerFace):
 
     def subscribe(
         self,
-        topics: Iterable[str] | str,
+        topics: Iterable[str] | str | re.Pattern[str],
         *,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
     ) -> None:
-        """Read topics (or those whose names match a pattern that begins with ^) as a member of the group.
+        """Read topics as a member of the group, or (a text that begins with ^, or a compiled one) those whose names a
+        pattern matches.
 
         The listeners are called inside `poll`, `unsubscribe` and `close`, in the caller's thread, with partitions that
         come and go; they may call this consumer (`commit`, `seek`, `pause`, `position`, ...), but not `poll`.

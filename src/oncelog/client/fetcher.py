@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
+from oncelog import errors
 from oncelog.client.batch import TopicPartition
 from oncelog.client.committed import OffsetAndMetadata
 from oncelog.protocol.errors import ProtocolError
@@ -273,7 +274,9 @@ class PartitionState:
         self.high_watermark = self.last_stable_offset = self.log_start = -1
 
     def seek(self, offset: int) -> None:
-        """Go to an offset; what was fetched is dropped. An `OffsetAndMetadata` knows the epoch before it."""
+        """Go to an offset (an `OffsetAndMetadata` knows the epoch before it); what was fetched goes. UsageError."""
+        if offset < 0:
+            raise errors.UsageError(f"there is no offset {offset} to seek; seek_to_end() and others go to a place")
         self.position = self.consumed = self.settled = int(offset)
         self.epoch = self.consumed_epoch = OffsetAndMetadata.of(offset).leader_epoch
         self.checked = -1

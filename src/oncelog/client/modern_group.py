@@ -9,6 +9,7 @@ this is between it and the coordinator: the other members go on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -175,6 +176,12 @@ class ModernMembership:
         return ConsumerGroupHeartbeatRequest(
             group_id=self.group_id, member_id=self.member_id, member_epoch=epoch, instance_id=self.instance_id
         )
+
+
+def as_re2(pattern: re.Pattern[str]) -> str:
+    """What a pattern for a part of a name is where whole names are matched."""
+    flags = "".join(letter for flag, letter in ((re.I, "i"), (re.S, "s")) if pattern.flags & flag)
+    return f".*(?{flags}:{pattern.pattern}).*"
 
 
 def _by_topic(partitions: Iterable[IdPartition]) -> list[TopicPartitions]:

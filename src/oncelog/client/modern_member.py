@@ -18,7 +18,7 @@ from oncelog.client.backoff import Backoff
 from oncelog.client.batch import TopicPartition
 from oncelog.client.group import GroupMetadata
 from oncelog.client.member import SLOW
-from oncelog.client.modern_group import NOT_SERVED, ModernMembership, Next
+from oncelog.client.modern_group import NOT_SERVED, ModernMembership, Next, as_re2
 from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -69,7 +69,7 @@ class ModernMember:
 
     def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
         """Read these topics, or those that match: the broker looks for the pattern, but in whole names only."""
-        self.membership.subscribe(topics, "" if pattern is None else f".*(?:{pattern.pattern}).*")
+        self.membership.subscribe(topics, "" if pattern is None else as_re2(pattern))
         self._wake.set()
 
     async def keep(self, limit: float) -> bool:

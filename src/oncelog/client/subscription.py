@@ -38,19 +38,13 @@ class Subscription:
         self.telling = False
         """Whether a listener is being told: nobody may poll then."""
 
-    def begin(self, topics: Iterable[str] | str, listeners: Listeners) -> None:
+    def begin(self, topics: Iterable[str] | str | re.Pattern[str], listeners: Listeners) -> None:
         """Read topics as a member of the group; a text that begins with ^ is a pattern for their names. UsageError."""
         if self._reader.options["group_id"] is None:
             raise errors.UsageError("subscribe() needs the option group_id; assign() does without")
         if self._reader.states and self.member is None:
             raise errors.UsageError("this consumer has partitions by assign(): unsubscribe() first")
-        self.pattern = None
-        if isinstance(topics, str):
-            self.pattern = re.compile(topics) if topics.startswith("^") else None
-            topics = () if self.pattern else (topics,)
-        self.topics = frozenset(topics)
-        if not self.topics and self.pattern is None:
-            raise errors.UsageError("subscribe() needs a topic; unsubscribe() ends a subscription")
+        self.topics, self.pattern = _topics_and_pattern(topics)
         self._listeners = listeners
         if self.member is None:
             modern = self._reader.options["group_protocol"] == "consumer"
@@ -118,3 +112,18 @@ class Subscription:
             await self._reader.tell(listener, partitions)
         finally:
             self.telling = False
+
+
+def _topics_and_pattern(topics: Iterable[str] | str | re.Pattern[str]) -> tuple[frozenset[str], re.Pattern[str] | None]:
+    """One of the two; UsageError."""
+    if isinstance(topics, str) and topics.startswith("^"):
+        try:
+            topics = re.compile(topics)
+        except re.error as error:
+            raise errors.UsageError(f"subscribe({topics!r}): no regular expression: {error}") from None
+    if isinstance(topics, re.Pattern):
+        return frozenset(), topics
+    names = frozenset((topics,) if isinstance(topics, str) else topics)
+    if not names:
+        raise errors.UsageError("subscribe() needs a topic; unsubscribe() ends a subscription")
+    return names, None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 
 import pytest
 
 from oncelog import errors
 from oncelog.client.group import GroupMetadata
-from oncelog.client.modern_group import ModernMembership, Next
+from oncelog.client.modern_group import ModernMembership, Next, as_re2
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.consumer_group_heartbeat import (
     Assignment,
@@ -135,3 +136,8 @@ def test_leaving() -> None:
     assert dynamic is not None
     assert static is not None
     assert (dynamic.member_epoch, static.member_epoch, static.instance_id) == (-1, -2, "i")
+
+
+def test_patterns_for_a_part_of_a_name() -> None:
+    assert as_re2(re.compile("^a|b")) == ".*(?:^a|b).*"
+    assert as_re2(re.compile("x", re.IGNORECASE)) == ".*(?i:x).*"
