@@ -50,9 +50,7 @@ TRANSACTIONS = b"".join(
 
 
 def values(aborted: list[tuple[int, int]] | None, start: int = 0) -> list[bytes]:
-    table, next_offset = decode_batches(
-        [TRANSACTIONS], topic="t", partition=0, start_offset=start, aborted=aborted
-    )
+    table, next_offset = decode_batches([TRANSACTIONS], topic="t", partition=0, start_offset=start, aborted=aborted)
     assert next_offset == 7
     return table.column("value").to_pylist()  # type: ignore[no-any-return]
 
@@ -275,3 +273,43 @@ def test_headers_without_a_key_are_refused() -> None:
 def test_a_topic_without_partitions_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one partition"):
         partition_of(pa.array([b"a"]), 0)
+
+
+def test_reading_stops_behind_the_batch_that_is_enough() -> None:
+    data = b"".join(bytes(batch(2 * number, [b"x" * 50, b"y"])) for number in range(4))
+    offset, seen = 0, []
+    while offset < 8:
+        table, offset = decode_batches([data], topic="t", partition=0, start_offset=offset, max_bytes=70)
+        seen.append(table["offset"].to_pylist())
+    assert seen == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_times_out_of_range_are_the_last_that_fit() -> None:
+    records = [Record(0, -(2**60), None, None), Record(1, 2**60, None, None), Record(2, 7, None, None)]
+    table, _ = decode_batches([build_batch(records)], topic="t", partition=0, start_offset=0)
+    last = (2**63 - 1) // 1000 * 1000
+    assert table["timestamp"].cast(pa.int64()).to_pylist() == [-last, last, 7000]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.map_(pa.string(), pa.binary()),
+        pa.large_list(pa.struct([("key", pa.string_view()), ("value", pa.binary_view())])),
+    ],
+    ids=["map", "large list of views"],
+)
+def test_other_kinds_of_headers(kind: pa.DataType) -> None:
+    pairs = [[("dropped", b"0")], [("a", b"1"), ("b", None)], None, []]
+    if not pa.types.is_map(kind):
+        pairs = [row and [{"key": key, "value": value} for key, value in row] for row in pairs]
+    (encoded,) = encode_partition(None, pa.nulls(3), pa.array(pairs, kind).slice(1))
+    assert [record.headers for record in decode_records(encoded.buffer)] == [(("a", b"1"), ("b", None)), (), ()]
+
+
+def test_the_longest_row_is_found() -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = pa.array([None, [{"key": "ab", "value": b"c"}, {"key": "d", "value": None}], []], kind)
+    rows = encode.Rows(pa.array([b"k", b"kk", None]), pa.array([b"12345", b"1", b"12"]), headers)
+    assert rows.longest() == len("kk" + "1" + "ab" + "c" + "d")
+    assert encode.Rows(None, pa.array([b"12345", None])).longest() == 5

@@ -1,0 +1,252 @@
+"""Values as JSON and Avro: each row by itself, whatever its neighbours are."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oncelog.formats import Avro, Json
+
+UTC = datetime.UTC
+THINGS = pa.schema(
+    [
+        ("whole", pa.int64()),
+        ("real", pa.float64()),
+        ("yes", pa.bool_()),
+        ("text", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("on", pa.date32()),
+        ("price", pa.decimal128(9, 2)),
+        ("list", pa.list_(pa.int32())),
+        ("inner", pa.struct([("x", pa.large_string())])),
+    ]
+)
+PRINTABLE = st.text(st.characters(exclude_categories=["Cs"]))
+TIMES = st.datetimes(datetime.datetime(1700, 1, 1), datetime.datetime(2200, 1, 1), timezones=st.just(UTC))
+ROW = st.fixed_dictionaries(
+    {
+        "whole": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "real": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "yes": st.none() | st.booleans(),
+        "text": st.none() | PRINTABLE,
+        "at": st.none() | TIMES,
+        "on": st.none() | st.dates(),
+        "price": st.none() | st.decimals(-9999999, 9999999, places=2),
+        "list": st.none() | st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=3),
+        "inner": st.none() | st.fixed_dictionaries({"x": st.none() | PRINTABLE}),
+    }
+)
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.none() | ROW, max_size=8), st.sampled_from([None, 7]))
+def test_what_is_written_as_json_comes_back_and_is_json(rows: list[Any], schema_id: int | None) -> None:
+    form = Json(THINGS, schema_id=schema_id)
+    values = form.encode(pa.array(rows, form.type))
+    back, bad = form.decode(values)
+    assert (back.to_pylist(), bad) == (rows, [])
+    for row, value in zip(rows, values.to_pylist(), strict=True):
+        assert (row is None) == (value is None)
+        if value is not None:
+            prefix = b"" if schema_id is None else b"\0\0\0\0\7"
+            assert value.startswith(prefix)
+            plain = json.loads(value[len(prefix) :])  # an independent reader
+            assert (plain["whole"], plain["real"], plain["text"]) == (row["whole"], row["real"], row["text"])
+
+
+PIECES = st.sampled_from(
+    [b'{"a":1}', b'{"a":', b"1", b"}", b"{", b'"', b",", b'"v":2', b"\n", b" ", b"[", b"]", b"\\", b"null",
+     b'{"a":"x"}', b"\0\0\0\0\1", b"\xff", b":", b'{"a":2,"b":[{}]}', b"{}\n", b"\x01"]
+)  # fmt: skip
+TEXTS = st.lists(st.none() | st.lists(PIECES, max_size=4).map(b"".join), min_size=1, max_size=6)
+
+
+@settings(max_examples=150)
+@given(TEXTS)
+def test_no_value_changes_what_its_neighbours_say(texts: list[bytes | None]) -> None:
+    """Together they are read as each one is alone."""
+    form = Json(pa.schema([("a", pa.int64())]), keep_bad=True)
+    alone = [form.decode(pa.array([text], pa.binary())) for text in texts]
+    together, bad = form.decode(pa.array(texts, pa.binary()))
+    assert together.to_pylist() == [column.to_pylist()[0] for column, _ in alone]
+    assert [item.row for item in bad] == [row for row, (_, found) in enumerate(alone) if found]
+    for text, (column, found) in zip(texts, alone, strict=True):
+        if text is not None and not found:
+            known = json.loads(text[5:] if text[:1] == b"\0" else text)
+            assert column.to_pylist() == [None if known is None else {"a": known.get("a")}]
+    only_first, first = Json(pa.schema([("a", pa.int64())])).decode(pa.array(texts, pa.binary()))
+    assert [item.row for item in first] == [item.row for item in bad[:1]]
+    assert (
+        only_first.to_pylist()[: first[0].row if first else None]
+        == together.to_pylist()[: first[0].row if first else None]
+    )
+
+
+def test_json_of_any_type() -> None:
+    assert Json(pa.int64()).decode(pa.array([b"1", b" 2 ", None]))[0].to_pylist() == [1, 2, None]
+    lists = Json(pa.list_(pa.string()))
+    assert lists.decode(pa.array([b'["a",\n"b"]', b"[]"]))[0].to_pylist() == [["a", "b"], []]
+    assert lists.decode(pa.array([], pa.binary()))[0].type == pa.list_(pa.string())
+
+
+def test_large_and_sliced_values() -> None:
+    texts = [b'{"text":"%s"}' % (b"x" * size) for size in (1, 5_000_000, 2)]
+    for type_ in (pa.binary(), pa.large_binary()):
+        values = pa.array([b"not read", *texts], type_).slice(1)
+        found, bad = Json(THINGS).decode(values)
+        assert [len(row["text"]) for row in found.to_pylist()] == [1, 5_000_000, 2]
+        assert not bad
+
+
+def test_kinds_of_columns_that_become_json() -> None:
+    table = pa.table(
+        {
+            "dictionary": pa.array(["a", None]).dictionary_encode(),
+            "map": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
+            "large": pa.array([[1.5], []], pa.large_list(pa.float32())),
+            "view": pa.array(['"\\\b', None], pa.string_view()),
+            "nan": pa.array([float("nan"), float("-inf")]),
+            "time": pa.array([datetime.time(1, 2, 3), None]),
+            "local": pa.array([datetime.datetime(2020, 1, 2, 3, 4, 5), None], pa.timestamp("s")),
+            "paris": pa.array([0, None], pa.timestamp("ms", "Europe/Paris")),
+            "none": pa.nulls(2),
+            "no fields": pa.array([{}, None], pa.struct([])),
+        }
+    )
+    found = [json.loads(value) for value in Json().encode(table.to_struct_array().combine_chunks()).to_pylist()]
+    assert found[0] == {
+        "dictionary": "a", "map": {"k": 1}, "large": [1.5], "view": '"\\\b', "nan": None, "time": "01:02:03.000000",
+        "local": "2020-01-02T03:04:05", "paris": "1970-01-01T00:00:00.000Z", "none": None, "no fields": {},
+    }  # fmt: skip
+    assert found[1] == dict.fromkeys(found[0]) | {"large": []}
+
+
+def test_what_json_cannot_hold_is_refused() -> None:
+    for type_ in (pa.binary(), pa.map_(pa.string(), pa.int64()), pa.dictionary(pa.int8(), pa.string())):
+        with pytest.raises(TypeError, match=r"^amount: JSON is not read into"):
+            Json(pa.schema([("amount", type_)]))
+    with pytest.raises(TypeError, match=r"Json\(pa\.schema"):
+        Json().decode(pa.array([b"1"]))
+    with pytest.raises(TypeError, match="keys must be texts"):
+        Json().encode(pa.array([[(1, 2)]], pa.map_(pa.int64(), pa.int64())))
+    with pytest.raises(ValueError, match="four bytes"):
+        Json(schema_id=-1)
+
+
+# -- Avro -------------------------------------------------------------------------------------------------------------
+
+INNER = {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "string"}]}
+
+
+def logical(kind: str, name: str, **more: object) -> dict[str, object]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+FIELDS: dict[str, tuple[Any, pa.DataType, Any]] = {
+    "long": ("long", pa.int64(), -(2**63)),
+    "int": ("int", pa.int32(), 2**31 - 1),
+    "double": ("double", pa.float64(), 0.1),
+    "float": ("float", pa.float32(), 0.5),
+    "boolean": ("boolean", pa.bool_(), True),
+    "bytes": ("bytes", pa.binary(), b"\xff"),
+    "string": ("string", pa.string(), "ü"),
+    "maybe": (["null", "string"], pa.string(), None),
+    "maybe_last": (["long", "null"], pa.int64(), 5),
+    "fixed": ({"type": "fixed", "name": "Two", "size": 2}, pa.binary(2), b"ab"),
+    "enum": ({"type": "enum", "name": "Suit", "symbols": ["A", "B"]}, pa.string(), "B"),
+    "array": ({"type": "array", "items": ["null", "int"]}, pa.list_(pa.int32()), [1, None]),
+    "map": (
+        {"type": "map", "values": logical("long", "timestamp-millis")},
+        pa.map_(pa.string(), pa.timestamp("ms", "UTC")),
+        [("k", datetime.datetime(2020, 1, 1, tzinfo=UTC))],
+    ),
+    "inner": (INNER, pa.struct([("x", pa.string())]), {"x": "y"}),
+    "inner_again": (["null", "n.Inner"], pa.struct([("x", pa.string())]), {"x": "z"}),
+    "uuid": (logical("string", "uuid"), pa.string(), "8f5b5b54-6a3b-4b70-a5b5-0b6ba3b2f9a1"),
+    "decimal": (logical("bytes", "decimal", precision=9, scale=2), pa.decimal128(9, 2), Decimal("-1.20")),
+    "date": (logical("int", "date"), pa.date32(), datetime.date(2020, 1, 2)),
+    "time": (logical("long", "time-micros"), pa.time64("us"), datetime.time(1, 2, 3, 4)),
+    "micros": (
+        logical("long", "timestamp-micros"),
+        pa.timestamp("us", "UTC"),
+        datetime.datetime(2020, 1, 1, 0, 0, 0, 7, tzinfo=UTC),
+    ),
+    "local": (logical("long", "local-timestamp-millis"), pa.timestamp("ms"), datetime.datetime(2020, 1, 1)),
+}
+SCHEMA = {
+    "type": "record",
+    "name": "All",
+    "namespace": "n",
+    "fields": [{"name": name, "type": kind} for name, (kind, _, _) in FIELDS.items()],
+}
+
+
+def test_every_type_of_avro_there_and_back() -> None:
+    form = Avro(json.dumps(SCHEMA))
+    assert form.schema is not None
+    assert form.schema.type == pa.struct([(name, type_) for name, (_, type_, _) in FIELDS.items()])
+    row = {name: value for name, (_, _, value) in FIELDS.items()}
+    values = form.encode(pa.array([row, None], form.schema.type))
+    back, bad = form.decode(values)
+    assert (back.to_pylist(), bad) == ([row, None], [])
+    # fastavro with the whole schema reads the same.
+    read = fastavro.schemaless_reader(io.BytesIO(values[0].as_py()), fastavro.parse_schema(SCHEMA), None)
+    assert (read["micros"], read["decimal"], read["enum"]) == (row["micros"], row["decimal"], row["enum"])
+
+
+def test_avro_that_cannot_be_read() -> None:
+    form = Avro({"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}, keep_bad=True)
+    values = pa.array([b"\x02x", b"", b"\x02xy", b"\x80", None, b"\x02\xff"])
+    found, bad = form.decode(values)
+    assert [row and row["a"] for row in found.to_pylist()] == ["x", None, None, None, None, None]
+    assert [item.row for item in bad] == [1, 2, 3, 5]
+    assert "1 bytes behind it" in bad[1].reason
+    form.keep_bad = False
+    assert [item.row for item in form.decode(values)[1]] == [1]
+
+
+def test_avro_by_ids() -> None:
+    first, second = "long", ["null", "long"]
+    asked: list[int] = []
+
+    def schema(schema_id: int) -> object:
+        asked.append(schema_id)
+        return {1: first, 2: second, 3: "string"}.get(schema_id)
+
+    values = pa.array([b"\0\0\0\0\1\x02", b"\0\0\0\0\1\x04", b"\0\0\0\0\2\x02\x06"])
+    assert Avro(schemas=schema).decode(values)[0].to_pylist() == [1, 2, 3]
+    assert asked == [1, 2]
+    _, bad = Avro(schemas=schema, keep_bad=True).decode(
+        pa.array([b"\0\0\0\0\1\x02", b"\0\0\0\0\3\x02x", b"\0\0\0\0\4\x02", b"\1\0\0\0\1\x02", b"\0\0"])
+    )
+    assert [item.reason for item in bad] == [
+        "ValueError: it has another schema than the values before it: name the one to read them into",
+        "LookupError: no schema has the id 4",
+        "ValueError: it has no id of a schema in front of it",
+        "ValueError: it has no id of a schema in front of it",
+    ]
+
+
+def test_avro_without_a_columns_type_is_refused() -> None:
+    itself = {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}
+    with pytest.raises(TypeError, match="next: a type that contains itself"):
+        Avro(itself)
+    with pytest.raises(TypeError, match="x: a union of several types"):
+        Avro({"type": "record", "name": "R", "fields": [{"name": "x", "type": ["int", "string"]}]})
+    with pytest.raises(ValueError, match="needs a schema"):
+        Avro()
+    with pytest.raises(TypeError, match="to write Avro"):
+        Avro(schemas={}).encode(pa.array([1]))
+    with pytest.raises(fastavro.schema.UnknownType, match="strange"):
+        Avro("strange")
