@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from support.command_line import Tool
 from support.servers import Server
 
 
@@ -33,3 +34,29 @@ def test_metadata_and_offsets(server: Server, name: str) -> None:
     assert f'topic "{name}" with 1 partitions:' in listed
     assert kcat(server, "-Q", "-t", f"{name}:0:-1").strip() == f"{name} [0] offset 2"
     assert kcat(server, "-Q", "-t", f"{name}:0:-2").strip() == f"{name} [0] offset 0"
+
+
+FORMATS = (
+    *("%s|\\n", "%S %K|\\n", "%k=%s;%T\\n", "%t %p %o\\n", "%h\\n", "%%\\n", "%%s\\n", "\\x41b\\x9\\n"),
+    *("\\x414z\\n", "\\101\\n", "\\012|", "\\\\\\n", "\\q\\n", "é%s\\n", "\\n\\r\\t"),
+)
+STARTS = ("beginning", "end", "0", "1", "-1", "-2", "-99", "3", "s@0", "s@1001", "s@99999999999999")
+
+
+def test_our_command_line_prints_what_kcat_prints(server: Server, name: str) -> None:
+    """All tokens and escapes of `-f`, all forms of `-o`: NULL and empty keys and values, headers with and without."""
+    tool = Tool(server.bootstrap)
+    tool("topic", "create", name)
+    tool("topic", "produce", name, "-K", ":", "-H", "a=1", "-H", "b", "-H", "c=", stdin="k1:v1\n")
+    tool("topic", "produce", name, "-K", ":", "-Z", stdin=":\n")
+    tool("topic", "produce", name, "-K", ":", stdin=":x\n")
+    for template in FORMATS:
+        theirs = kcat(server, "-C", "-t", name, "-e", "-q", "-f", template)
+        assert tool("topic", "consume", name, "-e", "-f", template) == theirs, template
+    first = ("-t", name, "-c", "1", "-f", "%R")  # of NULL it is no text
+    assert tool("topic", "consume", *first[1:]) == kcat(server, "-C", "-q", *first) == "\0\0\0\2"
+    for start in STARTS:
+        theirs = kcat(server, "-C", "-t", name, "-e", "-q", "-o", start, "-f", "%o ")
+        assert tool("topic", "consume", name, "-e", "-o", start, "-f", "%o ") == theirs, start
+    theirs = kcat(server, "-C", "-t", name, "-q", "-o", "s@0", "-o", "e@99999999999999", "-c", "2", "-f", "%o ")
+    assert tool("topic", "consume", name, "-o", "s@0", "-o", "e@99999999999999", "-c", "2", "-f", "%o ") == theirs

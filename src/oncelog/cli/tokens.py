@@ -45,22 +45,28 @@ TOKENS: dict[str, Callable[[Shown], bytes]] = {
 }
 """Value, its length, its length as int32 (NULL: -1), key, its length, topic, partition, offset, timestamp, headers."""
 
-_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\", "0": b"\0"}
-_PIECE = re.compile(r"%(.)|\\x([0-9A-Fa-f]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
+_PIECE = re.compile(r"%(.?)|\\x([0-9A-Fa-f]+)|\\(0[0-7]*|[1-9][0-9]*)|\\(.)|([^%\\]+|\\)", re.DOTALL)
 
 
 def compile_format(text: str) -> Callable[[Shown], bytes]:
-    """A function from record to output; ValueError for an unknown token."""
+    """A function from record to output; ValueError for an unknown token.
+
+    As in kcat, `\\x` takes all hexadecimal digits that follow and `\\` all decimal ones (octal behind a 0); the last
+    eight bits count.
+    """
     parts: list[Callable[[Shown], bytes] | bytes] = []
-    for token, code, escape, plain, single in _PIECE.findall(text):
-        if token:
+    for piece in _PIECE.finditer(text):
+        token, hexadecimal, number, escape, plain = piece.groups()
+        if token is not None:
             if token not in TOKENS:
                 raise ValueError(f"unknown token %{token}, there are {' '.join('%' + known for known in TOKENS)}")
             parts.append(TOKENS[token])
-        elif code:
-            parts.append(bytes([int(code, 16)]))
-        elif escape:
+        elif hexadecimal or number:
+            value = int(hexadecimal, 16) if hexadecimal else int(number, 8 if number.startswith("0") else 10)
+            parts.append(bytes([value & 0xFF]))
+        elif escape is not None:
             parts.append(_ESCAPES.get(escape, escape.encode()))
         else:
-            parts.append((plain or single).encode())
+            parts.append(plain.encode())
     return lambda shown: b"".join(part if isinstance(part, bytes) else part(shown) for part in parts)

@@ -23,7 +23,9 @@ EMPTY = Shown("orders", 3, 43, -1, None, None)
         ("%T %h", b"1000 a=1,b=NULL"),
         ("100%%", b"100%"),
         ("\\t\\r\\x41\\\\\\q", b"\t\rA\\q"),
-        ("é%", "é%".encode()),
+        ("\\x41b\\x9|", b"\x1b\x09|"),
+        ("\\101\\7.\\012.\\0", b"e\x07.\n.\x00"),
+        ("é%%", "é%".encode()),
         ("%k\\", b"key\\"),
         ("", b""),
     ],
@@ -38,8 +40,9 @@ def test_null_has_length_minus_one() -> None:
 
 
 def test_unknown_token() -> None:
-    with pytest.raises(ValueError, match="unknown token %q"):
-        compile_format("%q")
+    for text in ("%q", "%", "x%"):
+        with pytest.raises(ValueError, match=f"unknown token %{text.partition('%')[2]}"):
+            compile_format(text)
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="%\\", exclude_categories=["Cs"])))
