@@ -21,6 +21,8 @@ from support.virtual_time import run
 
 PARTITIONS = 2
 seeds = st.integers(0, 2**32 - 1)
+largests = st.sampled_from([100, 3, 1])
+"""Records in a batch that the broker takes."""
 
 
 def faults(seed: int, rate: float, kinds: tuple[str, ...] = FAULTS) -> Callable[[], str]:
@@ -69,10 +71,10 @@ def check_log(cluster: ModelCluster, sent: list[tuple[int, int, Any]]) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=seeds, rate=st.sampled_from([0.0, 0.2, 0.5]), in_flight=st.sampled_from([1, 2, 5]))
-def test_idempotence(seed: int, rate: float, in_flight: int) -> None:
+@given(seed=seeds, rate=st.sampled_from([0.0, 0.2, 0.5]), in_flight=st.sampled_from([1, 2, 5]), largest=largests)
+def test_idempotence(seed: int, rate: float, in_flight: int, largest: int) -> None:
     async def body() -> None:
-        cluster = ModelCluster(PARTITIONS, faults(seed, rate), version=2)
+        cluster = ModelCluster(PARTITIONS, faults(seed, rate), version=2, largest=largest)
         sender = make_sender(cluster, max_in_flight_requests_per_connection=in_flight)
         sent = await send_numbers(sender, random.Random(seed), 0, 120)
         await sender.flush()
@@ -84,12 +86,12 @@ def test_idempotence(seed: int, rate: float, in_flight: int) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(seed=seeds)
-@example(seed=116)  # doubles where a batch in doubt gets new numbers
-def test_expired_batches_leave_no_hole_that_blocks(seed: int) -> None:
+@given(seed=seeds, largest=st.sampled_from([100, 5]))
+@example(seed=116, largest=100)  # doubles where a batch in doubt gets new numbers
+def test_expired_batches_leave_no_hole_that_blocks(seed: int, largest: int) -> None:
     async def body() -> None:
         broken = faults(seed, 0.8, (LOST_REQUEST, LOST_ANSWER, BUSY, LATE))
-        cluster = ModelCluster(PARTITIONS, broken, version=2)
+        cluster = ModelCluster(PARTITIONS, broken, version=2, largest=largest)
         sender = make_sender(cluster, delivery_timeout_ms=60, request_timeout_ms=40)
         chance = random.Random(seed)
         sent = await send_numbers(sender, chance, 0, 80)
@@ -118,6 +120,9 @@ async def try_transaction(
         if chance.random() < 0.25:
             await sender.abort()
             return "aborted"
+        if chance.random() < 0.3:
+            handle = await sender.prepare()
+            assert sum(last >= first for _, _, first, last in handle.spans) == len({where for _, where, _ in sent})
         await sender.commit()
         return "committed"
     except errors.AbortableError:
@@ -126,11 +131,11 @@ async def try_transaction(
 
 
 @settings(max_examples=120, deadline=None)
-@given(seed=seeds, rate=st.sampled_from([0.0, 0.15, 0.4]), version=st.sampled_from([1, 2]))
-def test_transactions_are_whole(seed: int, rate: float, version: int) -> None:
+@given(seed=seeds, rate=st.sampled_from([0.0, 0.15, 0.4]), version=st.sampled_from([1, 2]), largest=largests)
+def test_transactions_are_whole(seed: int, rate: float, version: int, largest: int) -> None:
     async def body() -> None:
         chance = random.Random(seed)
-        cluster = ModelCluster(PARTITIONS, faults(seed, rate), version=version)
+        cluster = ModelCluster(PARTITIONS, faults(seed, rate), version=version, largest=largest)
         sender = make_sender(cluster, transactional_id="tx")
         await sender.init_transactions()
         outcomes = []

@@ -50,9 +50,10 @@ class Entry(NamedTuple):
 
 
 class Log:
-    """One partition."""
+    """One partition, which takes batches of `largest` records at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, largest: int = 1 << 20) -> None:
+        self.largest = largest
         self.entries: list[Entry] = []
         self.producers: dict[int, tuple[int, list[tuple[int, int, int]]]] = {}
         """Producer id -> (epoch, last five batches as (first sequence, last sequence, offset))."""
@@ -60,6 +61,8 @@ class Log:
     def append(self, data: bytes) -> tuple[ErrorCode, int]:
         header = parse_header(data)
         check_batch(header, memoryview(data))
+        if header.count > self.largest:
+            return ErrorCode.MESSAGE_TOO_LARGE, -1
         epoch, batches = self.producers.get(header.producer_id, (-1, []))
         if header.producer_epoch < epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH, -1
@@ -102,8 +105,8 @@ class Log:
 class ModelCluster:
     """What `Sender` uses of a ClusterClient, with one topic `t` and every coordinator on one broker."""
 
-    def __init__(self, partitions: int, fault: Callable[[], str], *, version: int) -> None:
-        self.logs = {("t", index): Log() for index in range(partitions)}
+    def __init__(self, partitions: int, fault: Callable[[], str], *, version: int, largest: int = 1 << 20) -> None:
+        self.logs = {("t", index): Log(largest) for index in range(partitions)}
         self.topology = Topology()
         self.unreachable = ""
         self._topic = Topic("t", NO_UUID, False, {i: Partition(NODE, 0, (NODE,), (NODE,)) for i in range(partitions)})
@@ -154,7 +157,7 @@ class ModelCluster:
         if self.ongoing:
             self.last_epoch, self.epoch = self.epoch, self.epoch + 1
             self._write_markers(commit=False)
-            self.ended = None
+            self.ended = (self.last_epoch, False) if self.version >= 2 else None
 
     def _write_markers(self, *, commit: bool) -> None:
         for tp in sorted(self.ongoing):

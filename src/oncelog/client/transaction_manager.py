@@ -179,7 +179,6 @@ class TransactionManager:
         if self.state in (State.UNINITIALIZED, State.READY):
             raise errors.UsageError("there is no transaction to prepare: begin one first")
         self.to(State.PREPARED)
-        self.was_prepared = True
         self.bump_required |= not self.implicit
 
     @property
@@ -191,6 +190,7 @@ class TransactionManager:
         """The handle of the transaction; UsageError if it is not prepared."""
         if self.state is not State.PREPARED:
             raise errors.UsageError(f"the transaction was ended while it was prepared: it is {self.state.value}")
+        self.was_prepared = True
         return PreparedTransaction(
             self.transactional_id or "",
             self.producer_id,
