@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, GreaterThan, LessThan
@@ -14,12 +15,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from oncelog import Admin, Producer
 from oncelog.client.blocking import BlockingCluster
+from oncelog.spark import partitions
 from oncelog.spark.brokers import Brokers
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import Owner
-from oncelog.spark.partitions import produce, record_batch
+from oncelog.spark.partitions import list_offsets, produce, record_batch
 from oncelog.spark.source import BatchSource, DataLossError, Slice, StreamSource, check_source
 from spark.judges import create
 from spark.micro_batches import Query
@@ -194,6 +196,35 @@ def test_a_topic_that_is_deleted_is_data_loss(server: Server, topic: str, name: 
             made.latestOffset(position, ReadAllAvailable())
         with pytest.raises(DataLossError, match=f"{topic}-0 is gone"):
             list(made.read(planned[0]))
+    made.stop()
+
+
+def test_a_topic_added_to_a_query_must_be_there(server: Server, topic: str) -> None:
+    """The checkpoint is older than the subscription: what was never read cannot be lost, only misspelt."""
+    start = {topic: {"0": 0, "1": 0}}
+    made = source(server, topic, subscribe=f"{topic},{topic}-typo", **QUICK)
+    with pytest.raises(MisuseError, match=f"option subscribe: there is no topic '{topic}-typo'; create it first"):
+        made.latestOffset(start, ReadAllAvailable())
+    made.stop()
+
+
+def test_an_end_that_seems_to_go_back_is_asked_for_again(
+    server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that has just started shows less than it told of before."""
+    begin(server, topic, "one", commit=True)
+    made = source(server, topic, **QUICK)
+    position = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    asked: list[int] = []
+
+    def behind(*arguments: Any) -> dict[TopicPartition, int]:
+        asked.append(1)
+        found = list_offsets(*arguments)
+        return dict.fromkeys(found, 0) if len(asked) < 3 else found
+
+    monkeypatch.setattr(partitions, "list_offsets", behind)
+    assert made.latestOffset(position, ReadAllAvailable()) == position
+    assert len(asked) == 3, "fetchOffset.numRetries"
     made.stop()
 
 
