@@ -82,7 +82,7 @@ CASES = {
     "two queries": Case({"other": 1}, queries=(QUERY, SUCCESSOR), begin="commit"),
     "takeOver": Case({"other": 1}, queries=(QUERY, SUCCESSOR_TAKER), begin="commit"),
     "takeOver, and it starts anew": Case({"driver": 1}, queries=(TAKER,), begin="commit"),
-    "a checkpoint ahead": Case({"leap": 1}, 3),
+    "a checkpoint ahead": Case({"leap": 1}, 2),
     "adoptCheckpoint": Case({"leap": 1}, 2, queries=(MOVED,), begin="commit"),
     "adoptCheckpoint, old checkpoint": Case({"rewind": 1}, 2, queries=(MOVED,)),
     "first batch not here": Case({}, queries=(QUERY._replace(first=1),)),
@@ -218,5 +218,28 @@ def test_random_walks_with_many_faults_find_nothing(new: bool) -> None:
     number = 20_000 if EXPLORE_DEEP else 1_000
     explorer = Explorer(Cluster(new=new), Bounds(batches=2, faults=6))
     report = walk(explorer, seed, number)
+    print(f"seed {seed}: {number:,} walks, {report}")
+    assert not report.violation, "\n".join((f"seed {seed}", report.violation, *report.trace))
+
+
+@GENERATIONS
+@pytest.mark.parametrize(
+    ("queries", "max_epoch"),
+    [
+        ((QUERY, SUCCESSOR), 1000),
+        ((QUERY, SUCCESSOR_TAKER), 1000),
+        ((APPLICATION,), 1000),
+        ((MOVED,), 1000),
+        ((QUERY, *WRITES), 1000),
+        ((QUERY,), 1),
+    ],
+    ids=["two queries", "takeOver", "txnVersion", "adoptCheckpoint", "writes without a name", "epochs used up"],
+)
+def test_random_walks_of_every_kind_find_nothing(queries: tuple[Query, ...], max_epoch: int, new: bool) -> None:
+    seed = int(os.environ.get("ONCELOG_SEED", "20261121"))
+    number = 5_000 if EXPLORE_DEEP else 25
+    cluster = Cluster(new=new, max_epoch=max_epoch, apart=True)
+    limits = Bounds(batches=2, faults=6, queries=queries, split=2)
+    report = walk(Explorer(cluster, limits, sink=replace(SINK, last_epoch=max_epoch)), seed, number)
     print(f"seed {seed}: {number:,} walks, {report}")
     assert not report.violation, "\n".join((f"seed {seed}", report.violation, *report.trace))

@@ -314,7 +314,7 @@ MUTANTS: dict[str, Mutant] = {
         Rules(task=_deciding(take_over_first)), {"driver": 1}, begin="commit", queries=(TAKER,)
     ),
     "takeOver for both": Mutant(Rules(), {"other": 1}, begin="commit", queries=(TAKER, SUCCESSOR_TAKER)),
-    "a gap goes on": Mutant(Rules(task=_deciding(any_gap)), {"leap": 1}, 3),
+    "a gap goes on": Mutant(Rules(task=_deciding(any_gap)), {"leap": 1}, 2),
     "adoptCheckpoint before all": Mutant(Rules(task=_deciding(adopt_older)), {"rewind": 1}, 2, queries=(MOVED,)),
     "older txnVersion not skipped": Mutant(
         Rules(task=_deciding(only_same_version)), {"rewind": 1}, 2, queries=(APPLICATION,)
