@@ -176,7 +176,10 @@ def test_times_that_are_given_and_those_that_are_not(server: Server, topic: str)
     assert (first.year, second.year > 2000) == (1970, True)
 
 
-def test_a_row_that_is_too_large_keeps_all_others_back(server: Server, topic: str) -> None:
+def test_a_row_that_is_too_large_keeps_all_others_back(
+    server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_batches, "PIECE_ROWS", 1)
     with Producer(server.bootstrap, compression_type="gzip") as producer:
         with pytest.raises(errors.RecordTooLargeError, match="max_request_size = 1048576"):
             producer.send_table(topic, pa.table({"value": [b"small", b"x" * 1_100_000]}))

@@ -11,7 +11,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oncelog.formats import Avro, Json
@@ -74,6 +74,9 @@ TEXTS = st.lists(st.none() | st.lists(PIECES, max_size=4).map(b"".join), min_siz
 
 @settings(max_examples=150)
 @given(TEXTS)
+@example([b'{"a":1},"w":2'])
+@example([b'{"a":1}}\n{"v":{"a":5}', b'{"a":3}'])
+@example([b'{"a":1', b"}"])
 def test_no_value_changes_what_its_neighbours_say(texts: list[bytes | None]) -> None:
     """Together they are read as each one is alone."""
     form = Json(pa.schema([("a", pa.int64())]), keep_bad=True)

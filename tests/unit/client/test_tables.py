@@ -1,0 +1,59 @@
+"""What of fetched bytes becomes tables: what lies before damage comes first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from oncelog import errors
+from oncelog.client.fetcher import Fetched, PartitionState
+from oncelog.client.reader import Raw
+from oncelog.client.tables import decode
+from oncelog.protocol.messages.fetch import PartitionData
+from oncelog.protocol.records import Record, build_batch
+
+TP = ("t", 0)
+
+
+def batch(offset: int) -> bytearray:
+    return build_batch([Record(offset, 0, None, b"v%d" % offset)], base_offset=offset)
+
+
+class Reader:
+    """As much of one as `decode` needs: a partition, and what of it waits."""
+
+    def __init__(self, data: bytes) -> None:
+        self.options = {"check_crcs": True}
+        self.state = PartitionState()
+        self.state.seek(0)
+        self.states = {TP: self.state}
+        self.state.buffered.append(Fetched(TP, PartitionData(records=data), 0, committed_only=False, check_crcs=True))
+
+    def arrived(self, tp: tuple[str, int]) -> None:
+        assert tp == TP
+
+    def next(self) -> list[Any]:
+        fetched = self.state.buffered.popleft()
+        reader: Any = self
+        values: list[Any] = decode(reader, [Raw(fetched, 0)], include_headers=False)["value"].to_pylist()
+        return values
+
+
+def test_batches_before_a_damaged_one_come_first() -> None:
+    damaged = batch(2)
+    damaged[-1] ^= 1
+    reader = Reader(bytes(batch(0) + batch(1) + damaged + batch(3)))
+    assert reader.next() == [b"v0", b"v1"]
+    assert reader.state.consumed == 2
+    for _ in range(2):  # it stays there
+        with pytest.raises(errors.KafkaError, match="t-0 behind offset 2"):
+            reader.next()
+
+
+def test_what_polls_have_taken_is_not_given_again() -> None:
+    reader = Reader(bytes(batch(0) + batch(1)))
+    assert [record.value for record in reader.state.buffered[0].take(1)] == [b"v0"]
+    reader.state.consumed = 1
+    assert reader.next() == [b"v1"]
+    assert not reader.state.buffered
