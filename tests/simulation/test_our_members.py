@@ -54,9 +54,13 @@ class Copies:
                     continue
                 try:
                     async with producer.transaction():
+                        for _ in range(self.rng.choice([1, 1, 3])):
+                            for record in records:
+                                await producer.send("out", record.value, partition=record.partition)
+                            await asyncio.sleep(self.rng.choice([0, 0, 0.3, 2]))  # a rebalance may come meanwhile
+                            records = await consumer.poll(0.3, max_records=3)  # and take away what was sent
                         for record in records:
                             await producer.send("out", record.value, partition=record.partition)
-                        await asyncio.sleep(self.rng.choice([0, 0, 0.3, 2]))  # a rebalance may come meanwhile
                         producer.send_offsets(consumer)
                 except (errors.AbortableError, errors.GroupError):
                     consumer.seek_to_committed()
