@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from oncelog import Consumer, Producer
+from oncelog.log.producer_state import BatchMetadata, ProducerEntry
+from oncelog.log.snapshot import encode_snapshot
 from support.command_line import ONCELOG, Tool
 from support.processes import wait_until
 from support.servers import OncelogCluster, Server
@@ -239,6 +242,73 @@ def test_a_command_waits_for_a_broker_that_starts_again(new_cluster: Callable[..
     assert [item["name"] for item in tool.json("topic", "list")] == ["there"]
     cluster.kill()
     assert consumed(tool, "there") == []
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+
+
+def test_the_files_of_a_partition_are_dumped(tool: Tool, server: Server, name: str, tmp_path: Path) -> None:
+    tool("topic", "create", name)
+    tool("topic", "produce", name, "-K", ":", "-z", "gzip", stdin="k:1\n:2\n")
+    with Producer(server.bootstrap, transactional_id=name) as producer:
+        producer.begin_transaction()
+        producer.send(name, b"\xff")
+        producer.flush()
+        producer.abort_transaction()
+    wait_until(lambda: tool.json("topic", "describe", name)[0]["partitions"][0]["lso"] == 4, "the marker is there")
+    segment = server.partition_dir(name) / f"{0:020}.log"
+    ((first, second, marker),) = (item["entries"] for item in tool.json("log", "dump", str(segment), "--records"))
+    assert (first["base_offset"], first["count"], first["codec"], first["valid"]) == (0, 2, "gzip", True)
+    assert [(item["key"], item["value"]) for item in first["records"]] == [("k", "1"), ("", "2")]
+    assert (second["transactional"], second["records"][0]["value"]) == (True, {"base64": "/w=="})
+    assert (marker["control"], marker["marker"], marker["position"]) == (True, "ABORT", first["size"] + second["size"])
+    assert "marker=ABORT" in tool("log", "dump", str(segment), "--records")
+    assert "ABORT" in tool("log", "dump", str(segment))
+    data = segment.read_bytes()
+    torn = tmp_path / segment.name
+    torn.write_bytes(data[:-1])
+    assert f"{torn}: no batch at position {marker['position']}" in tool.fails(1, "log", "dump", str(torn))
+    torn.write_bytes(data[:70] + bytes([data[70] ^ 1]) + data[71:])
+    (shown,) = tool.json("log", "dump", str(torn))
+    assert [item["valid"] for item in shown["entries"]] == [False, True, True]
+    assert ".timeindex" in tool.fails(2, "log", "dump", __file__)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "entries"),
+    [
+        (".index", struct.pack(">IIII", 3, 100, 0, 0), [{"offset": 8, "position": 100}]),
+        (".timeindex", struct.pack(">qI", 1000, 3), [{"timestamp": 1000, "offset": 8}]),
+        (
+            ".txnindex",
+            struct.pack(">hqqqq", 0, 7, 5, 6, 7),
+            [{"producer_id": 7, "first_offset": 5, "last_offset": 6, "last_stable_offset": 7}],
+        ),
+        (
+            ".snapshot",
+            encode_snapshot([ProducerEntry(7, 1, 2, 99, 5, (BatchMetadata(4, 9, 0, 99),))]),
+            [
+                {
+                    "producer_id": 7,
+                    "producer_epoch": 1,
+                    "coordinator_epoch": 2,
+                    "last_sequence": 4,
+                    "last_offset": 9,
+                    "transaction_start": 5,
+                    "last_timestamp": 99,
+                }
+            ],
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_files_are_dumped(tmp_path: Path, suffix: str, content: bytes, entries: list[dict[str, int]]) -> None:
+    tool = Tool("nobody:1")
+    path = tmp_path / f"{5:020}{suffix}"
+    path.write_bytes(content)
+    assert tool.json("log", "dump", str(path)) == [{"file": str(path), "entries": entries}]
+    path.write_bytes(content[:-1])
+    assert str(path) in tool.fails(1, "log", "dump", str(path))
 
 
 # -- Python ---------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "group": ("oncelog.cli.group:group", "List and describe consumer groups."),
     "txn": ("oncelog.cli.txn:txn", "List and describe transactions, find and abort those that hang."),
     "cluster": ("oncelog.cli.cluster:cluster", "Describe the cluster, change settings of its brokers."),
+    "log": ("oncelog.cli.log_dump:log", "Look into the files of a partition."),
     "sink": ("oncelog.cli.sink:sink", "List, settle and abort what a Spark sink has left."),
 }
 """Verb group -> (module:command, help)."""

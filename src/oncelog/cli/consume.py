@@ -177,13 +177,14 @@ def as_json(shown: Shown) -> dict[str, Any]:
         "partition": shown.partition,
         "offset": shown.offset,
         "timestamp": shown.timestamp,
-        "key": _text(shown.key),
-        "value": _text(shown.value),
-        "headers": [[name, _text(value)] for name, value in shown.headers],
+        "key": text_or_base64(shown.key),
+        "value": text_or_base64(shown.value),
+        "headers": [[name, text_or_base64(value)] for name, value in shown.headers],
     }
 
 
-def _text(data: bytes | None) -> str | dict[str, str] | None:
+def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
+    """Bytes for JSON."""
     if data is None:
         return None
     try:

@@ -1,0 +1,195 @@
+"""`oncelog log dump`: what lies in the files of a partition, ours or Apache Kafka's (Kafka's `kafka-dump-log`)."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any
+
+import click
+
+from oncelog.cli.common import formatted, show
+from oncelog.cli.consume import text_or_base64
+from oncelog.cli.lazy import LazyGroup
+from oncelog.log.snapshot import CorruptSnapshotError, decode_snapshot
+from oncelog.protocol.compression import Codec
+from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.records import check_crc, decode_control, decode_records, iter_batches
+
+Row = dict[str, Any]
+
+log = LazyGroup(
+    "log",
+    help="Look into the files of a partition.",
+    table={"dump": ("oncelog.cli.log_dump:dump", "Show batches, indexes, producer snapshots.")},
+)
+_OFFSET_ENTRY = Struct(">II")
+_TIME_ENTRY = Struct(">qI")
+_ABORTED_ENTRY = Struct(">hqqqq")
+
+
+def _base_offset(path: str) -> int:
+    """The offset in a file's name."""
+    digits = os.path.basename(path).split(".")[0]
+    if not digits.isdigit():
+        raise click.ClickException(f"{path}: a segment's file is named after its first offset, as {0:020}.log")
+    return int(digits)
+
+
+def _batches(path: str, data: memoryview, records: bool) -> Iterator[Row]:
+    """Batches in order; `valid` is whether the checksum holds. ClickException where the file is no log any more."""
+    position = 0
+    try:
+        for header, view in iter_batches(data):
+            row: Row = {
+                "position": position,
+                "base_offset": header.base_offset,
+                "last_offset": header.last_offset,
+                "count": header.count,
+                "size": header.size,
+                "leader_epoch": header.partition_leader_epoch,
+                "producer_id": header.producer_id,
+                "producer_epoch": header.producer_epoch,
+                "base_sequence": header.base_sequence,
+                "transactional": header.is_transactional,
+                "control": header.is_control,
+                "codec": Codec(header.codec).name.lower(),
+                "max_timestamp": header.max_timestamp,
+                "valid": _is_valid(header, view),
+            }
+            if header.is_control and header.count:
+                commit, coordinator_epoch = decode_control(view)
+                row |= {"marker": "COMMIT" if commit else "ABORT", "coordinator_epoch": coordinator_epoch}
+            elif records and row["valid"]:
+                row["records"] = [
+                    {
+                        "offset": item.offset,
+                        "timestamp": item.timestamp,
+                        "key": text_or_base64(item.key),
+                        "value": text_or_base64(item.value),
+                        "headers": [[name, text_or_base64(value)] for name, value in item.headers],
+                    }
+                    for item in decode_records(view)
+                ]
+            yield row
+            position += header.size
+    except ProtocolError as error:
+        raise click.ClickException(f"{path}: no batch at position {position}: {error}") from error
+
+
+def _is_valid(header: Any, view: memoryview) -> bool:
+    try:
+        check_crc(header, view)
+    except ProtocolError:
+        return False
+    return True
+
+
+def _entries(path: str, data: memoryview, entry: Struct) -> Iterator[tuple[Any, ...]]:
+    if len(data) % entry.size:
+        raise click.ClickException(f"{path}: {len(data)} bytes are no whole number of entries of {entry.size}")
+    return entry.iter_unpack(data)
+
+
+def _index(path: str, data: memoryview, _: bool) -> Iterator[Row]:
+    base = _base_offset(path)
+    for number, (offset, position) in enumerate(_entries(path, data, _OFFSET_ENTRY)):
+        if number and not offset:
+            return  # the rest of a file that Kafka has made large enough
+        yield {"offset": base + offset, "position": position}
+
+
+def _timeindex(path: str, data: memoryview, _: bool) -> Iterator[Row]:
+    base = _base_offset(path)
+    for number, (timestamp, offset) in enumerate(_entries(path, data, _TIME_ENTRY)):
+        if number and not timestamp:
+            return
+        yield {"timestamp": timestamp, "offset": base + offset}
+
+
+def _txnindex(path: str, data: memoryview, _: bool) -> Iterator[Row]:
+    for _version, producer_id, first, last, stable in _entries(path, data, _ABORTED_ENTRY):
+        yield {
+            "producer_id": producer_id,
+            "first_offset": first,
+            "last_offset": last,
+            "last_stable_offset": stable,
+        }
+
+
+def _snapshot(path: str, data: memoryview, _: bool) -> Iterator[Row]:
+    try:
+        producers = decode_snapshot(bytes(data))
+    except CorruptSnapshotError as error:
+        raise click.ClickException(f"{path}: {error}") from error
+    for item in producers:
+        last = item.batches[-1] if item.batches else None
+        yield {
+            "producer_id": item.producer_id,
+            "producer_epoch": item.epoch,
+            "coordinator_epoch": item.coordinator_epoch,
+            "last_sequence": None if last is None else last.last_sequence,
+            "last_offset": None if last is None else last.last_offset,
+            "transaction_start": None if item.txn_start < 0 else item.txn_start,
+            "last_timestamp": item.touched_ms,
+        }
+
+
+KINDS: dict[str, Callable[[str, memoryview, bool], Iterator[Row]]] = {
+    ".log": _batches,
+    ".index": _index,
+    ".timeindex": _timeindex,
+    ".txnindex": _txnindex,
+    ".snapshot": _snapshot,
+}
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE...")
+@click.option("--records", is_flag=True, help="Show the records of .log files, not only their batches.")
+@formatted
+def dump(files: tuple[str, ...], records: bool, form: str) -> None:
+    """Show what lies in files of a partition: .log, .index, .timeindex, .txnindex and .snapshot.
+
+    They may be open in a broker: what it appends meanwhile may be shown in part, as a last batch that is cut off.
+    """
+    for path in files:
+        if os.path.splitext(path)[1] not in KINDS:
+            raise click.UsageError(f"{path}: there are {', '.join(KINDS)} to dump")
+    found = []
+    broken: click.ClickException | None = None
+    for path in files:
+        rows: list[Row] = []
+        try:
+            rows.extend(KINDS[os.path.splitext(path)[1]](path, _content(path), records))
+        except click.ClickException as error:
+            broken = broken or error
+        found.append({"file": path, "entries": rows})
+    if form == "json":
+        show(found, form)
+    for item in found if form == "text" else ():
+        click.echo(item["file"])
+        _print(item["entries"])  # type: ignore[arg-type]
+    if broken is not None:
+        raise broken
+
+
+def _content(path: str) -> memoryview:
+    """The file, mapped; an empty one cannot be."""
+    with open(path, "rb") as file:
+        empty = not os.fstat(file.fileno()).st_size
+        return memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _print(rows: list[Row]) -> None:
+    """Batches with their records below each, or a table."""
+    if not any("records" in row for row in rows):
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        show([{name: row.get(name) for name in names} for row in rows], "text", names)
+        return
+    for row in rows:
+        click.echo(" ".join(f"{name}={value}" for name, value in row.items() if name != "records"))
+        for record in row.get("records", ()):
+            click.echo("  " + " ".join(f"{name}={value}" for name, value in record.items()))
