@@ -145,3 +145,25 @@ def test_an_answer_that_keeps_coming_is_given_up_in_time(
         proxy.rule = lambda request: PASS
         producer.send(name, b"after").result(30)
     assert wire.values(topic_id) == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("version", [2, 1], ids=["tv2", "tv1"])
+def test_what_follows_a_refused_batch_does_not_hold_up_the_abort(
+    wire: Wire, proxy: Proxy, module_server: Server, name: str, version: int
+) -> None:
+    """Batches behind the refused one are out of order for good: nobody may wait for them."""
+    set_transaction_version(wire, version)
+    topic_id = wire.create_topic(name, max_message_bytes="2000")
+    with Producer(module_server.bootstrap, transactional_id=name, batch_size=1, **QUICK) as producer:
+        with producer.transaction() as within:
+            within.send(name, b"first")
+        producer.begin_transaction()
+        futures = [producer.send(name, b"x" * (5_000 if i == 3 else 10)) for i in range(30)]
+        producer.flush(30)
+        assert isinstance(futures[3].exception(0), errors.RecordTooLargeError)
+        with pytest.raises(errors.KafkaError):
+            producer.commit_transaction()
+        producer.abort_transaction(30)
+        with producer.transaction() as within:
+            within.send(name, b"next")
+    until(lambda: wire.values(topic_id, committed=True), lambda found: found == [b"first", b"next"], "both are visible")

@@ -73,7 +73,8 @@ class Log:
         for first, last, offset in batches:
             if (first, last) == (header.base_sequence, header.last_sequence):
                 return ErrorCode.NONE, offset
-        if batches and header.base_sequence != (batches[-1][1] + 1) & 0x7FFFFFFF:
+        expected = (batches[-1][1] + 1) & 0x7FFFFFFF if batches else 0
+        if epoch >= 0 and header.base_sequence != expected:  # of one that is not known any sequence is taken
             return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
         offset = len(self.entries)
         remembered = [*batches, (header.base_sequence, header.last_sequence, offset)][-REMEMBERED:]

@@ -286,6 +286,10 @@ class TransactionManager:
         """Whether a batch answered with an error should be sent again (TransactionManager.canRetry)."""
         sequences = self.sequences
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if self.transactional and self.state in (State.ABORTABLE_ERROR, State.ABORTING):
+                # What came before it has failed, so it never can be appended; nor need it be. The epoch is renewed.
+                self.bump_required |= not self.implicit
+                return False
             unresolved = sequences.is_unresolved(batch.tp)
             waits = batch.sequence_reset or not (sequences.is_next(batch) or sequences.is_overtaken(batch))
             if waits and not unresolved:
