@@ -175,6 +175,7 @@ def test_the_cluster_its_features_and_directories(admin: Admin, server: Server, 
     with pytest.raises(errors.KafkaError):
         admin.update_features({"transaction.version": 99})
     admin.create_topics(name)
+    wait_until(lambda: admin.describe_log_dirs([1], [(name, 0)])[0].replicas, "Kafka has made its folder")
     (directory,) = admin.describe_log_dirs([1], [(name, 0)])
     assert (directory.broker, directory.online, set(directory.replicas)) == (1, True, {(name, 0)})
     with pytest.raises(errors.KafkaError, match="no broker 7"):

@@ -212,7 +212,9 @@ def test_the_cluster(tool: Tool, name: str) -> None:
     tool("topic", "create", name)
     found = tool.json("cluster", "describe")
     assert [(item["id"], item["controller"]) for item in found["brokers"]] == [(1, True)]
-    (directory,) = tool.json("cluster", "log-dirs", "--broker", "1", "-t", name)
+    there = ("cluster", "log-dirs", "--broker", "1", "-t", name)
+    wait_until(lambda: tool.json(*there)[0]["partitions"], "Kafka has made its folder")
+    (directory,) = tool.json(*there)
     assert directory["online"]
     assert [(item["topic"], item["partition"]) for item in directory["partitions"]] == [(name, 0)]
     assert "PATH" in tool("cluster", "log-dirs")
