@@ -171,6 +171,7 @@ async def find_hanging(
     """Open transactions that no coordinator will end (Kafka's `kafka-transactions find-hanging`).
 
     In one topic or partition, or in all partitions with a replica on `broker`, which is asked then in place of leaders.
+    Partitions without a leader are passed over.
     `older_than_ms`: the brokers' transaction.max.timeout.ms; what wrote since is left out.
     """
     where = await _places(cluster, topic, partition, broker)
@@ -202,7 +203,8 @@ async def _places(
         (name, index): found.leader if broker is None else broker
         for name, each in sorted(topics.items())
         for index, found in sorted(each.partitions.items())
-        if (broker is None or broker in found.replicas) and (partition is None or partition == index)
+        if (found.leader >= 0 if broker is None else broker in found.replicas)
+        and (partition is None or partition == index)
     }
 
 
