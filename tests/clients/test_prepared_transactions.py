@@ -299,7 +299,8 @@ def test_the_handle_travels() -> None:
     [
         (lambda: PreparedTransaction.from_text("{}"), "not the text of a prepared transaction"),
         (lambda: PreparedTransaction.from_text("17"), "not the text of a prepared transaction"),
-        (lambda: PreparedTransaction.from_text(HANDLE.to_text().replace('"format":1', '"format":2')), "upgrade"),
+        (lambda: PreparedTransaction.from_text(HANDLE.to_text().replace('"format":1', '"format":2,"new":0')), "upgrade"),
+        (lambda: PreparedTransaction.from_text(HANDLE.to_text().replace('"producer_id":7', '"producer_id":"7"')), "int"),
         (lambda: Transaction.resume(HANDLE), "bootstrap_servers is missing"),
         (lambda: Transaction.resume(HANDLE, "a:1", transactional_id="other"), "the handle is of 'id'"),
     ],

@@ -59,15 +59,12 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the loop and return its result; an interrupt (Ctrl-C) cancels it."""
-        if self.process_id != os.getpid():
-            work.close()
-            raise errors.UsageError("this client was made before a fork: make a new one in the child process")
         try:
             self.refuse_its_own("a blocking call")
         except errors.UsageError:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        future = self.start(work)
         try:
             return future.result(timeout)
         except concurrent.futures.CancelledError:
@@ -77,7 +74,10 @@ class LoopThread:
             raise
 
     def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Have a coroutine run on the loop while this thread goes on."""
+        """Have a coroutine run on the loop while this thread goes on; UsageError in a forked child."""
+        if self.process_id != os.getpid():
+            work.close()
+            raise errors.UsageError("this client was made before a fork: make a new one in the child process")
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def refuse_its_own(self, what: str) -> None:

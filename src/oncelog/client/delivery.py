@@ -149,6 +149,8 @@ class Failures:
     def __init__(self) -> None:
         self._failed: list[Delivery] = []
         self._beyond = 0
+        self._first_beyond: BaseException | None = None
+        """Of failures that are too many to remember who looked at them."""
 
     def add(self, delivery: Delivery) -> None:
         """A batch has failed."""
@@ -158,16 +160,16 @@ class Failures:
             self._failed.append(delivery)
         else:
             self._beyond += delivery.count
+            self._first_beyond = self._first_beyond or delivery.error
 
     def first_unseen(self) -> BaseException | None:
         """The first failure that nobody has looked at, with a note of how many there are; each is told once."""
         unseen = [delivery for delivery in self._failed if not delivery.seen]
         count = sum(delivery.count for delivery in unseen) + self._beyond
-        self._failed, self._beyond = [], 0
-        if not unseen:
+        error = unseen[0].error if unseen else self._first_beyond
+        self._failed, self._beyond, self._first_beyond = [], 0, None
+        if error is None:
             return None
-        error = unseen[0].error
-        assert error is not None
         error.add_note(
             f"{count} record{'s' if count > 1 else ''} that the producer was given failed, and nobody asked for the "
             "outcome (the future that send returns, or on_delivery): this is the first failure"

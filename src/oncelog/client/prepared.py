@@ -10,6 +10,8 @@ import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+import msgspec
+
 from oncelog.errors import UsageError
 
 FORMAT = 1
@@ -58,12 +60,10 @@ class PreparedTransaction:
         try:
             fields = json.loads(text)
             known = fields.pop("format")
-            spans = tuple((str(t), int(p), int(first), int(last)) for t, p, first, last in fields.pop("spans"))
-            groups = tuple(map(str, fields.pop("groups")))
-            made = cls(**fields, spans=spans, groups=groups)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            made = None if known != FORMAT else msgspec.convert(fields, cls)
+        except (ValueError, TypeError, KeyError, AttributeError, msgspec.MsgspecError) as error:
             raise UsageError(f"this is not the text of a prepared transaction: {text[:80]!r} ({error})") from None
-        if known != FORMAT:
+        if made is None:
             raise UsageError(f"the handle has format {known}, and this version of oncelog knows {FORMAT}: upgrade it")
         return made
 

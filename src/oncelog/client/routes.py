@@ -161,8 +161,10 @@ class Routes:
                 found = self._cluster.topology.topics.get(topic)
                 if found is not None:
                     self.counts[topic] = len(found.partitions)
-                    if any(partition.leader >= 0 for partition in found.partitions.values()):
+                    queued = self._sender.accumulator.queued
+                    if all(at.leader >= 0 or not queued((topic, index)) for index, at in found.partitions.items()):
                         return
+                    self._sender.wake()  # those that have a leader need not wait for the others
                 await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
                 if not self._sender.accumulator.waiting:
                     return

@@ -156,11 +156,15 @@ class Run:
         self.say(f"  {driver.stderr_path.parent.name} ended: {reason[:150]}")
 
     def strike(self, fault: Fault) -> None:
-        """One round."""
+        """One round; where nothing of the kind lives just now, as soon as something does, or the pipeline has ended."""
         assert self.driver is not None
         self.census.look(self.roots)
-        if getattr(self, f"kill_{fault.kind}")():
-            self.killed[fault.kind] += 1
+        while not getattr(self, f"kill_{fault.kind}")():
+            if self.driver.popen.poll() is not None:
+                return
+            time.sleep(POLL)
+            self.census.look(self.roots)
+        self.killed[fault.kind] += 1
 
     def kill_driver(self) -> bool:
         """Program and JVM; what they have started may go on for a moment, as in real life."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -211,3 +212,34 @@ def test_topics_that_nobody_sends_to_are_asked_for_no_more() -> None:
         assert sender.append("t", b"x", None, 0, 0, ()) is not None
 
     with_sender(body, metadata_max_age_ms=1_000, metadata_max_idle_ms=5_000)
+
+
+def test_a_partition_without_a_leader_is_asked_for_with_patience_and_the_others_go_on() -> None:
+    async def body(sender: Sender, cluster: ModelCluster) -> None:
+        asked = 0
+        refresh = cluster.refresh
+
+        async def counted(*args: Any, **options: Any) -> None:
+            nonlocal asked
+            asked += 1
+            assert asked <= 120, "asked without a pause"
+            await refresh(*args, **options)
+            known = cluster.topology.topics["t"]
+            partitions = {**known.partitions, 1: replace(known.partitions[1], leader=-1)}
+            cluster.topology.topics["t"] = replace(known, partitions=partitions)
+
+        cluster.refresh = counted  # type: ignore[method-assign]
+        await sender.cluster.refresh(["t"])
+        waits = sender.append("t", b"waits", None, 1, 0, ())
+        goes = sender.append("t", b"goes", None, 0, 0, ())
+        assert waits is not None
+        assert goes is not None
+        await asyncio.sleep(60)
+        assert goes.result(0).offset == 0
+        assert not waits.done()
+        assert asked < 120  # once a second (retry.backoff.max.ms), but for the first
+        cluster.refresh = refresh  # type: ignore[method-assign]
+        await sender.flush(10_000)
+        assert waits.result(0).offset == 0
+
+    with_sender(body, ModelCluster(2, lambda: FINE, version=2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -57,3 +57,46 @@ def test_what_polls_have_taken_is_not_given_again() -> None:
     reader.state.consumed = 1
     assert reader.next() == [b"v1"]
     assert not reader.state.buffered
+
+
+class Numbers:
+    """A format that calls a registry, which is away at first."""
+
+    keep_bad = False
+
+    def __init__(self, *failures: BaseException | None) -> None:
+        self.failures = list(failures)
+
+    def decode(self, values: Any) -> Any:
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise failure
+        return values, []
+
+    def encode(self, values: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("failures", [[ConnectionError()], [None, KeyboardInterrupt()], [None, ConnectionError()]])
+def test_what_a_format_fails_at_comes_again(failures: list[BaseException | None]) -> None:
+    fake = Reader(bytes(batch(0)))
+    fake.state.buffered.append(
+        Fetched(TP, PartitionData(records=bytes(batch(1))), 1, committed_only=False, check_crcs=True)
+    )
+    form, reader = Numbers(*failures), cast(Any, fake)
+
+    def read() -> list[Any]:
+        raw = [Raw(fetched, 0) for fetched in fake.state.buffered]
+        fake.state.buffered.clear()
+        found: list[Any] = decode(reader, raw, include_headers=False, value=form)["value"].to_pylist()
+        return found
+
+    seen: list[Any] = []
+    for _ in range(2):
+        try:
+            seen += read()
+        except (ConnectionError, KeyboardInterrupt):
+            assert fake.state.consumed == 0
+            assert len(fake.state.buffered) == 2
+    assert seen == [b"v0", b"v1"]
+    assert fake.state.consumed == 2
