@@ -288,6 +288,11 @@ def test_what_cannot_be_committed_is_not_prepared(wire: Wire, bootstrap: str, na
 HANDLE = PreparedTransaction("id", 7, 3, 2, 60_000, (("t", 0, 5, 9),), ("g",))
 
 
+def from_text(old: str, new: str) -> PreparedTransaction:
+    """The handle's text with something else in one place."""
+    return PreparedTransaction.from_text(HANDLE.to_text().replace(old, new))
+
+
 def test_the_handle_travels() -> None:
     assert PreparedTransaction.from_text(HANDLE.to_text()) == HANDLE
     assert pickle.loads(pickle.dumps(HANDLE)) == HANDLE
@@ -299,8 +304,8 @@ def test_the_handle_travels() -> None:
     [
         (lambda: PreparedTransaction.from_text("{}"), "not the text of a prepared transaction"),
         (lambda: PreparedTransaction.from_text("17"), "not the text of a prepared transaction"),
-        (lambda: PreparedTransaction.from_text(HANDLE.to_text().replace('"format":1', '"format":2,"new":0')), "upgrade"),
-        (lambda: PreparedTransaction.from_text(HANDLE.to_text().replace('"producer_id":7', '"producer_id":"7"')), "int"),
+        (lambda: from_text('"format":1', '"format":2,"new":0'), "upgrade"),
+        (lambda: from_text('"producer_id":7', '"producer_id":"7"'), "int"),
         (lambda: Transaction.resume(HANDLE), "bootstrap_servers is missing"),
         (lambda: Transaction.resume(HANDLE, "a:1", transactional_id="other"), "the handle is of 'id'"),
     ],
