@@ -142,38 +142,49 @@ def decode(
     """One table of what was fetched, of TABLE_BYTES or a batch more; the reader's positions move behind it, and what is
     left is taken at the next poll.
 
-    KafkaError for a damaged batch, BadRecordError for a value that its format cannot read, once they are what comes
-    next: what lies before them is in the table before.
+    KafkaError for a damaged batch, BadRecordError for a value that its format cannot read, and whatever else a format
+    raises, once they are what comes next: what lies before them is in the table before.
     """
+    started = [(fetched, fetched.position) for fetched, _ in raw]
+    moved: dict[TopicPartition, tuple[int, int]] = {}
     tables: list[pa.Table] = []
     left = TABLE_BYTES
     waiting = [fetched for fetched, _ in reversed(raw)]
-    while waiting and left > 0:
-        fetched = waiting.pop()
-        state = reader.states.get(fetched.tp)
-        if state is None:
-            continue  # it was taken away meanwhile
-        start = max(fetched.position, state.consumed or 0)
-        try:
-            table, after = _decode_some(reader, fetched, start, left, include_headers)
-            left -= max(table.nbytes, 1)
-            if key is not None or value is not None:
-                table, after = _typed(table, {"key": key, "value": value}, start, after)
-        except errors.OncelogError:
-            _give_back(reader, [*waiting, fetched])
-            if tables:
+    try:
+        while waiting and left > 0:
+            fetched = waiting[-1]
+            state = reader.states.get(fetched.tp)
+            if state is None:
+                waiting.pop()
+                continue  # it was taken away meanwhile
+            start = max(fetched.position, state.consumed or 0)
+            try:
+                table, after = _decode_some(reader, fetched, start, left, include_headers)
+                left -= max(table.nbytes, 1)
+                if key is not None or value is not None:
+                    table, after = _typed(table, {"key": key, "value": value}, start, after)
+            except Exception:
+                if not tables:
+                    raise
                 break  # what lies before it comes first
-            raise
-        state.consumed, state.consumed_epoch = after, fetched.last_epoch if after >= fetched.end else -1
-        tables.append(table)
-        if after < fetched.end:
-            fetched.go_to(after)
-            waiting.append(fetched)
-    else:
-        _give_back(reader, waiting)
-    if not tables:
-        return (SCHEMA_WITH_HEADERS if include_headers else SCHEMA).empty_table()
-    return pa.concat_tables(tables)
+            if tables and table.schema != tables[0].schema:
+                break  # a format may find other types in each
+            moved[fetched.tp] = after, fetched.last_epoch if after >= fetched.end else -1
+            tables.append(table)
+            if after < fetched.end:
+                fetched.go_to(after)
+            else:
+                waiting.pop()
+        found = pa.concat_tables(tables) if tables else None
+    except BaseException:  # nobody gets any of it: an interrupt, or a registry that is away
+        for fetched, position in started:
+            fetched.go_to(position)
+        _give_back(reader, [fetched for fetched, _ in reversed(raw)])
+        raise
+    _give_back(reader, waiting)
+    for tp, (consumed, epoch) in moved.items():
+        reader.states[tp].consumed, reader.states[tp].consumed_epoch = consumed, epoch
+    return (SCHEMA_WITH_HEADERS if include_headers else SCHEMA).empty_table() if found is None else found
 
 
 def _decode_some(
