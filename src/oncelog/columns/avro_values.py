@@ -14,10 +14,14 @@ from oncelog.columns.values import FRAME, MAGIC, Bad, Schemas, check_schema_id, 
 
 try:
     import fastavro
+    from fastavro.read import SchemaResolutionError
 except ImportError as missing:
     raise ImportError("Avro needs fastavro, which `pip install 'oncelog[avro]'` brings") from missing
 
 Schema = str | Mapping[str, Any] | list[Any]
+
+UNREADABLE = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, SchemaResolutionError)
+"""What a value's bytes can be to blame for; pyarrow's errors are ValueErrors and TypeErrors."""
 
 PLAIN: dict[str, pa.DataType] = {
     "null": pa.null(),
@@ -92,12 +96,40 @@ class Avro:
                 elif self.schema is None and writer.type != into.type:
                     raise ValueError("it has another schema than the values before it: name the one to read them into")
                 found[row] = into.read(writer, data)
-            except (ValueError, EOFError, LookupError, TypeError, OverflowError) as error:
+            except UNREADABLE as error:
                 bad.append(Bad(row, f"{type(error).__name__}: {error}"))
                 if not self.keep_bad:
                     found += [None] * (len(values) - row - 1)
                     break
-        return pa.nulls(len(values)) if into is None else into.column(found), bad
+        return pa.nulls(len(values)) if into is None else self._column(into, found, bad), bad
+
+    def _column(self, into: _Compiled, found: list[Any], bad: list[Bad]) -> pa.Array:
+        """Of what was read; what the column's type cannot hold (a decimal of too many digits) is bad, too."""
+        try:
+            return into.column(found)
+        except UNREADABLE as error:
+            self._find(into, found, 0, f"{type(error).__name__}: {error}", bad)
+        bad.sort()
+        if not self.keep_bad:
+            found[bad[0].row :] = [None] * (len(found) - bad[0].row)
+            del bad[1:]
+        for item in bad:
+            found[item.row] = None
+        return into.column(found)
+
+    def _find(self, into: _Compiled, some: list[Any], first: int, reason: str, bad: list[Bad]) -> bool:
+        """The rows, of which `some` begin with `first`, that do not fit, by halving; whether to go on."""
+        if len(some) == 1:
+            bad.append(Bad(first, reason))
+            return self.keep_bad
+        middle = len(some) // 2
+        for start, part in ((first, some[:middle]), (first + middle, some[middle:])):
+            try:
+                into.column(part)
+            except UNREADABLE as error:
+                if not self._find(into, part, start, f"{type(error).__name__}: {error}", bad):
+                    return False
+        return True
 
     def _writer(self, value: bytes) -> tuple[_Compiled, bytes]:
         """The schema that a value was written with, and its bytes."""

@@ -241,6 +241,32 @@ def test_avro_by_ids() -> None:
     ]
 
 
+def test_avro_of_another_schema_is_bad() -> None:
+    form = Avro("long", schemas={1: "long", 2: "string"}, keep_bad=True)
+    values = pa.array([b"\0\0\0\0\1\x02", b"\0\0\0\0\2\x02x", b"\0\0\0\0\1\x04"])
+    found, bad = form.decode(values)
+    assert found.to_pylist() == [1, None, 2]
+    assert [item.row for item in bad] == [1]
+    assert bad[0].reason == "SchemaResolutionError: Schema mismatch: string is not long"
+    form.keep_bad = False
+    assert [item.row for item in form.decode(values)[1]] == [1]
+
+
+def test_avro_that_its_column_cannot_hold_is_bad() -> None:
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    form = Avro(kind, keep_bad=True)
+    wide = b"\x08\x7f\xff\xff\xff"
+    values = pa.array([b"\x02\x05", wide, None, b"\x02", b"\x02\x07", wide])
+    found, bad = form.decode(values)
+    assert found.to_pylist() == [Decimal("0.05"), None, None, None, Decimal("0.07"), None]
+    assert [item.row for item in bad] == [1, 3, 5]
+    assert "precision" in bad[0].reason
+    form.keep_bad = False
+    found, bad = form.decode(values)
+    assert found.to_pylist()[:1] == [Decimal("0.05")]
+    assert [item.row for item in bad] == [1]
+
+
 def test_avro_without_a_columns_type_is_refused() -> None:
     itself = {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}
     with pytest.raises(TypeError, match="next: a type that contains itself"):
