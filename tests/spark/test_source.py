@@ -15,6 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from oncelog import Admin, Producer
 from oncelog.client.blocking import BlockingCluster
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.spark import partitions
 from oncelog.spark.brokers import Brokers
 from oncelog.spark.commit import operations as op
@@ -225,6 +227,44 @@ def test_an_end_that_seems_to_go_back_is_asked_for_again(
     monkeypatch.setattr(partitions, "list_offsets", behind)
     assert made.latestOffset(position, ReadAllAvailable()) == position
     assert len(asked) == 3, "fetchOffset.numRetries"
+    made.stop()
+
+
+def test_available_now_is_not_misled_by_an_end_told_too_early(
+    server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(server, topic, "one", commit=True)
+    made = source(server, topic, **QUICK)
+    position = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    begin(server, topic, "two", commit=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(partitions, "list_offsets", lambda _, wanted, *rest: dict.fromkeys(wanted, 0))
+        made.prepareForTriggerAvailableNow()
+    end = made.latestOffset(position, ReadAllAvailable())
+    assert read(made, position, end) == ["two"]
+    begin(server, topic, "three", commit=True)
+    assert made.latestOffset(end, ReadAllAvailable()) == end, "there is an end to it"
+    made.stop()
+
+
+@pytest.mark.parametrize("lax", [False, True])
+def test_an_offset_that_is_out_of_range_for_a_moment_is_no_data_loss(
+    server: Server, topic: str, lax: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(server, topic, "one", commit=True)
+    made = source(server, topic, failOnDataLoss=str(not lax), **(QUICK | {"kafkaConsumer.pollTimeoutMs": "60000"}))
+    start = made.initialOffset()
+    end = made.latestOffset(start, ReadAllAvailable())
+    fetch, asked = partitions.fetch_async, []
+
+    async def behind(*arguments: Any) -> PartitionData:
+        asked.append(1)
+        if len(asked) == 1:
+            return PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+        return await fetch(*arguments)
+
+    monkeypatch.setattr(partitions, "fetch_async", behind)
+    assert read(made, start, end) == ["one"]
     made.stop()
 
 

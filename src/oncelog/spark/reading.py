@@ -83,8 +83,11 @@ class Reading:
             while position < end:
                 answer = under_way.result()
                 if answer.error_code:
-                    position = self._behind_gap(position)
-                    under_way, moved = self._fetch(position), time.monotonic()
+                    patient = time.monotonic() - moved < options.patience.poll_ms / 1000
+                    there = self._behind_gap(position, patient=patient)
+                    if there > position:
+                        position, moved = there, time.monotonic()
+                    under_way = self._fetch(position)
                     continue
                 records = answer.records or b""
                 behind = max(_behind(records), position)
@@ -117,12 +120,15 @@ class Reading:
             )
         )
 
-    def _behind_gap(self, position: int) -> int:
-        """The offset is out of range: where it goes on."""
+    def _behind_gap(self, position: int, *, patient: bool) -> int:
+        """The offset is out of range: where it goes on; the same place where a broker has only just come to know it."""
         at, end = self.range.at, self.range.end
         first = partitions.list_offsets(self.cluster, {at: EARLIEST})[at]
         if first <= position:
             last = partitions.list_offsets(self.cluster, {at: LATEST})[at]
+            if patient and position < last:
+                time.sleep(FETCH_WAIT_MS / 1000)
+                return position
             lose(self.options, f"{shown([at])} ends at {last}: offsets {position} to {end - 1} of this batch are gone")
             return end
         upto = min(first, end)

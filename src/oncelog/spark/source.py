@@ -275,13 +275,18 @@ class StreamSource(Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = self._present(before)
         begun = {at: before[at] for at in wanted if at in before} | self._new(set(wanted) - set(before))
         self._newest = self._settled(begun)
-        ends = self._newest if self._target is None else {at: self._target.get(at, begun[at]) for at in wanted}
+        ends = self._newest if self._target is None else self._aimed(self._target, begun, self._newest)
         ends = self._backwards(begun, ends)
         if isinstance(limit, ReadMaxRows):
             if self._waits(begun, ends):
                 return start
             ends = limited(begun, ends, limit.max_rows)
         return nested(ends)
+
+    def _aimed(self, target: Flat, begun: Flat, newest: Flat) -> Flat:
+        """AvailableNow's ends. Where one was before the query it was told too early: by then `newest` is settled."""
+        target.update((at, newest[at]) for at in begun if target.setdefault(at, begun[at]) < begun[at])
+        return {at: target[at] for at in begun}
 
     def _present(self, before: Flat) -> list[TopicPartition]:
         wanted = self.wanted(self._missing)
