@@ -99,7 +99,8 @@ class Consumer(ConsumerFace):
             walk = Walk(self._reader, records)
             try:
                 for record in records:
-                    walk.reached(record)
+                    if not walk.reached(record):
+                        break
                     yield record
             finally:
                 walk.stop()

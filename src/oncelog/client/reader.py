@@ -20,6 +20,7 @@ from oncelog.client.group import GroupMetadata
 from oncelog.client.options import cluster_options
 from oncelog.client.positions import Positions
 from oncelog.client.subscription import Listener, Subscription
+from oncelog.client.walk import Walk
 from oncelog.client.watch import Watch
 from oncelog.protocol.errors import ProtocolError
 
@@ -51,6 +52,8 @@ class Reader:
         self._fetching = Fetching(self)
         self.tell: Callable[[Listener, list[TopicPartition]], Awaitable[None]] = _told
         """Calls a user's listener, where the user expects it."""
+        self.walk: Walk | None = None
+        """The loop over records that the user is in, or has left."""
         self._polling = False
         self._woken = False
         self.closed = False
@@ -140,6 +143,8 @@ class Reader:
         if self._polling or self.subscription.telling:
             raise errors.UsageError("a poll is under way: no other from a listener, a task or a thread beside it")
         self._polling = True
+        if self.walk is not None:
+            self.walk.stop()
         try:
             await self._collect_until(self.loop.time() + timeout_ms / 1000, take, enough)
         finally:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from oncelog import errors
+from oncelog import aio, errors
 from oncelog.client.fetcher import Fetched
 from oncelog.client.options import consumer_options
 from oncelog.client.reader import Reader
@@ -52,5 +52,59 @@ def test_damage_in_one_partition_costs_the_others_nothing(as_tables: bool) -> No
             await values()
         assert reader.commits.consumed() == {("t", 0): 1, ("t", 1): 0}
         await reader.close()
+
+    asyncio.run(body())
+
+
+def ten_records(reader: Reader) -> None:
+    reader.assign([("t", 0)])
+    waiting(reader, 0, bytes(build_batch([Record(offset, 1_000, None, b"x") for offset in range(10)])))
+    data = reader.states["t", 0].buffered[0].raw
+
+    def fetch() -> None:  # as a leader that answers at once
+        state = reader.states["t", 0]
+        if not state.buffered and state.position is not None and state.position < 10:
+            fetched = Fetched(
+                ("t", 0), PartitionData(records=data), state.position, committed_only=False, check_crcs=True
+            )
+            state.buffered.append(fetched)
+            state.position = fetched.end
+            reader.arrived(("t", 0))
+            reader.loop.call_soon(reader.notify)
+
+    reader._fetching.go_on = fetch  # type: ignore[method-assign]
+
+
+def test_a_poll_behind_a_loop_that_was_left_loses_nothing() -> None:
+    """The generator of an `async for` is closed only later."""
+
+    async def body() -> None:
+        async with aio.Consumer("nobody:1") as consumer:
+            ten_records(consumer._reader)
+            generator = aiter(consumer)
+            seen = [(await anext(generator)).offset for _ in range(3)]
+            seen += [record.offset for record in await consumer.poll(5, 4)]
+            assert consumer.positions() == {("t", 0): 7}
+            await generator.aclose()  # type: ignore[attr-defined]
+            assert consumer.positions() == {("t", 0): 7}
+            seen += [record.offset for record in await consumer.poll(5)]
+            assert seen == list(range(10))
+
+    asyncio.run(body())
+
+
+def test_a_poll_inside_a_loop_takes_what_the_loop_has_not_given_yet() -> None:
+    async def body() -> None:
+        async with aio.Consumer("nobody:1", max_poll_records=5) as consumer:
+            ten_records(consumer._reader)
+            seen: list[int] = []
+            async for record in consumer:
+                seen.append(record.offset)
+                if record.offset == 1:
+                    seen += [found.offset for found in await consumer.poll(5, 2)]
+                if seen[-1] == 9:
+                    break
+            assert seen == list(range(10))
+            assert consumer.positions() == {("t", 0): 10}
 
     asyncio.run(body())
