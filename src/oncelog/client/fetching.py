@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from oncelog import errors
@@ -39,6 +39,8 @@ SESSION_LOST = frozenset(
     }
 )
 
+MOVED = LEADER_MOVED | {ErrorCode.OFFSET_OUT_OF_RANGE}
+
 
 class Fetching:
     """Of one reader, on its loop. `failure`: what the next poll has to raise."""
@@ -49,9 +51,10 @@ class Fetching:
         self._options = reader.options
         self._sessions: dict[int, FetchSession] = {}
         self._asked: set[int] = set()
-        self._dry: set[TopicPartition] = set()
-        """Those that had nothing when they were asked for while others of their broker waited here: asked for again
-        with these. A request that waits for them would hold up the others, once the user has taken what is here.
+        self._dry: dict[TopicPartition, tuple[int, Wanted, float]] = {}
+        """Those that had nothing when this node was asked for this while others of it waited here, and until when (the
+        loop's time) they give no reason for a request: with one for others they are asked for as well. One that waits
+        for them would hold up the others, once the user has taken what is here. A seek or a new leader voids it.
         """
         self._refreshing = False
         self.failure: Exception | None = None
@@ -86,17 +89,33 @@ class Fetching:
             self._refreshing = True
             self._reader.spawn(self._refresh())
         for node, wanted_there in by_node.items():
-            if node in holding:
-                wanted_there = {tp: item for tp, item in wanted_there.items() if tp not in self._dry}
-            else:
-                self._dry.difference_update(wanted_there)
-            if wanted_there:
+            if node not in holding:
+                self._forget_dry(wanted_there)
+            if node not in holding or any(not self._is_dry(node, tp, item) for tp, item in wanted_there.items()):
                 self._asked.add(node)
                 self._reader.spawn(self._fetch_from(node, wanted_there, wait=node not in holding))
         for node, asked in unchecked.items():
             for state, _ in asked.values():
                 state.checking = True
             self._reader.spawn(self._check(node, asked))
+
+    def _is_dry(self, node: int, tp: TopicPartition, item: Wanted) -> bool:
+        of_node, of_item, until = self._dry.get(tp, (-1, None, 0.0))
+        return of_node == node and of_item == item and self._reader.loop.time() < until
+
+    def _forget_dry(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            self._dry.pop(tp, None)
+
+    def _found_dry(self, node: int, wanted: Mapping[TopicPartition, Wanted]) -> None:
+        """An answer that did not wait is in: those without records are dry for as long as one could have waited."""
+        until = self._reader.loop.time() + max(self._options["fetch_max_wait_ms"], 1) / 1000
+        for tp, item in wanted.items():
+            state = self._reader.states.get(tp)
+            if state is not None and not state.buffered:
+                self._dry[tp] = node, item, until
+            else:
+                self._dry.pop(tp, None)
 
     def _nearest(self, state: PartitionState, leader: int) -> int:
         """The follower that the leader has named, as long as that counts (KIP-392)."""
@@ -146,6 +165,7 @@ class Fetching:
             response = await connection.call(session.build(wanted, options, self._options["client_rack"]), version)
         except (ConnectionLostError, errors.RetriableError):
             session.reset()
+            self._forget_dry(wanted)
             for tp in wanted:
                 self._cluster.topology.forget(tp[0])
                 self._back_to_leader(tp)
@@ -153,10 +173,9 @@ class Fetching:
         except (errors.KafkaError, NoCommonVersionError) as error:
             self.failure = error
         else:
-            self._take_response(node, session, response, wanted)
+            failed = self._take_response(node, session, response, wanted)
             if not wait:
-                states = self._reader.states
-                self._dry.update(tp for tp in wanted if tp in states and not states[tp].buffered)
+                self._found_dry(node, {tp: item for tp, item in wanted.items() if tp not in failed})
         finally:
             self._asked.discard(node)
             self._reader.notify()
@@ -165,13 +184,16 @@ class Fetching:
 
     def _take_response(
         self, node: int, session: FetchSession, response: FetchResponse, wanted: Mapping[TopicPartition, Wanted]
-    ) -> None:
+    ) -> Collection[TopicPartition]:
+        """Of which of them nothing was learned, as they stand elsewhere now or their leader does."""
         code = ErrorCode.of(response.error_code)
         if code is not ErrorCode.NONE:
             session.reset()
             if code not in SESSION_LOST and not code.retriable:
                 self.failure = errors.error_for(code, f"Fetch: {code.text}")
-            return
+            self._forget_dry(wanted)
+            return wanted
+        failed: set[TopicPartition] = set()
         session.succeeded(response.session_id)
         names = self._cluster.topology.names
         for topic in response.responses:
@@ -184,6 +206,10 @@ class Fetching:
                     self._take_partition(node, session, tp, state, item)
                     if not item.error_code:
                         state.checked = max(state.checked, asked.leader_epoch)
+                    elif ErrorCode.of(item.error_code) in MOVED:
+                        failed.add(tp)
+        self._forget_dry(failed)
+        return failed
 
     def _back_to_leader(self, tp: TopicPartition) -> bool:
         """Whether a follower was asked; it is not from now on."""

@@ -210,14 +210,58 @@ def test_a_partition_with_nothing_new_does_not_hold_up_the_others() -> None:
         for _ in range(3):
             await reader.poll(0, 0)
         waits = [request.max_wait_ms for _, request in brokers.asked if isinstance(request, FetchRequest)]
-        assert waits == [500, 0]
+        assert waits == [60_000, 0]
         await reader.poll(5_000, 5)  # takes the last one that waited: both are asked for again
         await asyncio.sleep(0.01)
         waits = [request.max_wait_ms for _, request in brokers.asked if isinstance(request, FetchRequest)]
-        assert waits == [500, 0, 500]
+        assert waits == [60_000, 0, 60_000]
 
-    def records(offset: int) -> PartitionData:
-        found = [Record(offset + index, 0, None, b"x") for index in range(2)]
-        return PartitionData(partition_index=0, records=build_batch(found, base_offset=offset, leader_epoch=5))
+    run(body, fetch_max_wait_ms=60_000)
 
-    run(body)
+
+def records(offset: int, partition: int = 0) -> PartitionData:
+    found = [Record(offset + index, 0, None, b"x") for index in range(2)]
+    return PartitionData(partition_index=partition, records=build_batch(found, base_offset=offset, leader_epoch=5))
+
+
+def asked_without_waiting(brokers: Brokers) -> list[set[int]]:
+    """The partitions of each request that did not wait."""
+    return [
+        {item.partition for topic in request.topics for item in topic.partitions}
+        for _, request in brokers.asked
+        if isinstance(request, FetchRequest) and request.max_wait_ms == 0
+    ]
+
+
+@pytest.mark.parametrize(("max_wait_ms", "why"), [(1, "time"), (60_000, "seek"), (60_000, "leader"), (60_000, "other")])
+def test_a_partition_without_news_is_asked_for_again_though_others_wait_here(max_wait_ms: int, why: str) -> None:
+    async def body(reader: Reader, brokers: Brokers, state: PartitionState) -> None:
+        partitions = reader.cluster.topology.topics["t"].partitions
+        partitions[1] = partitions[2] = partitions[0]
+        reader.assign([TP, ("t", 1), ("t", 2)])
+        for each in reader.states.values():
+            each.seek(OffsetAndMetadata(50, leader_epoch=5))
+        reader.states["t", 2].paused = True
+        brokers.answers[1] = lambda request: records(50)
+        await reader.poll(5_000, 1)  # the other one waits here from now on
+        brokers.answers[1] = lambda request: PartitionData(partition_index=1)
+        while not reader._fetching._dry:
+            await asyncio.sleep(0.001)
+        assert asked_without_waiting(brokers) == [{1}]
+        offset = 50
+        if why == "seek":
+            offset = 70
+            reader.states["t", 1].seek(OffsetAndMetadata(offset, leader_epoch=5))
+        if why == "leader":
+            partitions[1] = Partition(1, 6, (1, 2), (1, 2))
+            reader.states["t", 1].seek(50)
+        if why == "other":
+            reader.states["t", 2].paused = False
+        brokers.answers[1] = lambda request: records(offset, 1)
+        async with asyncio.timeout(10):
+            while not reader.states["t", 1].buffered:
+                await reader.poll(1, 0)
+                await asyncio.sleep(0.001)
+        assert 1 in asked_without_waiting(brokers)[1], asked_without_waiting(brokers)
+
+    run(body, fetch_max_wait_ms=max_wait_ms)
