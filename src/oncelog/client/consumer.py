@@ -249,14 +249,12 @@ class Consumer(ConsumerFace):
         """
         self._run(self._reader.commits.commit(offsets, _ms(timeout)))
 
-    def commit_async(
-        self, offsets: Mapping[TopicPartition, int] | None = None
-    ) -> concurrent.futures.Future[None]:
+    def commit_async(self, offsets: Mapping[TopicPartition, int] | None = None) -> concurrent.futures.Future[None]:
         """The same in the background; what was consumed by now, however far `poll` gets meanwhile. Later commits come
-        after it. The future has the error, if there is one.
+        after it, and `close` waits for it. The future has the error, if there is one.
         """
-        taken = dict(self.positions() if offsets is None else offsets)
-        return asyncio.run_coroutine_threadsafe(self._reader.commits.commit(taken), self._thread.loop)
+        commits = self._reader.commits
+        return asyncio.run_coroutine_threadsafe(commits.started(commits.take(offsets)), self._thread.loop)
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None

@@ -56,6 +56,7 @@ class Subscription:
         member = self.member
         if member is not None:
             try:
+                await self._reader.commits.settled()
                 if not member.intact:  # during a rebalance the others may be given them at any time, as Java has it
                     await self._reader.commits.before_rebalance()
                 await self.revoke(list(self._reader.states), lost=not member.intact)
@@ -93,6 +94,7 @@ class Subscription:
         try:
             if listener is not None:
                 await self._tell(listener, list(gone))
+                await self._reader.commits.settled()  # what the listener has committed in the background
         finally:
             self._reader.commits.gave_up(gone.values())
             self._reader.take_partitions([tp for tp in self._reader.states if tp not in gone])
