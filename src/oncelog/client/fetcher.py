@@ -100,9 +100,7 @@ class FetchSession:
         topics: dict[TopicPartition | tuple[str, UUID], ForgottenTopic] = {}
         for tp in partitions:
             topic_id = self._known[tp].topic_id
-            topic = topics.setdefault(
-                (tp[0], topic_id), ForgottenTopic(topic=tp[0], topic_id=topic_id, partitions=[])
-            )
+            topic = topics.setdefault((tp[0], topic_id), ForgottenTopic(topic=tp[0], topic_id=topic_id, partitions=[]))
             topic.partitions.append(tp[1])
         return list(topics.values())
 
@@ -251,7 +249,6 @@ class PartitionState:
         "epoch",
         "high_watermark",
         "last_stable_offset",
-        "log_start",
         "paused",
         "position",
         "preferred",
@@ -271,7 +268,7 @@ class PartitionState:
         self.paused = False
         self.reset: int | None = None
         """Timestamp to look the position up with (-2 first, -1 end, else ms), unless it is to be the committed one."""
-        self.high_watermark = self.last_stable_offset = self.log_start = -1
+        self.high_watermark = self.last_stable_offset = -1
 
     def seek(self, offset: int) -> None:
         """Go to an offset (an `OffsetAndMetadata` knows the epoch before it); what was fetched goes. UsageError."""

@@ -227,7 +227,7 @@ class Fetching:
             age = self._options["metadata_max_age_ms"] / 1000
             state.preferred = (item.preferred_read_replica, self._reader.loop.time() + age)
         if code is ErrorCode.NONE:
-            state.high_watermark, state.log_start = item.high_watermark, item.log_start_offset
+            state.high_watermark = item.high_watermark
             state.last_stable_offset = item.last_stable_offset
             if item.records is None or not len(item.records):
                 return

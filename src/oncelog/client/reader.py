@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from oncelog import errors
 from oncelog.client.batch import TopicPartition
@@ -23,13 +23,6 @@ from oncelog.client.subscription import Listener, Subscription
 from oncelog.client.walk import Walk
 from oncelog.client.watch import Watch
 from oncelog.protocol.errors import ProtocolError
-
-
-class Raw(NamedTuple):
-    """One partition's part of an answer as bytes, for `tables`."""
-
-    fetched: Fetched
-    start: int
 
 
 class Reader:
@@ -117,14 +110,13 @@ class Reader:
         await self._collect(timeout_ms, take, lambda: bool(found))
         return found
 
-    async def poll_raw(self, timeout_ms: float) -> list[Raw]:
+    async def poll_raw(self, timeout_ms: float) -> list[Fetched]:
         """What has been fetched, undecoded and whole, as soon as there is some; positions are the caller's to move."""
-        found: list[Raw] = []
+        found: list[Fetched] = []
 
         def take(tp: TopicPartition, state: PartitionState) -> bool:
-            while state.buffered:
-                fetched = state.buffered.popleft()
-                found.append(Raw(fetched, max(fetched.position, state.consumed or 0)))
+            found.extend(state.buffered)
+            state.buffered.clear()
             return False
 
         await self._collect(timeout_ms, take, lambda: bool(found))

@@ -22,7 +22,7 @@ from oncelog.protocol.errors import ProtocolError
 if TYPE_CHECKING:
     from oncelog.client.delivery import Delivery
     from oncelog.client.fetcher import Fetched
-    from oncelog.client.reader import Raw, Reader
+    from oncelog.client.reader import Reader
     from oncelog.client.sender import Sender
     from oncelog.columns.values import Format
 
@@ -133,7 +133,7 @@ async def send_table_async(
 
 def decode(
     reader: Reader,
-    raw: list[Raw],
+    raw: list[Fetched],
     *,
     include_headers: bool,
     key: Format | None = None,
@@ -145,11 +145,11 @@ def decode(
     KafkaError for a damaged batch, BadRecordError for a value that its format cannot read, and whatever else a format
     raises, once they are what comes next: what lies before them is in the table before.
     """
-    started = [(fetched, fetched.position) for fetched, _ in raw]
+    started = [(fetched, fetched.position) for fetched in raw]
     moved: dict[TopicPartition, tuple[int, int]] = {}
     tables: list[pa.Table] = []
     left = TABLE_BYTES
-    waiting = [fetched for fetched, _ in reversed(raw)]
+    waiting = list(reversed(raw))
     try:
         while waiting and left > 0:
             fetched = waiting[-1]
@@ -179,7 +179,7 @@ def decode(
     except BaseException:  # nobody gets any of it: an interrupt, or a registry that is away
         for fetched, position in started:
             fetched.go_to(position)
-        _give_back(reader, [fetched for fetched, _ in reversed(raw)])
+        _give_back(reader, list(reversed(raw)))
         raise
     _give_back(reader, waiting)
     for tp, (consumed, epoch) in moved.items():

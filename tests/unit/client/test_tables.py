@@ -8,7 +8,6 @@ import pytest
 
 from oncelog import errors
 from oncelog.client.fetcher import Fetched, PartitionState
-from oncelog.client.reader import Raw
 from oncelog.client.tables import decode
 from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import Record, build_batch
@@ -36,7 +35,7 @@ class Reader:
     def next(self) -> list[Any]:
         fetched = self.state.buffered.popleft()
         reader: Any = self
-        values: list[Any] = decode(reader, [Raw(fetched, 0)], include_headers=False)["value"].to_pylist()
+        values: list[Any] = decode(reader, [fetched], include_headers=False)["value"].to_pylist()
         return values
 
 
@@ -86,7 +85,7 @@ def test_what_a_format_fails_at_comes_again(failures: list[BaseException | None]
     form, reader = Numbers(*failures), cast(Any, fake)
 
     def read() -> list[Any]:
-        raw = [Raw(fetched, 0) for fetched in fake.state.buffered]
+        raw = list(fake.state.buffered)
         fake.state.buffered.clear()
         found: list[Any] = decode(reader, raw, include_headers=False, value=form)["value"].to_pylist()
         return found
