@@ -47,11 +47,6 @@ class Settlement:
         taken, self._outcomes = self._outcomes, []
         return taken
 
-    @property
-    def any(self) -> bool:
-        """Whether there is something to tell."""
-        return bool(self._outcomes)
-
     def finish(self, batch: Batch, error: BaseException | None, place: Place | None = None) -> None:
         """Settle a batch: its memory now, its futures with `take`."""
         if batch.done:

@@ -1,4 +1,7 @@
-"""What every method that Spark calls is wrapped in, so that a user sees the cause last and short."""
+"""What the methods that Spark calls are wrapped in, so that a user sees the cause last and short.
+
+Not a task that reads: its traceback tells where it was.
+"""
 
 from __future__ import annotations
 
