@@ -1,9 +1,9 @@
 """Write down what could not be sent, and send it when the cause is gone.
 
-`send` gives a future. Of a record that the broker refuses (too large here) it knows; `close` tells of the first one that
-nobody has looked at, and which they were is gone with the process. Here each order is in the table `unsent` before it is sent, and struck out when it is acknowledged: what is left
-there was refused, or was on its way in a crash. `--again` sends that; it may then be there twice, which the unique id
-cures.
+`send` gives a future, which knows of a record that the broker refuses (too large here). `close` tells of the first one
+that nobody has looked at; which they were is gone with the process. Here each order is in the table `unsent` before it
+is sent, and struck out when it is acknowledged: what is left there was refused, or was on its way in a crash. `--again`
+sends that; it may then be there twice, which the unique id cures.
 """
 
 from __future__ import annotations
