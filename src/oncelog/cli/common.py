@@ -49,19 +49,27 @@ def formatted(command: Command) -> Command:
     )(command)
 
 
-def open_admin(bootstrap: str) -> Admin:
-    """An admin client, as a context manager; ConnectionFailedError after CONTACT_WAIT_MS when nobody is there."""
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The client logs errors only: one sentence at the end says it all."""
+    logger = logging.getLogger("oncelog.client")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def open_admin(bootstrap: str) -> Iterator[Admin]:
+    """An admin client; ConnectionFailedError after CONTACT_WAIT_MS when nobody is there."""
     from oncelog import Admin
 
-    logging.getLogger("oncelog.client").setLevel(logging.ERROR)  # one sentence at the end says it all
-    admin = Admin(bootstrap, client_id="oncelog-cli", default_api_timeout_ms=ANSWER_WAIT_MS)
-    admin.cluster.missing_topic_ms = TOPIC_WAIT_MS
-    try:
+    with quiet(), Admin(bootstrap, client_id="oncelog-cli", default_api_timeout_ms=ANSWER_WAIT_MS) as admin:
+        admin.cluster.missing_topic_ms = TOPIC_WAIT_MS
         admin.reach(CONTACT_WAIT_MS / 1000)
-    except BaseException:
-        admin.close()
-        raise
-    return admin
+        yield admin
 
 
 @asynccontextmanager
@@ -72,11 +80,8 @@ async def open_cluster(bootstrap: str) -> AsyncIterator[ClusterClient]:
     async with ClusterClient(
         bootstrap, client_id="oncelog-cli", api_timeout_ms=ANSWER_WAIT_MS, missing_topic_ms=TOPIC_WAIT_MS
     ) as cluster:
-        logger = logging.getLogger("oncelog.client")
-        level = logger.level
-        logger.setLevel(logging.ERROR)
-        await cluster.reach(CONTACT_WAIT_MS)
-        logger.setLevel(level)  # from now on somebody may wait for long, and wants to know why
+        with quiet():  # from then on somebody may wait for long, and wants to know why
+            await cluster.reach(CONTACT_WAIT_MS)
         yield cluster
 
 

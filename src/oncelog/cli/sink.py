@@ -32,7 +32,8 @@ def _options(prefix: str, bootstrap: str, topic: str | None, decision_topic: str
     """The sink's options; ConnectionFailedError at once when nobody is there, which Spark's driver waits out."""
     from oncelog.spark.options import sink_options
 
-    open_admin(bootstrap).close()
+    with open_admin(bootstrap):
+        pass
     given = {"kafka.bootstrap.servers": bootstrap, "transactionalIdPrefix": prefix}
     if topic is not None:
         given["topic"] = topic
