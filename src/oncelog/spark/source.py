@@ -13,10 +13,10 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Fil
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from oncelog import errors
+from oncelog.client import offsets as offset_calls
 from oncelog.client.blocking import BlockingCluster
-from oncelog.client.outcomes import raise_for_error
+from oncelog.client.group import GroupMetadata
 from oncelog.client.topology import Topic
-from oncelog.protocol.messages import offset_commit as oc
 from oncelog.protocol.schema import NO_UUID
 from oncelog.spark import partitions
 from oncelog.spark.commit.errors import MisuseError, SinkError
@@ -49,8 +49,8 @@ __all__ = ["BatchSource", "DataLossError", "StreamSource", "check_source"]
 
 T = TypeVar("T")
 
-OFFSET_COMMIT_VERSION = 9
-"""The newest version of OffsetCommit with topic names."""
+COMMIT_MS = 5_000
+"""How long a batch waits for its offsets to be shown to lag tools."""
 
 
 @dataclass
@@ -376,30 +376,14 @@ class StreamSource(Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Show the progress to lag tools: options groupIdPrefix or kafka.group.id. The checkpoint is what counts."""
         if self.options.group is None:
             return
+        group = GroupMetadata(self.options.group)
+        offsets = {(at.topic, at.partition): offset for at, offset in flattened(end).items()}
         try:
-            self._commit_group(self.options.group, flattened(end))
+            self.cluster.run_many([offset_calls.commit(self.cluster.cluster, group, offsets, timeout_ms=COMMIT_MS)])
         except errors.OncelogError as error:
             if not self._warned:
                 log.warning("offsets are not shown in group %s: %s", self.options.group, error)
             self._warned = True
-
-    def _commit_group(self, group: str, offsets: Flat) -> None:
-        topics: dict[str, list[oc.OffsetCommitRequestPartition]] = {}
-        for at, offset in offsets.items():
-            entry = oc.OffsetCommitRequestPartition(
-                partition_index=at.partition, committed_offset=offset, committed_metadata=""
-            )
-            topics.setdefault(at.topic, []).append(entry)
-        request = oc.OffsetCommitRequest(
-            group_id=group,
-            member_id="",
-            topics=[
-                oc.OffsetCommitRequestTopic(name=name, topic_id=NO_UUID, partitions=entries)
-                for name, entries in topics.items()
-            ],
-        )
-        response = self.cluster.call_coordinator("group", group, request, OFFSET_COMMIT_VERSION, timeout_ms=5_000)
-        raise_for_error(response, f"OffsetCommit of {group}")
 
 
 class BatchSource(Source, DataSourceReader):
