@@ -20,6 +20,7 @@ from oncelog.client.async_admin import Admin
 from oncelog.client.async_consumer import Consumer
 from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.delivery import OnDelivery, RecordFuture, RecordMetadata
+from oncelog.client.durations import ms
 from oncelog.client.fetcher import ConsumerRecord
 from oncelog.client.group import GroupMetadata
 from oncelog.client.options import producer_options
@@ -50,10 +51,6 @@ __all__ = [
 
 def _with_servers(servers: str | Sequence[str] | None, options: dict[str, Any]) -> dict[str, Any]:
     return options if servers is None else {**options, "bootstrap_servers": servers}
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1000
 
 
 class Producer(ProducerFace):
@@ -92,7 +89,7 @@ class Producer(ProducerFace):
 
     async def close(self, timeout: float | None = None) -> None:
         """As `oncelog.Producer.close`: what failed, and nobody has looked at, is raised here."""
-        await self._sender.close(_ms(timeout))
+        await self._sender.close(ms(timeout))
 
     async def detach(self) -> None:
         """As `oncelog.Producer.detach`: hang up, leaving the transaction open."""
@@ -142,7 +139,7 @@ class Producer(ProducerFace):
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send everything now and wait for the answers."""
-        await self._sender.flush(_ms(timeout))
+        await self._sender.flush(ms(timeout))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
@@ -166,15 +163,15 @@ class Producer(ProducerFace):
 
     async def commit_transaction(self, timeout: float | None = None) -> None:
         """As `oncelog.Producer.commit_transaction`."""
-        await self._sender.commit(_ms(timeout))
+        await self._sender.commit(ms(timeout))
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
         """Abort; afterwards another transaction may begin."""
-        await self._sender.abort(_ms(timeout))
+        await self._sender.abort(ms(timeout))
 
     async def prepare(self, timeout: float | None = None) -> PreparedTransaction:
         """As `oncelog.Producer.prepare`: a handle with which any process can end the transaction."""
-        return await self._sender.prepare(_ms(timeout))
+        return await self._sender.prepare(ms(timeout))
 
 
 class Transaction:

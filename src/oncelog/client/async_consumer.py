@@ -12,6 +12,7 @@ from oncelog.client import offsets as offset_calls
 from oncelog.client.batch import TopicPartition
 from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.consumer_face import ConsumerFace, Queries
+from oncelog.client.durations import ms
 from oncelog.client.fetcher import ConsumerRecord
 from oncelog.client.offsets import Listed
 from oncelog.client.options import consumer_options
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from oncelog.columns.values import Format
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1000
 
 
 class Consumer(ConsumerFace):
@@ -147,39 +144,39 @@ class Consumer(ConsumerFace):
 
     async def position(self, topic: str, partition: int, timeout: float | None = None) -> int:
         """The offset behind what was consumed."""
-        return await self._reader.positions.position((topic, partition), _ms(timeout))
+        return await self._reader.positions.position((topic, partition), ms(timeout))
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float | None = None) -> None:
         """Commit what was consumed, or these offsets."""
-        await self._reader.commits.commit(offsets, _ms(timeout))
+        await self._reader.commits.commit(offsets, ms(timeout))
 
     async def committed(
         self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """The group's committed offsets."""
-        return await self._queries.committed(partitions, _ms(timeout))
+        return await self._queries.committed(partitions, ms(timeout))
 
     async def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """Where reading ends now."""
-        return await self._queries.ends(partitions, offset_calls.LATEST, _ms(timeout))
+        return await self._queries.ends(partitions, offset_calls.LATEST, ms(timeout))
 
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The first offset of each log."""
-        return await self._queries.ends(partitions, offset_calls.EARLIEST, _ms(timeout))
+        return await self._queries.ends(partitions, offset_calls.EARLIEST, ms(timeout))
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, Listed | None]:
         """The first record at or after a time in each partition; None where there is none."""
-        return await self._queries.for_times(times, _ms(timeout))
+        return await self._queries.for_times(times, ms(timeout))
 
     async def lag(self, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Offsets between position and end of every assigned partition."""
-        return await self._queries.lag(_ms(timeout))
+        return await self._queries.lag(ms(timeout))
 
     async def list_topics(self) -> dict[str, int]:
         """Number of partitions by name of every topic that is not internal."""
@@ -187,4 +184,4 @@ class Consumer(ConsumerFace):
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> dict[int, Partition]:
         """A topic's partitions by number; UnknownTopicError."""
-        return await self._queries.partitions_for(topic, _ms(timeout))
+        return await self._queries.partitions_for(topic, ms(timeout))

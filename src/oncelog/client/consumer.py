@@ -16,6 +16,7 @@ from oncelog.client.batch import TopicPartition
 from oncelog.client.blocking import LoopThread
 from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.consumer_face import ConsumerFace, Queries
+from oncelog.client.durations import ms
 from oncelog.client.fetcher import ConsumerRecord
 from oncelog.client.group import GroupMetadata
 from oncelog.client.offsets import Listed
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["Consumer", "ConsumerRecord", "GroupMetadata", "OffsetAndMetadata"]
 
 T = TypeVar("T")
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1000
 
 
 class Consumer(ConsumerFace):
@@ -240,14 +237,14 @@ class Consumer(ConsumerFace):
 
     def position(self, topic: str, partition: int, timeout: float | None = None) -> int:
         """The offset behind what was consumed."""
-        return self._run(self._reader.positions.position((topic, partition), _ms(timeout)))
+        return self._run(self._reader.positions.position((topic, partition), ms(timeout)))
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float | None = None) -> None:
         """Commit what was consumed, or these offsets, for the group; GroupError when the membership has ended.
 
         An offset may be an `OffsetAndMetadata`, whose metadata `committed` gives back.
         """
-        self._run(self._reader.commits.commit(offsets, _ms(timeout)))
+        self._run(self._reader.commits.commit(offsets, ms(timeout)))
 
     def commit_async(self, offsets: Mapping[TopicPartition, int] | None = None) -> concurrent.futures.Future[None]:
         """The same in the background; what was consumed by now, however far `poll` gets meanwhile. Later commits come
@@ -262,7 +259,7 @@ class Consumer(ConsumerFace):
         """The group's committed offsets, of some partitions or of all that it has any for; each is a number that has
         `metadata` and `leader_epoch`, too.
         """
-        return self._run(self._queries.committed(partitions, _ms(timeout)))
+        return self._run(self._queries.committed(partitions, ms(timeout)))
 
     # -- what there is --------------------------------------------------------------------------------------------
 
@@ -270,13 +267,13 @@ class Consumer(ConsumerFace):
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """Where reading ends now: the high watermark, or with read_committed the last stable offset."""
-        return self._run(self._queries.ends(partitions, offset_calls.LATEST, _ms(timeout)))
+        return self._run(self._queries.ends(partitions, offset_calls.LATEST, ms(timeout)))
 
     def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The first offset of each log."""
-        return self._run(self._queries.ends(partitions, offset_calls.EARLIEST, _ms(timeout)))
+        return self._run(self._queries.ends(partitions, offset_calls.EARLIEST, ms(timeout)))
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float | None = None
@@ -284,11 +281,11 @@ class Consumer(ConsumerFace):
         """The first record at or after a time (ms since the epoch) in each partition: (offset, timestamp,
         leader_epoch); None where there is none.
         """
-        return self._run(self._queries.for_times(times, _ms(timeout)))
+        return self._run(self._queries.for_times(times, ms(timeout)))
 
     def lag(self, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Offsets between position and end of every assigned partition, asked for now (markers count as well)."""
-        return self._run(self._queries.lag(_ms(timeout)))
+        return self._run(self._queries.lag(ms(timeout)))
 
     def list_topics(self) -> dict[str, int]:
         """Number of partitions by name of every topic that is not internal."""
@@ -296,7 +293,7 @@ class Consumer(ConsumerFace):
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> dict[int, Partition]:
         """A topic's partitions by number, with leader, replicas and those in sync; UnknownTopicError."""
-        return self._run(self._queries.partitions_for(topic, _ms(timeout)))
+        return self._run(self._queries.partitions_for(topic, ms(timeout)))
 
 
 async def _done(function: Callable[..., T], *args: Any) -> T:

@@ -1,4 +1,4 @@
-"""Durations as ISO 8601 writes them, as far as Java's `Duration.parse` takes them: PnDTnHnMn.nS."""
+"""Durations: a user's seconds, and ISO 8601 as far as Java's `Duration.parse` takes it, PnDTnHnMn.nS."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import re
 
 _PATTERN = re.compile(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?", re.IGNORECASE)
 _SECONDS = (86_400, 3_600, 60, 1)
+
+
+def ms(seconds: float | None) -> float | None:
+    """A time-out in seconds, as users give it, in ms; None (the default) stays None."""
+    return None if seconds is None else seconds * 1000
 
 
 def milliseconds(text: str) -> int:

@@ -14,6 +14,7 @@ from weakref import WeakSet
 from oncelog import errors
 from oncelog.client.blocking import LoopThread
 from oncelog.client.delivery import OnDelivery, RecordFuture, RecordMetadata
+from oncelog.client.durations import ms
 from oncelog.client.options import producer_options
 from oncelog.client.prepared import PreparedTransaction
 from oncelog.client.producer_face import ProducerFace, abort_failed, closing_failed
@@ -79,7 +80,7 @@ class Producer(ProducerFace):
         record is raised that nobody has looked at (`result`, `exception`, a callback), with a note of how many there
         are: what `send` was given is in the log, or somebody is told.
         """
-        self._thread.run(self._sender.close(None if timeout is None else timeout * 1000))
+        self._thread.run(self._sender.close(ms(timeout)))
 
     def detach(self) -> None:
         """Send what is left, wait for the answers and hang up, leaving the transaction open.
@@ -171,7 +172,7 @@ class Producer(ProducerFace):
         """Send everything now and wait for the answers, up to `timeout` seconds (default: as long as it takes, which
         delivery.timeout.ms bounds); failures are in the futures. TimedOutError: nothing is given up, call it again.
         """
-        self._thread.run(self._sender.flush(None if timeout is None else timeout * 1000))
+        self._thread.run(self._sender.flush(ms(timeout)))
 
     def partitions_for(self, topic: str) -> int:
         """The number of a topic's partitions; UnknownTopicError."""
@@ -216,11 +217,11 @@ class Producer(ProducerFace):
         AbortableError: abort. TimedOutError (`timeout` seconds, default max.block.ms): the outcome is open, call it
         again.
         """
-        self._thread.run(self._sender.commit(None if timeout is None else timeout * 1000))
+        self._thread.run(self._sender.commit(ms(timeout)))
 
     def abort_transaction(self, timeout: float | None = None) -> None:
         """Abort; afterwards another transaction may begin."""
-        self._thread.run(self._sender.abort(None if timeout is None else timeout * 1000))
+        self._thread.run(self._sender.abort(ms(timeout)))
 
     def prepare(self, timeout: float | None = None) -> PreparedTransaction:
         """Wait until everything of the transaction is acknowledged; a handle with which any process can end it.
@@ -229,7 +230,7 @@ class Producer(ProducerFace):
         others do by `Transaction.resume(handle, ...)`, until transaction.timeout.ms has passed since its first record
         or a newer producer with the transactional id is made: both abort it. May be repeated after TimedOutError.
         """
-        return self._thread.run(self._sender.prepare(None if timeout is None else timeout * 1000))
+        return self._thread.run(self._sender.prepare(ms(timeout)))
 
 
 class Transaction:
