@@ -9,17 +9,17 @@ from oncelog.version import __version__
 __all__ = ["Admin", "Consumer", "PreparedTransaction", "Producer", "Transaction", "__version__"]
 
 if TYPE_CHECKING:
-    from oncelog.client.admin import Admin
-    from oncelog.client.consumer import Consumer
-    from oncelog.client.prepared import PreparedTransaction
-    from oncelog.client.producer import Producer, Transaction
+    from oncelog.client.admin.blocking import Admin
+    from oncelog.client.consumer.blocking import Consumer
+    from oncelog.client.producer.blocking import Producer, Transaction
+    from oncelog.client.producer.prepared import PreparedTransaction
 
 _HOMES = {
-    "Admin": "admin",
-    "Consumer": "consumer",
-    "PreparedTransaction": "prepared",
-    "Producer": "producer",
-    "Transaction": "producer",
+    "Admin": "admin.blocking",
+    "Consumer": "consumer.blocking",
+    "PreparedTransaction": "producer.prepared",
+    "Producer": "producer.blocking",
+    "Transaction": "producer.blocking",
 }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from oncelog import Admin, Consumer, Producer, aio, errors
-from oncelog.client.group_calls import LATEST, Target
+from oncelog.client.admin.groups import LATEST, Target
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.records import Record, build_batch
 from support.processes import wait_until
@@ -71,7 +71,7 @@ def test_what_is_not_there_yet_is_said(admin: Admin) -> None:
 
 
 def test_a_wrong_port_is_given_up_before_the_time_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    from oncelog.client import admin_face
+    from oncelog.client.admin import face as admin_face
 
     monkeypatch.setattr(admin_face, "FIRST_CONTACT_MS", 200)
     with socket.socket() as taken:

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from oncelog import Admin, Consumer, Producer
-from oncelog.client.watch import log as watch_log
+from oncelog.client.consumer.metadata_watch import log as watch_log
 from support.servers import Server
 
 OFTEN = {"metadata_max_age_ms": 50, "retry_backoff_max_ms": 50}

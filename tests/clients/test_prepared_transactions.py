@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from oncelog import Admin, PreparedTransaction, Producer, Transaction, aio, errors
-from oncelog.client.prepared import Outcome
+from oncelog.client.producer.prepared import Outcome
 from support.servers import Server
 from support.transactions import describe, producers, set_transaction_version, until_state
 from support.wire import Wire, until

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from oncelog import Admin, Consumer, Producer, aio, errors
-from oncelog.client.assignors import ASSIGNORS
-from oncelog.client.batch import TopicPartition
+from oncelog.client.consumer.assignors import ASSIGNORS
+from oncelog.client.types import TopicPartition
 from support.processes import wait_until
 from support.rebalances import CLASSIC, Watched, members, settle
 from support.servers import Server

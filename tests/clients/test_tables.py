@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 
 from oncelog import Admin, Consumer, Producer, aio, errors
-from oncelog.client import table_batches, tables
+from oncelog.client.consumer import tables
+from oncelog.client.producer import table_batches
 from oncelog.formats import Avro, Json
 from support.servers import Server
 

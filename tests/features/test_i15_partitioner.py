@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer as ConfluentProducer
 
 from oncelog import Producer, errors
-from oncelog.client.partitioner import key_hash, murmur2
+from oncelog.client.producer.partitioner import key_hash, murmur2
 from oncelog.errors import ConfigError
 from oncelog.protocol.records import decode_records, iter_batches
 from support.apache_kafka import kafka_libs, run_tool

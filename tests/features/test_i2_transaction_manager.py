@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from oncelog import Producer, errors
-from oncelog.client.transaction_manager import LEGAL, State, TransactionManager
+from oncelog.client.producer.transaction_manager import LEGAL, State, TransactionManager
 from oncelog.protocol.records import MAX_SEQUENCE, BatchHeader, iter_batches
 from support.servers import Server
 from support.wire import Wire, code

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from oncelog import Admin, Consumer
-from oncelog.client.group_calls import EARLIEST, Target
+from oncelog.client.admin.groups import EARLIEST, Target
 from oncelog.coordinator.partitioning import java_string_hash, partition_for
 from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic

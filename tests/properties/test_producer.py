@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from oncelog import errors
 from oncelog.client.options import producer_options
-from oncelog.client.sender import Sender
-from oncelog.client.transaction_manager import State
+from oncelog.client.producer.sender import Sender
+from oncelog.client.producer.transaction_manager import State
 from support.model_cluster import BUSY, FAULTS, FINE, LATE, LOST_ANSWER, LOST_REQUEST, ModelCluster
 from support.virtual_time import run
 

@@ -23,10 +23,12 @@ WORLD = frozenset({"asyncio", "socket", "time", "random", "os", "threading"})
 """Modules that reach for the world: state machines get time, randomness and bytes as arguments instead."""
 
 DRIVERS = (
-    *("admin", "blocking", "cluster", "consumer", "delivery", "member", "offsets", "producer", "reader", "turns"),
-    *("tables", "routes", "conversation", "fetching", "markers", "resumed"),
-    *("commits", "positions", "modern_member", "async_consumer"),
-    *("admin_calls", "transaction_calls"),
+    *("blocking", "cluster", "offsets"),
+    *(f"producer/{name}" for name in ("blocking", "asynchronous", "send_loop", "coordinator_driver", "routes")),
+    *(f"producer/{name}" for name in ("delivery", "tables", "markers", "resumed")),
+    *(f"consumer/{name}" for name in ("blocking", "asynchronous", "reader", "fetch_loop", "positions", "commits")),
+    *(f"consumer/{name}" for name in ("classic_member", "consumer_member")),
+    *(f"admin/{name}" for name in ("blocking", "topics", "transactions")),
 )
 """The client's modules that turn its state machines into calls; the others decide, without a world."""
 
@@ -38,7 +40,6 @@ EDGES = {
     "broker/broker.py": frozenset({"asyncio", "random"}),
     "broker/*": frozenset({"asyncio"}),
     **{f"client/{name}.py": WORLD for name in DRIVERS},
-    "aio.py": WORLD,
     "spark/commit/*": frozenset(),
     "spark/*": WORLD,
     "cli/*": WORLD,

@@ -28,7 +28,7 @@ def test_every_file_of_the_package_was_looked_at() -> None:
         ("log/disk.py", "import os", []),
         ("net/server.py", "import socket", []),
         ("broker/broker.py", "import asyncio, time", ["time"]),
-        ("client/fetcher.py", "from .time import x", []),
+        ("client/consumer/fetcher.py", "from .time import x", []),
         ("log/log.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import asyncio", []),
         ("log/log.py", "import typing\nif typing.TYPE_CHECKING:\n    import asyncio", []),
         ("log/log.py", "if TYPE_CHECKING:\n    import asyncio\nelse:\n    import os", ["os"]),

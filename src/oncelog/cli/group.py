@@ -11,7 +11,7 @@ from oncelog.cli.lazy import LazyGroup
 
 if TYPE_CHECKING:
     from oncelog import Admin
-    from oncelog.client.group_views import GroupDescription
+    from oncelog.client.admin.group_descriptions import GroupDescription
 
 group = LazyGroup(
     "group",

@@ -12,7 +12,7 @@ from oncelog.cli.common import connected, existing, formatted, note, open_admin,
 
 if TYPE_CHECKING:
     from oncelog import Admin
-    from oncelog.client.batch import TopicPartition
+    from oncelog.client.types import TopicPartition
 
 COLUMNS = ("topic", "partition", "committed", "target")
 
@@ -55,7 +55,7 @@ def seek(
     The group must have no members. A target outside a partition becomes its first offset or its end. Without
     --execute nothing changes: what would be set is printed.
     """
-    from oncelog.client import group_calls as calls
+    from oncelog.client.admin import groups as calls
 
     flags = {
         "--to-earliest": (to_earliest, calls.EARLIEST),

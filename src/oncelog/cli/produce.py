@@ -13,7 +13,7 @@ from oncelog.cli.common import connected, formatted, note, open_admin, show
 
 if TYPE_CHECKING:
     from oncelog import Producer
-    from oncelog.client.delivery import RecordFuture
+    from oncelog.client.producer.delivery import RecordFuture
 
 BLOCK_MS = 10_000
 """How long a record waits for its topic's metadata or for buffer memory."""

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from oncelog import errors
 from oncelog.client.backoff import Backoff
-from oncelog.client.batch import TopicPartition
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.committed import OffsetAndMetadata
-from oncelog.client.group import GroupMetadata
+from oncelog.client.group_metadata import GroupMetadata
 from oncelog.client.outcomes import raise_for_error
+from oncelog.client.types import TopicPartition
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_records import (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from oncelog.client.assignors import ASSIGNORS
+from oncelog.client.consumer.assignors import ASSIGNORS
 from oncelog.client.durations import milliseconds
 from oncelog.client.not_options import instead
 from oncelog.errors import ConfigError

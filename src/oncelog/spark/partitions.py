@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from oncelog import errors
-from oncelog.client import markers
 from oncelog.client.blocking import BlockingCluster
+from oncelog.client.producer import markers
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages import add_partitions_to_txn as ap
 from oncelog.protocol.messages import fetch as fe

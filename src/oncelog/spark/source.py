@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from oncelog import errors
 from oncelog.client import offsets as offset_calls
 from oncelog.client.blocking import BlockingCluster
-from oncelog.client.group import GroupMetadata
+from oncelog.client.group_metadata import GroupMetadata
 from oncelog.client.topology import Topic
 from oncelog.protocol.schema import NO_UUID
 from oncelog.spark import partitions

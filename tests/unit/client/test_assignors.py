@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog.client.assignors import ASSIGNORS
-from oncelog.client.batch import TopicPartition
-from oncelog.client.sticky import Claim
+from oncelog.client.consumer.assignors import ASSIGNORS
+from oncelog.client.consumer.sticky import Claim
+from oncelog.client.types import TopicPartition
 
 STICKY = ("sticky", "cooperative-sticky")
 TOPICS = ("a", "b", "c", "unknown")

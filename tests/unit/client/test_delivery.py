@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from oncelog.client import delivery
-from oncelog.client.delivery import Delivery, Failures
+from oncelog.client.producer import delivery
+from oncelog.client.producer.delivery import Delivery, Failures
 
 
 def failed(words: str) -> Delivery:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from oncelog.client.fetcher import Fetched, FetchSession, PartitionState, Wanted
+from oncelog.client.consumer.fetcher import Fetched, FetchSession, PartitionState, Wanted
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.fetch import AbortedTransaction, PartitionData
 from oncelog.protocol.records import Record, build_batch, build_control_batch

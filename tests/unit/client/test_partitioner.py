@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncelog.client.partitioner import RoundRobin, Sticky, make_partitioner, murmur2, spread
+from oncelog.client.producer.partitioner import RoundRobin, Sticky, make_partitioner, murmur2, spread
 from oncelog.errors import ConfigError
 
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from oncelog import aio, errors
-from oncelog.client.fetcher import Fetched
+from oncelog.client.consumer.fetcher import Fetched
+from oncelog.client.consumer.reader import Reader
 from oncelog.client.options import consumer_options
-from oncelog.client.reader import Reader
 from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import Record, build_batch
 
@@ -28,7 +28,7 @@ def waiting(reader: Reader, partition: int, data: bytes) -> None:
 @pytest.mark.parametrize("as_tables", [False, True])
 def test_damage_in_one_partition_costs_the_others_nothing(as_tables: bool) -> None:
     async def body() -> None:
-        from oncelog.client.tables import decode
+        from oncelog.client.consumer.tables import decode
 
         reader = Reader(consumer_options(None, {"bootstrap_servers": "nobody:1"}), asyncio.get_running_loop())
         reader.assign([("t", 0), ("t", 1)])
@@ -72,7 +72,7 @@ def ten_records(reader: Reader) -> None:
             reader.arrived(("t", 0))
             reader.loop.call_soon(reader.notify)
 
-    reader._fetching.go_on = fetch  # type: ignore[method-assign]
+    reader._fetch_loop.go_on = fetch  # type: ignore[method-assign]
 
 
 def test_a_poll_behind_a_loop_that_was_left_loses_nothing() -> None:

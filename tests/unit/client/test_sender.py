@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from oncelog import errors
-from oncelog.client.coordination import handle, next_request
-from oncelog.client.group import GroupMetadata
+from oncelog.client.group_metadata import GroupMetadata
 from oncelog.client.options import producer_options
-from oncelog.client.sender import Sender
-from oncelog.client.transaction_manager import State, TransactionManager
+from oncelog.client.producer.coordinator_requests import handle, next_request
+from oncelog.client.producer.sender import Sender
+from oncelog.client.producer.transaction_manager import State, TransactionManager
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdResponse

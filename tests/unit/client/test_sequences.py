@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oncelog.client.batch import Batch
-from oncelog.client.sequences import KNOWN_MS, MAX_EPOCH, Sequences
+from oncelog.client.producer.batch import Batch
+from oncelog.client.producer.sequences import KNOWN_MS, MAX_EPOCH, Sequences
 from oncelog.protocol.records import MAX_SEQUENCE, decode_records, parse_header
 
 TP = ("t", 0)

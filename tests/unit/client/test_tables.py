@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from oncelog import errors
-from oncelog.client.fetcher import Fetched, PartitionState
-from oncelog.client.tables import decode
+from oncelog.client.consumer.fetcher import Fetched, PartitionState
+from oncelog.client.consumer.tables import decode
 from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import Record, build_batch
 

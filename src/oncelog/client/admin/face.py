@@ -1,0 +1,60 @@
+"""What both `Admin`s share: options, names, and what they do not do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from oncelog.client.options import ADMIN, cluster_options, read_options
+
+FIRST_CONTACT_MS = 10_000
+"""How long an Admin tries addresses where nobody has ever answered, unless default_api_timeout_ms is given."""
+
+NOT_YET = {
+    "alter_replica_log_dirs": "moving replicas between log directories (KIP-113)",
+    "alter_partition_reassignments": "moving replicas between brokers (KIP-455)",
+    "list_partition_reassignments": "moving replicas between brokers (KIP-455)",
+    "elect_leaders": "electing leaders (KIP-460)",
+    "describe_metadata_quorum": "the KRaft quorum (KIP-836)",
+    "list_config_resources": "listing what has settings (KIP-1142)",
+    "create_acls": "ACLs (KIP-140)",
+    "describe_acls": "ACLs (KIP-140)",
+    "delete_acls": "ACLs (KIP-140)",
+    "describe_client_quotas": "quotas (KIP-546)",
+    "alter_client_quotas": "quotas (KIP-546)",
+    "describe_user_scram_credentials": "SCRAM users (KIP-554)",
+    "alter_user_scram_credentials": "SCRAM users (KIP-554)",
+    "create_delegation_token": "delegation tokens (KIP-48)",
+    "describe_share_groups": "share groups (KIP-932)",
+}
+"""Calls of Kafka's Admin that ours does not have."""
+
+
+def admin_options(
+    bootstrap_servers: str | Sequence[str] | None, config: Mapping[str, Any] | None, options: Mapping[str, Any]
+) -> tuple[str | Sequence[str], dict[str, Any]]:
+    """(addresses, the arguments of `ClusterClient`); ConfigError."""
+    given = dict(options) if bootstrap_servers is None else {**options, "bootstrap_servers": bootstrap_servers}
+    found, explicit = read_options(ADMIN, config, given)
+    arguments = cluster_options(found)
+    if "default_api_timeout_ms" not in explicit:
+        arguments["first_contact_ms"] = FIRST_CONTACT_MS
+    return found["bootstrap_servers"], arguments
+
+
+def names(given: str | Iterable[str]) -> list[str]:
+    """One name or several."""
+    return [given] if isinstance(given, str) else list(given)
+
+
+def refuse(name: str) -> NoReturn:
+    """AttributeError that tells whether Kafka's Admin has such a method, and which of ours is near."""
+    if name in NOT_YET:
+        raise AttributeError(
+            f"Admin has no {name} yet, {NOT_YET[name]}: use Apache Kafka's own tools against a cluster that has it"
+        )
+    from oncelog.client.admin.blocking import Admin
+
+    near = get_close_matches(name, [each for each in vars(Admin) if not each.startswith("_")], n=1)
+    raise AttributeError(f"Admin has no {name}" + (f"; did you mean {near[0]}?" if near else ""))

@@ -1,0 +1,172 @@
+"""What coordinators know of groups, classic and KIP-848's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from oncelog import errors
+from oncelog.client import offsets as offset_calls
+from oncelog.client.cluster import ClusterClient, gather_brokers
+from oncelog.client.consumer.protocol import decode_assignment
+from oncelog.client.outcomes import raise_for_error
+from oncelog.client.types import TopicPartition
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
+from oncelog.protocol.messages.list_groups import ListGroupsRequest
+from oncelog.protocol.schema import DecodeError
+
+STATES = (
+    *("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty"),
+    *("Assigning", "Reconciling", "NotReady"),
+)
+"""States of groups of all types (Kafka's `GroupState`)."""
+TYPES = ("Consumer", "Classic", "Share", "Streams")
+"""Types of groups (Kafka's `GroupType`)."""
+SPELLED = {name.lower(): name for name in TYPES}
+"""Brokers write them in lower case, Kafka's tools do not."""
+DEAD = "Dead"
+
+
+class GroupInfo(NamedTuple):
+    """One line of the list of groups; `coordinator` is the broker that told it."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    type: str
+    coordinator: int = -1
+
+
+class MemberInfo(NamedTuple):
+    """One member of a group; `assignment` is None where an assignor wrote what only it can read."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    assignment: list[TopicPartition] | None
+
+
+class GroupDescription(NamedTuple):
+    """A group and its members; `protocol` is the assignor."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: list[MemberInfo]
+    type: str = "Classic"
+    coordinator: int = -1
+
+
+def _known(what: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The names as Kafka spells them; ConfigError, for a broker answers an unknown one with an empty list."""
+    spelled = {name.lower(): name for name in known}
+    found = []
+    for name in given:
+        if name.lower() not in spelled:
+            near = get_close_matches(name.lower(), spelled, n=1)
+            hint = f"did you mean {spelled[near[0]]}?" if near else f"there are: {', '.join(known)}"
+            raise errors.ConfigError(f"there is no {what} {name!r} of groups; {hint}")
+        found.append(spelled[name.lower()])
+    return found
+
+
+async def list_groups(cluster: ClusterClient, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupInfo]:
+    """The groups of every coordinator, by name, in certain states (`STATES`) and of certain types (`TYPES`) or all.
+
+    ConfigError for a state or type that there is none of; UnsupportedError where a broker cannot filter.
+    """
+    in_states, of_types = _known("state", states, STATES), _known("type", types, TYPES)
+    answers = await gather_brokers(cluster, lambda: ListGroupsRequest(states_filter=in_states, types_filter=of_types))
+    found = []
+    for node, response in answers.items():
+        raise_for_error(response, f"groups of broker {node}")
+        found += [
+            GroupInfo(g.group_id, g.protocol_type, g.group_state, SPELLED.get(g.group_type.lower(), g.group_type), node)
+            for g in response.groups
+        ]
+    return sorted(found)
+
+
+async def describe_group(cluster: ClusterClient, group_id: str) -> GroupDescription:
+    """State and members of a group, classic or KIP-848's; one that does not exist is Dead."""
+    response = await cluster.call_coordinator("group", group_id, DescribeGroupsRequest(groups=[group_id]))
+    group = response.groups[0]
+    # Of a group of another type a broker says that there is none, in words before version 6.
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == DEAD:
+        newer = await _described(cluster, group_id)
+        if newer is not None:
+            return newer
+    elif group.error_code:
+        about = group.error_message or ErrorCode.of(group.error_code).text
+        raise errors.error_for(group.error_code, f"group {group_id!r}: {about}")
+    consumers = group.protocol_type == "consumer"
+    members = [
+        MemberInfo(
+            item.member_id,
+            item.group_instance_id,
+            item.client_id,
+            item.client_host,
+            _assigned(bytes(item.member_assignment)) if consumers else [],
+        )
+        for item in group.members
+    ]
+    node = await cluster.coordinator("group", group_id)
+    state = group.group_state or DEAD
+    return GroupDescription(group_id, state, group.protocol_type, group.protocol_data, members, "Classic", node)
+
+
+async def _described(cluster: ClusterClient, group_id: str) -> GroupDescription | None:
+    """A group of KIP-848, or None: there is none, or the brokers are older than these groups."""
+    try:
+        response = await cluster.call_coordinator("group", group_id, ConsumerGroupDescribeRequest(group_ids=[group_id]))
+    except errors.UnsupportedError:
+        return None
+    group = response.groups[0]
+    if group.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        return None
+    raise_for_error(response, f"group {group_id!r}")
+    members = [_member(item) for item in group.members]
+    node = await cluster.coordinator("group", group_id)
+    return GroupDescription(group_id, group.group_state, "consumer", group.assignor_name, members, "Consumer", node)
+
+
+def _member(item: Any) -> MemberInfo:
+    assigned = sorted((t.topic_name, index) for t in item.assignment.topic_partitions for index in t.partitions)
+    return MemberInfo(item.member_id, item.instance_id, item.client_id, item.client_host, assigned)
+
+
+def _assigned(assignment: bytes) -> list[TopicPartition] | None:
+    """A member's partitions; None where they cannot be read, for an assignor may write what it likes."""
+    if not assignment:
+        return []
+    try:
+        return decode_assignment(assignment)
+    except DecodeError:
+        return None
+
+
+async def committed(cluster: ClusterClient, group_id: str, *, require_stable: bool = True) -> dict[TopicPartition, int]:
+    """Every committed offset of a group, none of one that does not exist.
+
+    With `require_stable` it waits for transactions that hold offsets of the group (KIP-447).
+    """
+    return dict(await offset_calls.fetch_committed(cluster, group_id, require_stable=require_stable))
+
+
+async def ends(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The ends (high watermarks) of those of these partitions that are there and have a leader."""
+    wanted = set(partitions)
+    topics = await cluster.topics(internal=True)
+    led = [
+        (name, index)
+        for name, topic in topics.items()
+        for index, partition in topic.partitions.items()
+        if partition.leader >= 0 and (name, index) in wanted
+    ]
+    found = await offset_calls.list_offsets(cluster, dict.fromkeys(led, offset_calls.LATEST))
+    return {tp: item.offset for tp, item in found.items()}

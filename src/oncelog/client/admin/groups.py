@@ -1,0 +1,179 @@
+"""What an administrator changes about groups: their deletion, their members, and where they are to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from oncelog import errors
+from oncelog.client import offsets as offset_calls
+from oncelog.client.admin.group_descriptions import describe_group
+from oncelog.client.cluster import ClusterClient
+from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.outcomes import raise_for_error
+from oncelog.client.types import TopicPartition
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
+from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from oncelog.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+
+INACTIVE = frozenset({"Empty", "Dead"})
+"""States in which a group's offsets may be set: no member would notice, and its next commit undo it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a group is to go on. Exactly one is set.
+
+    `timestamp` is ms since the epoch (the first record at or after it, else the end), `offsets.EARLIEST` or
+    `offsets.LATEST`; `offset` a number; `shift` is added to what is committed, and may be negative.
+    """
+
+    timestamp: int | None = None
+    offset: int | None = None
+    shift: int | None = None
+
+
+EARLIEST = Target(timestamp=offset_calls.EARLIEST)
+LATEST = Target(timestamp=offset_calls.LATEST)
+CURRENT = Target(shift=0)
+
+
+class Step(NamedTuple):
+    """One partition's part of a plan; `committed` is None where the group has no offset."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    target: int
+
+
+async def delete_groups(cluster: ClusterClient, group_ids: Iterable[str]) -> None:
+    """Delete groups without members, with their offsets; the first error is raised after all have been tried."""
+    failure: errors.KafkaError | None = None
+    for group_id in dict.fromkeys(group_ids):
+        request = DeleteGroupsRequest(groups_names=[group_id])
+        try:
+            response = await cluster.call_coordinator("group", group_id, request)
+            raise_for_error(response, f"group {group_id!r}")
+        except errors.KafkaError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+async def delete_offsets(cluster: ClusterClient, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+    """Forget a group's offsets of partitions that no member reads (GROUP_SUBSCRIBED_TO_TOPIC)."""
+    topics = [
+        OffsetDeleteRequestTopic(
+            name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=tp[1]) for tp in tps]
+        )
+        for topic, tps in groupby(sorted(set(partitions)), key=lambda tp: tp[0])
+    ]
+    response = await cluster.call_coordinator("group", group_id, OffsetDeleteRequest(group_id=group_id, topics=topics))
+    if response.error_code:
+        raise errors.error_for(response.error_code, f"group {group_id!r}: {ErrorCode.of(response.error_code).text}")
+    for answer in response.topics:
+        for item in answer.partitions:
+            if item.error_code:
+                about = f"offset of {answer.name}-{item.partition_index} in {group_id!r}"
+                raise errors.error_for(item.error_code, f"{about}: {ErrorCode.of(item.error_code).text}")
+
+
+async def remove_members(
+    cluster: ClusterClient,
+    group_id: str,
+    instance_ids: Iterable[str] = (),
+    *,
+    all_: bool = False,
+    reason: str = "removed by an administrator",
+) -> list[str]:
+    """Let static members leave a group (KIP-345), or with `all_` every member; their instance or member ids.
+
+    A member that is alive joins anew. KafkaError (UNKNOWN_MEMBER_ID, GROUP_ID_NOT_FOUND).
+    """
+    leaving = [MemberIdentity(member_id="", group_instance_id=each, reason=reason) for each in instance_ids]
+    if all_:
+        found = await describe_group(cluster, group_id)
+        leaving = [
+            MemberIdentity(
+                member_id="" if member.group_instance_id else member.member_id,
+                group_instance_id=member.group_instance_id,
+                reason=reason,
+            )
+            for member in found.members
+        ]
+    if not leaving:
+        return []
+    request = LeaveGroupRequest(group_id=group_id, members=leaving)
+    response = await cluster.call_coordinator("group", group_id, request)
+    if response.error_code:
+        raise_for_error(response, f"group {group_id!r}")
+    for item in response.members:
+        if item.error_code:
+            who = f"member {item.group_instance_id or item.member_id!r} of group {group_id!r}"
+            raise errors.error_for(item.error_code, f"{who}: {ErrorCode.of(item.error_code).text}")
+    return [member.group_instance_id or member.member_id for member in leaving]
+
+
+async def set_offsets(cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Set the committed offsets of a group without members; GroupError while it has some."""
+    await offset_calls.commit(cluster, GroupMetadata(group_id), offsets)
+
+
+async def plan_seek(
+    cluster: ClusterClient, group_id: str, target: Target, partitions: Iterable[TopicPartition] | None = None
+) -> list[Step]:
+    """Where `seek` would set the group: of some partitions, or of all that it has offsets of.
+
+    A target outside a partition's offsets becomes its start or its end, as in Kafka's tool. UsageError while the group
+    has members, and for a shift without an offset to shift.
+    """
+    found = (await describe_group(cluster, group_id)).state
+    if found not in INACTIVE:
+        raise errors.UsageError(f"group {group_id!r} is {found}: stop its members first")
+    committed = await offset_calls.fetch_committed(cluster, group_id)
+    wanted = sorted(committed if partitions is None else set(partitions))
+    starts = await offset_calls.list_offsets(cluster, dict.fromkeys(wanted, offset_calls.EARLIEST))
+    ends = await offset_calls.list_offsets(cluster, dict.fromkeys(wanted, offset_calls.LATEST))
+    aims = await _aims(cluster, target, wanted, committed)
+    steps = []
+    for tp in wanted:
+        first, end = starts[tp].offset, ends[tp].offset
+        aim = end if aims[tp] is None else aims[tp]
+        assert aim is not None
+        steps.append(Step(*tp, committed.get(tp), min(max(aim, first), end)))
+    return steps
+
+
+async def _aims(
+    cluster: ClusterClient, target: Target, wanted: list[TopicPartition], committed: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | None]:
+    """The offset aimed at in each partition; None is its end."""
+    if target.offset is not None:
+        return dict.fromkeys(wanted, target.offset)
+    if target.shift is not None:
+        missing = [tp for tp in wanted if tp not in committed]
+        if missing and target.shift:
+            topic, partition = missing[0]
+            raise errors.UsageError(f"there is no offset of {topic}-{partition} to shift")
+        return {tp: committed[tp] + target.shift if tp in committed else None for tp in wanted}
+    assert target.timestamp is not None
+    listed = await offset_calls.list_offsets(cluster, dict.fromkeys(wanted, target.timestamp))
+    return {tp: None if listed[tp].offset < 0 else listed[tp].offset for tp in wanted}
+
+
+async def seek(
+    cluster: ClusterClient, group_id: str, target: Target, partitions: Iterable[TopicPartition] | None = None
+) -> list[Step]:
+    """Carries out what `plan_seek` says, and returns it."""
+    steps = await plan_seek(cluster, group_id, target, partitions)
+    offsets = {(step.topic, step.partition): step.target for step in steps}
+    await offset_calls.commit(cluster, GroupMetadata(group_id), offsets)
+    return steps

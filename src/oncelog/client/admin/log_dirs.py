@@ -1,0 +1,62 @@
+"""What lies in the log directories of brokers (KIP-113, 827)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from oncelog.client.cluster import ClusterClient, gather_brokers
+from oncelog.client.outcomes import raise_for_error
+from oncelog.client.types import TopicPartition
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+
+
+class ReplicaSize(NamedTuple):
+    """One replica in a directory: bytes of its segments, and how far it is behind the high watermark."""
+
+    size_bytes: int
+    offset_lag: int
+
+
+class LogDir(NamedTuple):
+    """One log directory. `online` is false after a failure of its disk; the sizes are -1 where they are not known."""
+
+    broker: int
+    path: str
+    online: bool
+    total_bytes: int
+    usable_bytes: int
+    replicas: dict[TopicPartition, ReplicaSize]
+
+
+async def describe_log_dirs(
+    cluster: ClusterClient,
+    brokers: Sequence[int] | None = None,
+    partitions: Iterable[TopicPartition] | None = None,
+) -> list[LogDir]:
+    """The log directories of these brokers or of all, with these partitions or all."""
+    for broker in brokers or ():
+        await cluster.require_broker(broker)
+    asked: list[DescribableLogDirTopic] | None = None
+    if partitions is not None:
+        indexes: dict[str, list[int]] = {}
+        for topic, index in partitions:
+            indexes.setdefault(topic, []).append(index)
+        asked = [DescribableLogDirTopic(topic=topic, partitions=found) for topic, found in indexes.items()]
+    answers = await gather_brokers(cluster, lambda: DescribeLogDirsRequest(topics=asked), brokers)
+    found = []
+    for node, response in answers.items():
+        for result in response.results:
+            offline = result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            if not offline:
+                raise_for_error(result, f"log directory {result.log_dir} of broker {node}")
+            replicas = {
+                (topic.name, each.partition_index): ReplicaSize(each.partition_size, each.offset_lag)
+                for topic in result.topics
+                for each in topic.partitions
+            }
+            found.append(
+                LogDir(node, result.log_dir, not offline, result.total_bytes, result.usable_bytes, replicas)
+            )
+    return found

@@ -1,0 +1,250 @@
+"""What an administrator asks of a cluster: topics, offsets, settings, brokers. Coroutines over `ClusterClient`.
+
+Groups, transactions, features and log directories have modules of their own; both `Admin`s are thin over them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from oncelog import errors
+from oncelog.client import offsets as offset_calls
+from oncelog.client.admin.configs import RESOURCES, USER_SET, call_resource
+from oncelog.client.cluster import ClusterClient
+from oncelog.client.outcomes import raise_for_error
+from oncelog.client.types import TopicPartition
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
+from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+
+NODES_BY_NAME_VERSION = 5
+
+
+class BrokerInfo(NamedTuple):
+    """One broker."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class ClusterInfo(NamedTuple):
+    """The cluster."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: list[BrokerInfo]
+    features: dict[str, int]
+
+
+class PartitionInfo(NamedTuple):
+    """One partition. Offsets: first, high watermark, last stable, log end; -1 where the leader cannot be asked."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    log_start_offset: int = -1
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_end_offset: int = -1
+
+
+class TopicInfo(NamedTuple):
+    """One topic with its partitions."""
+
+    name: str
+    topic_id: UUID
+    internal: bool
+    partitions: list[PartitionInfo]
+
+
+class TopicListing(NamedTuple):
+    """One line of the list of topics."""
+
+    name: str
+    topic_id: UUID
+    partitions: int
+    replication_factor: int
+    internal: bool
+
+
+class CreatedTopic(NamedTuple):
+    """A topic as it was made; -1, -1 where the settings may not be read."""
+
+    name: str
+    topic_id: UUID
+    partitions: int
+    replication_factor: int
+
+
+class ConfigEntry(NamedTuple):
+    """A setting. `source`: who has set it, as `config_calls.SOURCES` says; the value of a sensitive one is None."""
+
+    name: str
+    value: str | None
+    source: int
+    read_only: bool
+    sensitive: bool
+
+
+async def create_topics(
+    cluster: ClusterClient,
+    topics: Iterable[str],
+    partitions: int = -1,
+    replication_factor: int = -1,
+    configs: Mapping[str, str] | None = None,
+    *,
+    assignments: Sequence[Sequence[int]] | None = None,
+    validate_only: bool = False,
+) -> list[CreatedTopic]:
+    """Create topics alike; -1 for the broker's defaults. KafkaError (TOPIC_ALREADY_EXISTS ...), once all were tried.
+
+    `assignments` are the brokers of each partition, the first of them to lead it, in place of the two numbers.
+    """
+    settings = [CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
+    placed = [
+        CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+        for index, brokers in enumerate(assignments or ())
+    ]
+    wanted = [
+        CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=placed,
+            configs=settings,
+        )
+        for name in topics
+    ]
+    request = CreateTopicsRequest(topics=wanted, timeout_ms=cluster.request_timeout_ms, validate_only=validate_only)
+    response = await cluster.call_controller(request)
+    for item in response.topics:
+        if item.error_code:
+            text = item.error_message or ErrorCode.of(item.error_code).text
+            about = text if item.name in text else f"topic {item.name!r}: {text}"
+            raise errors.error_for(item.error_code, about)
+    for item in response.topics if not validate_only else ():
+        cluster.topology.forget(item.name)
+        await cluster.topic(item.name)
+    return [CreatedTopic(i.name, i.topic_id, i.num_partitions, i.replication_factor) for i in response.topics]
+
+
+async def delete_topics(cluster: ClusterClient, topics: Iterable[str]) -> None:
+    """Delete topics; KafkaError (UnknownTopicError, TOPIC_DELETION_DISABLED), once all were tried."""
+    request = DeleteTopicsRequest(timeout_ms=cluster.request_timeout_ms)
+    names = list(topics)
+    version = (await cluster._retry(cluster._any_connection, None)).version_for(DeleteTopicsRequest)
+    if version > NODES_BY_NAME_VERSION:
+        request.topics = [DeleteTopicState(name=name) for name in names]
+    else:
+        request.topic_names = names
+    response = await cluster.call_controller(request, version)
+    for name in names:
+        cluster.topology.forget(name)
+    for item in response.responses:
+        if item.error_code:
+            text = item.error_message or ErrorCode.of(item.error_code).text
+            about = text if (item.name or "") in text else f"topic {item.name!r}: {text}"
+            raise errors.error_for(item.error_code, about)
+
+
+async def delete_records(cluster: ClusterClient, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Let partitions begin at an offset each (-1: their high watermark); where each begins now."""
+    return await offset_calls.delete_records(cluster, offsets)
+
+
+async def list_topics(cluster: ClusterClient, *, internal: bool = False) -> list[TopicListing]:
+    """All topics by name; the coordinators' own with `internal`."""
+    found = await cluster.topics(internal=internal)
+    return [
+        TopicListing(
+            name,
+            topic.topic_id,
+            len(topic.partitions),
+            max((len(each.replicas) for each in topic.partitions.values()), default=0),
+            topic.internal,
+        )
+        for name, topic in sorted(found.items())
+    ]
+
+
+async def describe_topics(cluster: ClusterClient, topics: Iterable[str]) -> list[TopicInfo]:
+    """Topics with leaders and offsets; UnknownTopicError."""
+    return list(await asyncio.gather(*(_describe_topic(cluster, name) for name in topics)))
+
+
+async def _describe_topic(cluster: ClusterClient, name: str) -> TopicInfo:
+    cluster.topology.forget(name)
+    topic = await cluster.topic(name)
+    led = [(name, p) for p, partition in topic.partitions.items() if partition.leader >= 0]
+    start = dict.fromkeys(led, offset_calls.EARLIEST)
+    end = dict.fromkeys(led, offset_calls.LATEST)
+    found = await asyncio.gather(
+        offset_calls.list_offsets(cluster, start),
+        offset_calls.list_offsets(cluster, end),
+        offset_calls.list_offsets(cluster, end, isolation_level=1),
+        offset_calls.list_offsets(cluster, end, replica_id=offset_calls.DEBUGGING),
+    )
+    partitions = [
+        PartitionInfo(
+            index,
+            partition.leader,
+            partition.leader_epoch,
+            partition.replicas,
+            partition.isr,
+            *(where[name, index].offset if (name, index) in where else -1 for where in found),
+        )
+        for index, partition in topic.partitions.items()
+    ]
+    return TopicInfo(name, topic.topic_id, topic.internal, partitions)
+
+
+async def describe_config_entries(cluster: ClusterClient, kind: str, name: str) -> list[ConfigEntry]:
+    """Settings with where they come from, by name. `kind` and errors as those of `describe_configs`."""
+    request = DescribeConfigsRequest(
+        resources=[DescribeConfigsResource(resource_type=RESOURCES[kind], resource_name=name, configuration_keys=None)]
+    )
+    response = await call_resource(cluster, kind, name, request)
+    raise_for_error(response, f"settings of {kind} {name!r}")
+    return sorted(
+        ConfigEntry(item.name, item.value, item.config_source, item.read_only, item.is_sensitive)
+        for item in response.results[0].configs
+    )
+
+
+async def describe_configs(cluster: ClusterClient, kind: str, name: str, *, all_: bool = True) -> dict[str, str | None]:
+    """Settings of a "topic", "broker" or "broker_logger" (by node id; a broker's name "": what all brokers were given)
+    or "group"; with `all_` False only those that somebody has set. UnknownTopicError, KafkaError
+    (BROKER_ID_NOT_REGISTERED), UnsupportedError.
+    """
+    entries = await describe_config_entries(cluster, kind, name)
+    return {entry.name: entry.value for entry in entries if all_ or entry.source in USER_SET}
+
+
+async def describe_cluster(cluster: ClusterClient) -> ClusterInfo:
+    """Brokers, controller, features."""
+    response = await cluster.call_any(DescribeClusterRequest())
+    raise_for_error(response, "cluster")
+    brokers = [BrokerInfo(item.broker_id, item.host, item.port, item.rack) for item in response.brokers]
+    return ClusterInfo(response.cluster_id, response.controller_id, sorted(brokers), await cluster.features())
+
+
+async def offsets_for(
+    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], *, committed_only: bool = False
+) -> dict[TopicPartition, int]:
+    """Offset by partition for a timestamp each (-2 first, -1 end, else ms); -1 where there is no such record."""
+    found = await offset_calls.list_offsets(cluster, wanted, isolation_level=int(committed_only))
+    return {tp: item.offset for tp, item in found.items()}

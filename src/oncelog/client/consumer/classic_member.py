@@ -1,0 +1,258 @@
+"""The driver of a membership in a classic group: joins when told to, keeps it alive by heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from oncelog import errors
+from oncelog.client.backoff import Backoff
+from oncelog.client.consumer.classic_group import Membership, Next, State
+from oncelog.client.group_metadata import GroupMetadata
+from oncelog.net.connection import ConnectionLostError
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from oncelog.client.consumer.reader import Reader
+    from oncelog.client.consumer.subscription import Subscription
+
+log = logging.getLogger(__name__)
+
+JOIN_SLACK_MS = 5_000
+SLOW = "no poll for max_poll_interval_ms = %d: leaving group %r; process fewer records a poll, or allow more"
+
+
+class Member:
+    """A reader's place in its group."""
+
+    def __init__(self, reader: Reader, subscription: Subscription) -> None:
+        options = reader.options
+        self._reader = reader
+        self._subscription = subscription
+        self._cluster = reader.cluster
+        self._loop = reader.loop
+        self.membership = Membership(
+            options["group_id"],
+            instance_id=options["group_instance_id"],
+            session_timeout_ms=options["session_timeout_ms"],
+            rebalance_timeout_ms=options["max_poll_interval_ms"],
+            strategies=options["partition_assignment_strategy"],
+            rack=options["client_rack"] or None,
+        )
+        self._interval = options["heartbeat_interval_ms"] / 1000
+        self._poll_interval = options["max_poll_interval_ms"] / 1000
+        self._join_timeout_ms = options["max_poll_interval_ms"] + JOIN_SLACK_MS
+        self._last_poll = reader.loop.time()
+        self._beating: asyncio.Task[None] | None = None
+        self._joining: asyncio.Task[bool] | None = None
+        self._failure: errors.KafkaError | None = None
+        self._pattern: re.Pattern[str] | None = None
+        self._next_look = 0.0
+        self.counted: dict[str, int] = {}
+        """Partitions by topic as the leader divided them last, 0 for a topic that did not exist; else empty."""
+        self._backoff = Backoff(options["retry_backoff_ms"], options["retry_backoff_max_ms"])
+
+    def metadata(self) -> GroupMetadata:
+        """Who commits."""
+        return self.membership.metadata()
+
+    @property
+    def intact(self) -> bool:
+        """Whether the partitions are ours for sure: the membership has not ended, and no rebalance is under way."""
+        return not self.membership.lost and self._joining is None and self._failure is None
+
+    def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
+        """Read these topics, or those that match, from the next join on."""
+        self._pattern = pattern
+        self._next_look = 0.0
+        if pattern is None:
+            self.membership.subscribe(topics)
+
+    async def keep(self, limit: float) -> bool:
+        """Be a member with a current assignment; False when time is up before there is anything to read.
+
+        A cooperative member goes on reading what it has while it joins.
+        """
+        self._last_poll = self._loop.time()
+        await self._look_for_topics()
+        if self._failure is not None:
+            raise self._failure
+        membership = self.membership
+        if not membership.needs_join and self._joining is None:
+            return True
+        if self._joining is None:
+            await self._prepare()
+            membership.owned = list(self._reader.states)
+            self._joining = self._loop.create_task(self._join())
+            self._joining.add_done_callback(lambda _: self._reader.notify())
+        reading = bool(self._reader.states)
+        await self._reader.wait(0 if reading else limit - self._loop.time(), self._joining)
+        if not self._joining.done():
+            return reading
+        task, self._joining = self._joining, None
+        return await task and not membership.lost and await self._complete()
+
+    async def _prepare(self) -> None:
+        """Give up what cannot be kept during a rebalance (onJoinPrepare of Java's ConsumerCoordinator)."""
+        revoke, states = self._subscription.revoke, list(self._reader.states)
+        if self.membership.lost:
+            await revoke(states, lost=True)
+        elif not self.membership.cooperative:
+            await revoke(states)
+        else:
+            await self._reader.commits.before_rebalance()
+            await revoke([tp for tp in states if tp[0] not in self.membership.topics])
+
+    async def _complete(self) -> bool:
+        """Take the new assignment (onJoinComplete); False if it is for a former subscription."""
+        membership = self.membership
+        assigned = list(membership.assignment)
+        if self._pattern is None and any(topic not in membership.topics for topic, _ in assigned):
+            membership.needs_join = True
+            return False
+        gone = set(self._reader.states).difference(assigned)
+        if gone:  # others get them once all know that they are free
+            membership.needs_join = True
+        try:
+            await self._subscription.revoke(gone)
+        finally:
+            await self._subscription.take(assigned)
+        return True
+
+    async def _look_for_topics(self) -> None:
+        """Now and then: topics that the pattern matches, and partitions that the group's leader has not divided."""
+        options = self._reader.options
+        if self._loop.time() < self._next_look or (self._pattern is None and not self.counted):
+            return
+        if self._pattern is not None:
+            found = await self._cluster.topics(internal=not options["exclude_internal_topics"])
+            self.membership.subscribe([name for name in found if self._pattern.search(name)])
+        else:
+            with contextlib.suppress(errors.ConnectionFailedError):  # looks again the next time
+                await self._cluster.refresh(self.counted, create=options["allow_auto_create_topics"])
+        self.compare_counts()
+        soon = 0 in self.counted.values()  # a topic is to come yet
+        wait_ms = options["retry_backoff_max_ms" if soon else "metadata_max_age_ms"]
+        self._next_look = self._loop.time() + wait_ms / 1000
+
+    async def _call(self, request: Message, timeout_ms: float | None = None) -> Any:
+        group = self.membership.group_id
+        try:
+            node = await self._cluster.coordinator("group", group)
+            connection = await self._cluster.connection(node, "group")
+            return await connection.call(request, timeout_ms=timeout_ms)
+        except (ConnectionLostError, errors.RetriableError):
+            self._cluster.forget_coordinator("group", group)
+            return None
+
+    async def _join(self) -> bool:
+        """Through JoinGroup and SyncGroup, as often as it takes; False if what was kept meanwhile has been lost."""
+        while not await self._join_once():
+            if self.membership.lost and self._reader.states:
+                return False
+        self._backoff.reset()
+        if self._beating is None or self._beating.done():  # the user may take his time to poll and take the assignment
+            self._beating = self._loop.create_task(self._beat())
+        return True
+
+    async def _join_once(self) -> bool:
+        """One round; whether it has led to an assignment. KafkaError if there is no way in."""
+        membership = self.membership
+        response = await self._call(membership.join_request(), self._join_timeout_ms)
+        if response is None:
+            await self._pause()
+            return False
+        if not await self._proceed(membership.joined(response)) or membership.state is not State.SYNCING:
+            return False
+        partitions = await self._count_partitions() if membership.leading else {}
+        if not membership.leading:
+            self.counted = {}
+        response = await self._call(membership.sync_request(partitions), self._join_timeout_ms)
+        if response is None:
+            await self._pause()
+            return False
+        return await self._proceed(membership.synced(response)) and not membership.needs_join
+
+    async def _proceed(self, what: Next) -> bool:
+        if what is Next.GO_ON:
+            return True
+        if what is Next.FIND_COORDINATOR:
+            self._cluster.forget_coordinator("group", self.membership.group_id)
+        await self._pause()
+        return False
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._backoff.next_ms(random.random()) / 1000)
+
+    async def _count_partitions(self) -> dict[str, int]:
+        """Number of partitions of every topic that a member reads; unknown ones have none."""
+        topics = {topic for wanted in self.membership.members.values() for topic in wanted}
+        known = self._cluster.topology.topics
+        if not topics <= known.keys():
+            with contextlib.suppress(errors.ConnectionFailedError):  # then with what is known: it looks again soon
+                await self._cluster.refresh(topics, create=self._reader.options["allow_auto_create_topics"])
+        counts = {topic: len(known[topic].partitions) for topic in topics if topic in known}
+        self.counted = {topic: counts.get(topic, 0) for topic in sorted(topics)}
+        if 0 in self.counted.values():
+            self._next_look = 0.0
+        return counts
+
+    def compare_counts(self) -> None:
+        """Join anew if topics that this member has divided have come or grown (ConsumerCoordinator's snapshots)."""
+        known = self._cluster.topology.topics
+        if any(topic in known and len(known[topic].partitions) != count for topic, count in self.counted.items()):
+            self.membership.needs_join = True
+
+    async def _beat(self) -> None:
+        """Heartbeats while this is a member; leaves when the user has not polled for max.poll.interval.ms."""
+        membership = self.membership
+        while membership.state is State.STABLE or self._joining is not None:
+            await asyncio.sleep(self._interval)
+            if membership.state is not State.STABLE or (self._joining is not None and not self._joining.done()):
+                continue
+            if self._loop.time() - self._last_poll > self._poll_interval:
+                log.warning(SLOW, self._poll_interval * 1000, membership.group_id)
+                await self._send_leave()
+                membership.forget()
+                self._reader.notify()
+                return
+            generation = membership.generation_id
+            response = await self._call(membership.heartbeat_request())
+            if response is None:
+                continue
+            try:
+                what = membership.heartbeat_answered(ErrorCode.of(response.error_code), generation)
+            except errors.KafkaError as error:
+                self._failure = error
+                self._reader.notify()
+                return
+            if what is Next.FIND_COORDINATOR:
+                self._cluster.forget_coordinator("group", membership.group_id)
+            if membership.needs_join:
+                self._reader.notify()
+
+    async def _send_leave(self) -> None:
+        request = self.membership.leave_request()
+        if request is not None:
+            await self._call(request)
+
+    async def leave(self) -> None:
+        """Go; the others get our partitions at once."""
+        await self.stop()
+        await self._send_leave()
+        self.membership.forget()
+
+    async def stop(self) -> None:
+        """No join and no heartbeat any more; the group finds out by session.timeout.ms."""
+        tasks = [task for task in (self._joining, self._beating) if task is not None]
+        self._joining = self._beating = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,282 @@
+"""A record batch while it is filled, sent, and sent again.
+
+Records are written in wire format straight into one growing buffer, behind the room for the header; nothing is kept of
+them but bytes. `close` compresses; the header with producer id, epoch and sequence is written once, when the batch is
+drained, and again only if its sequence was reset in between.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+
+from oncelog.protocol.compression import Codec, compress
+from oncelog.protocol.records import (
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    Record,
+    decode_records,
+    next_sequence,
+)
+
+if TYPE_CHECKING:
+    from oncelog.client.producer.delivery import Delivery
+    from oncelog.client.types import Headers, TopicPartition
+
+_TRANSACTIONAL = 0x10
+_CODEC_MASK = 0x07
+_CRC: Final = Struct(">I")
+_PRODUCER: Final = Struct(">qhi")
+"""Producer id, epoch and base sequence, next to each other in a header."""
+_PRODUCER_OFFSET: Final = 43
+_ATTRIBUTES: Final = Struct(">h")
+_ATTRIBUTES_OFFSET: Final = 21
+RECORD_OVERHEAD: Final = 21
+"""Bytes of a record besides key, value and headers, at most (KIP-98)."""
+
+
+def _varint(value: int) -> bytes:
+    zigzag = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while zigzag >= 0x80:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+    return bytes(out)
+
+
+_SMALL: Final = tuple(_varint(value) for value in range(2048))
+_TABLE: Final = len(_SMALL)
+_NULL: Final = _varint(-1)
+
+
+def _sized(data: bytes | None) -> bytes:
+    if data is None:
+        return _NULL
+    size = len(data)
+    return (_SMALL[size] if size < _TABLE else _varint(size)) + data
+
+
+def headers_size(headers: Headers) -> int:
+    """An upper bound of what headers take in a record."""
+    return sum(len(name) * 4 + (0 if value is None else len(value)) + 10 for name, value in headers)
+
+
+class Batch:
+    """Records of one partition, from the first one on until the broker's answer.
+
+    `base_sequence` is -1 until it is drained; `closed` means that no record can be added, `in_retry` that it is waiting
+    to be sent again, `done` that its outcome is known. `in_doubt`: a request with it was not answered, or so that it
+    may be in the log all the same; a copy may still be under way, so it may not get other numbers. `size` is what it
+    holds of the buffer memory, `serial` its place among the producer's batches: within a partition that is the order
+    of their sequences, too. `parts`: what it was split into, for it was too large.
+    """
+
+    __slots__ = (
+        "_codec",
+        "_level",
+        "_payload",
+        "_wire",
+        "attempts",
+        "base_sequence",
+        "base_timestamp",
+        "closed",
+        "count",
+        "created_ms",
+        "delivery",
+        "done",
+        "in_doubt",
+        "in_retry",
+        "max_timestamp",
+        "parts",
+        "producer_epoch",
+        "producer_id",
+        "retry_at_ms",
+        "sequence_reset",
+        "serial",
+        "size",
+        "stamped",
+        "tp",
+        "transactional",
+    )
+
+    def __init__(
+        self, tp: TopicPartition, delivery: Delivery, now_ms: int, codec: Codec = Codec.NONE, level: int | None = None
+    ) -> None:
+        self.tp = tp
+        self.delivery = delivery
+        self.created_ms = now_ms
+        self._codec = codec
+        self._level = level
+        self._payload = bytearray(HEADER_SIZE)
+        self._wire: bytearray | None = None
+        self.count = 0
+        self.base_timestamp = self.max_timestamp = -1
+        self.producer_id = self.producer_epoch = self.base_sequence = -1
+        self.transactional = self.closed = self.stamped = self.in_retry = self.sequence_reset = self.done = False
+        self.in_doubt = False
+        self.parts: list[Batch] = []
+        self.attempts = 0
+        self.retry_at_ms = 0
+        self.serial = 0
+        self.size = HEADER_SIZE
+
+    @classmethod
+    def encoded(cls, tp: TopicPartition, delivery: Delivery, now_ms: int, data: bytes | bytearray) -> Batch:
+        """A batch that was encoded elsewhere (`columns`): complete but for producer id, epoch and sequence."""
+        fields = HEADER.unpack_from(data)
+        made = cls(tp, delivery, now_ms)
+        made._payload = made._wire = data if isinstance(data, bytearray) else bytearray(data)
+        made.base_timestamp, made.max_timestamp, made.count = fields[7], fields[8], fields[12]
+        made.closed = True
+        made.size = len(data)
+        return made
+
+    def append(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> int:
+        """Add a record; its index in the batch."""
+        index = self.count
+        if index:
+            delta = timestamp - self.base_timestamp
+            if timestamp > self.max_timestamp:
+                self.max_timestamp = timestamp
+        else:
+            delta = 0
+            self.base_timestamp = self.max_timestamp = timestamp
+        key_size = -1 if key is None else len(key)
+        value_size = -1 if value is None else len(value)
+        body = b"".join(
+            (
+                b"\0",
+                _SMALL[delta] if 0 <= delta < _TABLE else _varint(delta),
+                _SMALL[index] if index < _TABLE else _varint(index),
+                _NULL if key_size < 0 else _SMALL[key_size] if key_size < _TABLE else _varint(key_size),
+                key or b"",
+                _NULL if value_size < 0 else _SMALL[value_size] if value_size < _TABLE else _varint(value_size),
+                value or b"",
+                _encode_headers(headers) if headers else b"\0",
+            )
+        )
+        size = len(body)
+        payload = self._payload
+        payload += _SMALL[size] if size < _TABLE else _varint(size)
+        payload += body
+        self.count = index + 1
+        self.size = len(payload)
+        return index
+
+    def close(self) -> None:
+        """Nothing is added any more; compress."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._codec is Codec.NONE:
+            self._wire = self._payload
+            return
+        wire = bytearray(HEADER_SIZE)
+        wire += compress(self._codec, memoryview(self._payload)[HEADER_SIZE:], self._level)
+        self._payload = self._wire = wire
+
+    def split(self) -> list[Batch]:
+        """Two batches or more with the same records and, if it has them, the same sequences, each of half the size at
+        most where records allow it; what waited for this one waits for them (Kafka's ProducerBatch.split).
+        """
+        self.wire()
+        assert self._wire is not None
+        codec = Codec(_ATTRIBUTES.unpack_from(self._wire, _ATTRIBUTES_OFFSET)[0] & _CODEC_MASK)
+        records = decode_records(memoryview(self._wire))
+        shares = _halves(records)
+        first = 0
+        for records, delivery in zip(shares, self.delivery.split([len(share) for share in shares]), strict=True):
+            part = Batch(self.tp, delivery, self.created_ms, codec, self._level)
+            for record in records:
+                part.append(record.key, record.value, record.timestamp, record.headers)
+            part.close()
+            if self.base_sequence >= 0:
+                sequence = next_sequence(self.base_sequence, first)
+                part.set_producer(self.producer_id, self.producer_epoch, sequence, transactional=self.transactional)
+            part.in_retry, part.in_doubt, part.sequence_reset = True, self.in_doubt, self.sequence_reset
+            part.serial = self.serial + first
+            first += len(records)
+            self.parts.append(part)
+        return self.parts
+
+    def set_producer(self, producer_id: int, epoch: int, sequence: int, *, transactional: bool) -> None:
+        """Give the batch its place among the producer's batches (-1 for all: a producer without idempotence)."""
+        if self.base_sequence >= 0:
+            self.sequence_reset = True
+        self.producer_id, self.producer_epoch, self.base_sequence = producer_id, epoch, sequence
+        self.transactional = transactional
+        self.stamped = False
+
+    def wire(self) -> bytearray:
+        """The bytes to send, with header and CRC."""
+        self.close()
+        data = self._wire
+        assert data is not None
+        if not self.stamped:
+            self._stamp(data)
+            self.stamped = True
+        return data
+
+    def _stamp(self, data: bytearray) -> None:
+        if data[CRC_START - 5] == MAGIC:  # has a header already: change what depends on the producer
+            (attributes,) = _ATTRIBUTES.unpack_from(data, _ATTRIBUTES_OFFSET)
+            attributes = attributes & ~_TRANSACTIONAL | (_TRANSACTIONAL if self.transactional else 0)
+            _ATTRIBUTES.pack_into(data, _ATTRIBUTES_OFFSET, attributes)
+            _PRODUCER.pack_into(data, _PRODUCER_OFFSET, self.producer_id, self.producer_epoch, self.base_sequence)
+        else:
+            HEADER.pack_into(
+                data,
+                0,
+                0,
+                len(data) - LOG_OVERHEAD,
+                -1,
+                MAGIC,
+                0,
+                int(self._codec) | (_TRANSACTIONAL if self.transactional else 0),
+                self.count - 1,
+                self.base_timestamp,
+                self.max_timestamp,
+                self.producer_id,
+                self.producer_epoch,
+                self.base_sequence,
+                self.count,
+            )
+        with memoryview(data) as view:
+            _CRC.pack_into(data, CRC_START - 4, crc32c(view[CRC_START:]))
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; after 2^31-1 comes 0."""
+        return (self.base_sequence + self.count - 1) & 0x7FFFFFFF
+
+
+def all_done(batches: deque[Batch]) -> bool:
+    """Whether all have their outcome, with what they were split into; those at the front that have are taken out."""
+    while batches and batches[0].done:
+        batches.extendleft(reversed(batches.popleft().parts))
+    return not batches
+
+
+def _halves(records: list[Record]) -> list[list[Record]]:
+    """Two shares, neither empty, of about the same number of bytes."""
+    sizes = [len(record.key or b"") + len(record.value or b"") + headers_size(record.headers) for record in records]
+    half, so_far, at = sum(sizes) / 2, 0, 0
+    while at < len(records) - 1 and (at == 0 or so_far + sizes[at] <= half):
+        so_far += sizes[at]
+        at += 1
+    return [records[:at], records[at:]]
+
+
+def _encode_headers(headers: Headers) -> bytes:
+    parts = [_varint(len(headers))]
+    for name, value in headers:
+        parts.append(_sized(name.encode()))
+        parts.append(_sized(value))
+    return b"".join(parts)

@@ -1,0 +1,289 @@
+"""The blocking producer."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from oncelog import errors
+from oncelog.client.blocking import LoopThread
+from oncelog.client.durations import ms
+from oncelog.client.options import producer_options
+from oncelog.client.producer.delivery import OnDelivery, RecordFuture, RecordMetadata
+from oncelog.client.producer.face import ProducerFace, abort_failed, closing_failed
+from oncelog.client.producer.prepared import PreparedTransaction
+from oncelog.client.producer.resumed import ResumedTransaction
+from oncelog.client.producer.sender import Sender
+from oncelog.client.records import Text, to_bytes
+
+__all__ = ["Producer", "RecordFuture", "RecordMetadata", "Transaction"]
+
+_MADE_HERE: WeakSet[Producer] = WeakSet()
+"""Of this process."""
+_AT_WORK: WeakSet[Sender] = WeakSet()
+"""What may still have something to send: a producer that nobody holds any more goes on with what it was given."""
+
+log = logging.getLogger(__name__)
+
+
+class Producer(ProducerFace):
+    """Sends records. Thread-safe; use as a context manager, or `close` it.
+
+    `Producer("localhost:9092", transactional_id="etl-1", linger_ms=20)`: options carry Kafka's names with `_` for
+    `.`; a mapping with the dotted names may be given as `config`. With a transactional id the producer is initialised
+    at once: predecessors with that id are fenced and their open transaction is aborted. Errors: `oncelog.errors`.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        if bootstrap_servers is not None:
+            options["bootstrap_servers"] = bootstrap_servers
+        self.options = producer_options(config, options)
+        self._thread = LoopThread.shared()
+        self._started = Sender(self.options, self._thread.loop)
+        self._append: Callable[..., RecordFuture | None] = self._sender.append
+        _MADE_HERE.add(self)
+        _AT_WORK.add(self._started)
+        if self.options["transactional_id"] is not None:
+            try:
+                self._thread.run(self._sender.init_transactions())
+            except BaseException:
+                self.close(0)
+                raise
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            self.close()
+        except errors.OncelogError as second:
+            if error is None:
+                raise
+            closing_failed(error, second)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what is left and hang up, within `timeout` seconds (default: delivery.timeout.ms).
+
+        What did not make it fails with its future: DeliveryTimeoutError if it may be in the log, TimedOutError if it
+        is not. A transaction in progress is aborted, a prepared one stays. Without transactions the first failure of a
+        record is raised that nobody has looked at (`result`, `exception`, a callback), with a note of how many there
+        are: what `send` was given is in the log, or somebody is told.
+        """
+        self._thread.run(self._sender.close(ms(timeout)))
+
+    def detach(self) -> None:
+        """Send what is left, wait for the answers and hang up, leaving the transaction open.
+
+        Whoever knows (transactional id, `producer_id`, `producer_epoch`) can end it, until its time-out. Raises the
+        error of a transaction that could not be committed, and leaves that one open, too.
+        """
+        self._thread.run(self._sender.close(detach=True))
+        if self._sender.manager is not None:
+            self._sender.manager.require_no_error()
+
+    # -- records --------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: Text = None,
+        key: Text = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        on_delivery: OnDelivery | None = None,
+    ) -> RecordFuture:
+        """Send a record; returns at once with the future of its `RecordMetadata`.
+
+        `timestamp` in ms since the epoch, default now. `on_delivery(metadata, error)` is called with one of both once
+        the outcome is known, in order within a partition, from the client's own thread: be quick there, and call
+        nothing that waits. Blocks up to max.block.ms for a topic's metadata or for buffer memory, then TimedOutError.
+        In an error state of the transaction it raises that error.
+        """
+        future = self._append(
+            topic,
+            value if value is None or type(value) is bytes else to_bytes(value),
+            key if key is None or type(key) is bytes else to_bytes(key),
+            partition,
+            timestamp,
+            headers,
+        )
+        if future is None:
+            future = self._send_when_possible(topic, to_bytes(value), to_bytes(key), partition, timestamp, headers)
+        if on_delivery is not None:
+            future.on_delivery(on_delivery)
+        return future
+
+    def _send_when_possible(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> RecordFuture:
+        deadline = time.monotonic() + self.options["max_block_ms"] / 1000
+        while True:
+            self._wait_for_room(topic, deadline)
+            future = self._append(topic, value, key, partition, timestamp, headers)
+            if future is not None:
+                return future
+
+    def _wait_for_room(self, topic: str, deadline: float) -> None:
+        if topic not in self._sender.counts:
+            self._thread.run(self._sender.learn_topic(topic))
+            return
+        self._thread.refuse_its_own("waiting for buffer memory in a callback (on_delivery)")
+        left = deadline - time.monotonic()
+        if left <= 0 or (not self._sender.wait_for_memory(min(left, 0.5)) and time.monotonic() >= deadline):
+            raise self._no_room()
+
+    def send_table(
+        self, topic: str, table: object, *, key: Format | None = None, value: Format | None = None
+    ) -> TableFuture:
+        """Send rows (columns key, value, headers, partition, timestamp; value is enough): a pyarrow.Table, or anything
+        that offers Arrow data by the PyCapsule interface (polars, DuckDB, pandas, readers).
+
+        `key` and `value`: formats that columns of other types are written in, see `oncelog.formats`. No Python object
+        is made for a row. Returns the future of (partition -> offsets) of its batches. UsageError, UnknownTopicError,
+        RecordTooLargeError and TimedOutError (max.block.ms) as in `send`: what a table's first 250 MB have of rows that
+        cannot be sent is found before the first of them is.
+        """
+        from oncelog.client.producer.tables import send_table
+
+        if topic not in self._sender.counts:
+            self._thread.run(self._sender.learn_topic(topic))
+        return send_table(self._sender, topic, table, self._wait_for_room, key=key, value=value)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send everything now and wait for the answers, up to `timeout` seconds (default: as long as it takes, which
+        delivery.timeout.ms bounds); failures are in the futures. TimedOutError: nothing is given up, call it again.
+        """
+        self._thread.run(self._sender.flush(ms(timeout)))
+
+    def partitions_for(self, topic: str) -> int:
+        """The number of a topic's partitions; UnknownTopicError."""
+        if topic not in self._sender.counts:
+            self._thread.run(self._sender.learn_topic(topic))
+        return self._sender.counts[topic]
+
+    # -- transactions ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction around a block: committed at its end, aborted if the block raises.
+
+        If the commit is refused with an AbortableError, the transaction is aborted and the error raised. One that was
+        prepared in the block is left as it is.
+        """
+        self.begin_transaction()
+        try:
+            yield Transaction(self)
+        except BaseException as error:
+            self._abort_after(error)
+            raise
+        if self._is_prepared():
+            return
+        try:
+            self.commit_transaction()
+        except errors.AbortableError as error:
+            self._abort_after(error)
+            raise
+
+    def _abort_after(self, error: BaseException) -> None:
+        if not self._may_abort():
+            return
+        try:
+            self.abort_transaction()
+        except errors.KafkaError as second:
+            abort_failed(error, second)
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        """Wait for every record's answer, then commit. FencedError: another producer took over, nothing was committed.
+
+        AbortableError: abort. TimedOutError (`timeout` seconds, default max.block.ms): the outcome is open, call it
+        again.
+        """
+        self._thread.run(self._sender.commit(ms(timeout)))
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        """Abort; afterwards another transaction may begin."""
+        self._thread.run(self._sender.abort(ms(timeout)))
+
+    def prepare(self, timeout: float | None = None) -> PreparedTransaction:
+        """Wait until everything of the transaction is acknowledged; a handle with which any process can end it.
+
+        Nothing can be added any more. `close` leaves the transaction open; this producer may still commit or abort it,
+        others do by `Transaction.resume(handle, ...)`, until transaction.timeout.ms has passed since its first record
+        or a newer producer with the transactional id is made: both abort it. May be repeated after TimedOutError.
+        """
+        return self._thread.run(self._sender.prepare(ms(timeout)))
+
+
+class Transaction:
+    """What a `with producer.transaction() as txn:` block sends through."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self.send = producer.send
+        self.send_table = producer.send_table
+        self.send_offsets = producer.send_offsets
+        self.prepare = producer.prepare
+
+    @staticmethod
+    def resume(
+        handle: PreparedTransaction | str,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> ResumedTransaction:
+        """A prepared transaction, by its handle (or the handle's text), to be committed or aborted from here.
+
+        `with Transaction.resume(handle, "localhost:9092") as transaction: transaction.commit()`. Options are a
+        producer's. Resume before a producer with the same transactional id is made: that one aborts it.
+        """
+        return ResumedTransaction(handle, bootstrap_servers, config, options)
+
+
+def _forked() -> None:
+    """In a child process: its parent's producers take no records, for nobody would send them."""
+    for producer in _MADE_HERE:
+        producer._append = _refuse
+        producer._sender.closed = True
+    _MADE_HERE.clear()
+    _AT_WORK.clear()
+
+
+def _refuse(*_: object) -> RecordFuture | None:
+    raise errors.UsageError("this producer was made before a fork: make a new one in the child process")
+
+
+def _tell_of_unsent() -> None:
+    """At the end of the process: what it takes along."""
+    count = sum(batch.count for sender in _AT_WORK if not sender.closed for batch in sender.accumulator.incomplete())
+    if count:
+        log.warning(
+            "%d records were not acknowledged when the process ended, and may be lost: close() the producer",
+            count,
+        )
+
+
+os.register_at_fork(after_in_child=_forked)
+atexit.register(_tell_of_unsent)
+
+if TYPE_CHECKING:
+    from oncelog.client.producer.tables import TableFuture
+    from oncelog.columns.values import Format

@@ -1,0 +1,181 @@
+"""What becomes of batches: in the log, sent again, split, given up. No I/O, no clock; under the sender's lock.
+
+Outcomes are collected, for callbacks of users may not run under a lock: `take` hands them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from oncelog import errors
+from oncelog.client.backoff import Backoff
+from oncelog.client.cluster import LEADER_MOVED
+from oncelog.client.producer.accumulator import Accumulator
+from oncelog.client.producer.batch import Batch
+from oncelog.client.producer.produce_requests import Answer, Place
+from oncelog.client.producer.transaction_manager import State, TransactionManager
+from oncelog.protocol.errors import ErrorCode
+
+TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+"""A batch of several records may fit in parts."""
+
+Outcomes = list[Callable[[], None]]
+
+
+class Completion:
+    """Of one sender. `why()` says what is known of a broker that cannot be reached; `chance()` is in [0, 1)."""
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        accumulator: Accumulator,
+        manager: TransactionManager | None,
+        why: Callable[[], str],
+        chance: Callable[[], float],
+    ) -> None:
+        self._options = options
+        self._accumulator = accumulator
+        self._manager = manager
+        self._why = why
+        self._chance = chance
+        self._backoff = (options["retry_backoff_ms"], options["retry_backoff_max_ms"])
+        self._outcomes: Outcomes = []
+
+    def take(self) -> Outcomes:
+        """What is to be told now that the lock is free."""
+        taken, self._outcomes = self._outcomes, []
+        return taken
+
+    def finish(self, batch: Batch, error: BaseException | None, place: Place | None = None) -> None:
+        """Settle a batch: its memory now, its futures with `take`."""
+        if batch.done:
+            return
+        self._accumulator.release(batch)
+        delivery = batch.delivery
+        delivery.count = batch.count
+        if error is not None:
+            by_record = _by_record(error, batch, place)
+            self._outcomes.append(lambda: delivery.fail(error, by_record))
+        else:
+            assert place is not None
+            self._outcomes.append(lambda: delivery.complete(place.base_offset, place.append_time))
+
+    # -- a turn ---------------------------------------------------------------------------------------------------
+
+    def expire(self, now: int, on_wire: Mapping[Batch, None]) -> None:
+        """Give up what is older than delivery.timeout.ms."""
+        for batch in self._accumulator.expire(now, on_wire):
+            within = f"in {self._options['delivery_timeout_ms']} ms (delivery_timeout_ms)"
+            error = self.lost(batch, batch in on_wire, within)
+            if self._manager is not None:
+                self._manager.expired(batch, error)
+            self.finish(batch, error)
+
+    def lost(self, batch: Batch, on_wire: bool, within: str) -> errors.TimedOutError:
+        """The error of a batch that is given up, which says whether it may be in the log."""
+        about = f"{batch.count} records for {batch.tp[0]}-{batch.tp[1]}"
+        if batch.in_doubt or on_wire:
+            return errors.DeliveryTimeoutError(
+                f"{about} were sent but not acknowledged {within}: they may or may not be in the log"
+            )
+        how = "were refused again and again" if batch.attempts else "were not sent"
+        why = self._why()
+        return errors.TimedOutError(f"{about} {how} {within}: they are not in the log{why and f'; {why}'}")
+
+    def resolve(self) -> None:
+        """The reset check: sequences that are in doubt, and what can go no further after an error."""
+        if self._manager is None:
+            return
+        for batch in self._manager.resolve():
+            self._give_up(batch)
+        self._drop_for_error(self._manager)
+
+    def _give_up(self, batch: Batch) -> None:
+        """A batch whose numbers are void, and of which a copy may be in the log: with others it might be so twice."""
+        self._accumulator.withdraw(batch)
+        error = errors.DeliveryTimeoutError(
+            f"{batch.count} records for {batch.tp[0]}-{batch.tp[1]} were sent, the answer was lost, and the sequence "
+            "numbers cannot be used any further: they may or may not be in the log"
+        )
+        self.finish(batch, error)
+
+    def _drop_for_error(self, manager: TransactionManager) -> None:
+        """After an error, what was never sent is not sent any more."""
+        if manager.error is None or not self._accumulator.waiting:
+            return
+        if manager.state in (State.FATAL_ERROR, State.ABORTABLE_ERROR):
+            undrained_only = manager.state is State.ABORTABLE_ERROR
+            for batch in self._accumulator.take_waiting(undrained_only=undrained_only):
+                self.finish(batch, manager.error)
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def answers(self, now: int, answers: Iterable[Answer]) -> set[str]:
+        """Work the answers of a request in; the topics whose leaders have to be asked for again."""
+        stale: set[str] = set()
+        for batch, code, text, where in answers:
+            self._accumulator.unmute(batch.tp)
+            if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                if self._manager is not None:
+                    self._manager.delivered(batch, where.base_offset)
+                self.finish(batch, None, where)
+                continue
+            if code in LEADER_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
+                stale.add(batch.tp[0])
+            if batch.done:
+                continue
+            if code in TOO_LARGE and batch.count > 1:
+                self._split(batch)
+                continue
+            if self._can_retry(batch, code, where.log_start_offset):
+                delay = Backoff(*self._backoff)
+                delay.failures = batch.attempts
+                self._accumulator.requeue(batch, now + int(delay.next_ms(self._chance())))
+                continue
+            error = errors.error_for(code, f"{batch.tp[0]}-{batch.tp[1]}: {text or code.text}")
+            if self._manager is not None:
+                self._manager.failed(batch, error)
+            self.finish(batch, error, where)
+        return stale
+
+    def _split(self, batch: Batch) -> None:
+        parts = batch.split()
+        self._accumulator.replace(batch, parts)
+        if self._manager is not None:
+            self._manager.sequences.replace(batch, parts)
+
+    def _can_retry(self, batch: Batch, code: ErrorCode, log_start_offset: int) -> bool:
+        if batch.attempts >= self._options["retries"]:
+            return False
+        if self._manager is None:
+            return code.retriable
+        if self._manager.state is State.FATAL_ERROR:
+            return False
+        return self._manager.can_retry(batch, code, log_start_offset)
+
+    # -- ends -----------------------------------------------------------------------------------------------------
+
+    def drop_undrained(self, error: errors.KafkaError) -> None:
+        """An abort: what waits and was never sent fails."""
+        for batch in self._accumulator.take_waiting(undrained_only=True):
+            self.finish(batch, error)
+
+    def drop_all(self, on_wire: Mapping[Batch, None]) -> None:
+        """The producer is closed: whatever has no outcome fails."""
+        for batch in self._accumulator.incomplete():
+            self.finish(batch, self.lost(batch, batch in on_wire, "before the producer was closed"))
+
+
+def _by_record(error: BaseException, batch: Batch, place: Place | None) -> Callable[[int], BaseException] | None:
+    """What each record's future says of a batch that was refused for some of its records (KIP-467)."""
+    refused = {} if place is None else dict(place.record_errors)
+    if not refused or not isinstance(error, errors.KafkaError):
+        return None
+    name = f"{batch.tp[0]}-{batch.tp[1]}"
+    told = {index: errors.error_for(error.code, f"{name}: {text or error.message}") for index, text in refused.items()}
+    others = errors.error_for(
+        ErrorCode.INVALID_RECORD,
+        f"{name}: others of its batch were refused, and all with them: {next(iter(told.values())).message}",
+    )
+    return lambda index: told.get(index, others)

@@ -1,0 +1,317 @@
+"""What a producer tells its coordinators, and what it makes of their answers.
+
+`next_request(manager, drained)` is the next request, if there is one; `handle(manager, step, response)` takes in its
+answer. Only one is under way at a time. What an error code means for each request is the table `VERDICTS`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from itertools import groupby
+from typing import NamedTuple
+
+from oncelog import errors
+from oncelog.client.outcomes import error_codes
+from oncelog.client.producer.transaction_manager import OPEN, Offsets, State, TransactionManager
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from oncelog.protocol.schema import Message
+
+_C = ErrorCode
+
+
+class Step(NamedTuple):
+    """A request for a coordinator: `kind` "transaction", "group" or "any" broker; not above `max_version`."""
+
+    kind: str
+    key: str
+    request: Message
+    max_version: int
+
+
+class Verdict(Enum):
+    """What an error means for the producer."""
+
+    RETRY = "the same again, a little later"
+    ABORT = "the transaction has to be aborted"
+    RENEW = "abort the transaction; the epoch has to be renewed"
+    FENCED = "another producer is at work, or the coordinator has timed the transaction out: ask which"
+    FATAL = "the producer cannot go on"
+
+
+LOST_ID = {_C.UNKNOWN_PRODUCER_ID: Verdict.RENEW, _C.INVALID_PRODUCER_ID_MAPPING: Verdict.RENEW}
+FENCED = {_C.INVALID_PRODUCER_EPOCH: Verdict.FENCED, _C.PRODUCER_FENCED: Verdict.FENCED}
+ABORTABLE = {_C.TRANSACTION_ABORTABLE: Verdict.ABORT}
+
+VERDICTS: dict[type[Message], dict[ErrorCode, Verdict]] = {
+    InitProducerIdRequest: {
+        **FENCED,
+        **ABORTABLE,
+        _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.ABORT,
+        _C.CLUSTER_AUTHORIZATION_FAILED: Verdict.ABORT,
+    },
+    AddPartitionsToTxnRequest: {
+        **FENCED,
+        **ABORTABLE,
+        **LOST_ID,
+        _C.INVALID_TXN_STATE: Verdict.FATAL,
+        _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.FATAL,
+        _C.UNSUPPORTED_VERSION: Verdict.FATAL,
+        _C.UNKNOWN_TOPIC_OR_PARTITION: Verdict.RETRY,
+    },
+    AddOffsetsToTxnRequest: {
+        **FENCED,
+        **ABORTABLE,
+        **LOST_ID,
+        _C.GROUP_AUTHORIZATION_FAILED: Verdict.ABORT,
+    },
+    TxnOffsetCommitRequest: {
+        **FENCED,
+        **ABORTABLE,
+        **LOST_ID,
+        _C.GROUP_AUTHORIZATION_FAILED: Verdict.ABORT,
+        _C.TOPIC_AUTHORIZATION_FAILED: Verdict.ABORT,
+        _C.FENCED_INSTANCE_ID: Verdict.ABORT,
+        _C.UNKNOWN_MEMBER_ID: Verdict.ABORT,
+        _C.ILLEGAL_GENERATION: Verdict.ABORT,
+        _C.STALE_MEMBER_EPOCH: Verdict.ABORT,
+        _C.UNKNOWN_TOPIC_OR_PARTITION: Verdict.RETRY,
+        _C.OFFSET_METADATA_TOO_LARGE: Verdict.ABORT,
+    },
+    EndTxnRequest: {
+        **FENCED,
+        **ABORTABLE,
+        _C.UNKNOWN_PRODUCER_ID: Verdict.RENEW,
+    },
+}
+"""Codes that are retriable in general are RETRY; all others FATAL, but for `OTHERWISE`."""
+
+OTHERWISE: dict[type[Message], Verdict] = {AddPartitionsToTxnRequest: Verdict.ABORT}
+"""What a partition's error that nobody foresaw means: the transaction goes without that partition, or not at all."""
+
+JOINING = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest)
+"""Requests by which something joins the transaction."""
+
+RECOVERABLE_ABORT = frozenset(
+    {
+        _C.INVALID_PRODUCER_EPOCH,
+        _C.PRODUCER_FENCED,
+        _C.INVALID_TXN_STATE,
+        _C.INVALID_PRODUCER_ID_MAPPING,
+        _C.UNKNOWN_PRODUCER_ID,
+        _C.TRANSACTION_ABORTABLE,
+    }
+)
+"""Answers to an abort that mean that the coordinator has ended the transaction already, mostly by its time-out.
+Whether this producer may go on is for InitProducerId with its old epoch to say (KIP-360): it refuses one that was
+fenced by another.
+"""
+
+
+def next_request(manager: TransactionManager, *, drained: bool) -> Step | None:
+    """The next request, or None; a transaction is ended only when `drained`: no batch of it is without an outcome."""
+    if manager.state is State.FATAL_ERROR:
+        return None
+    if not manager.transactional:
+        if manager.producer_id >= 0:
+            return None
+        return Step("any", "", InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1), 5)
+    if manager.state is State.INITIALIZING:
+        return _transaction(manager, _init_producer_id(manager), 5)
+    if manager.state in OPEN and manager.doubted is not None:
+        return _transaction(manager, _init_producer_id(manager), 5)
+    if manager.state in OPEN:
+        step = _joining(manager)
+        if step is not None:
+            return step
+    if manager.state in (State.COMMITTING, State.ABORTING) and drained:
+        return _ending(manager)
+    return None
+
+
+def _transaction(manager: TransactionManager, request: Message, max_version: int) -> Step:
+    return Step("transaction", manager.transactional_id or "", request, max_version)
+
+
+def _init_producer_id(manager: TransactionManager) -> InitProducerIdRequest:
+    return InitProducerIdRequest(
+        transactional_id=manager.transactional_id,
+        transaction_timeout_ms=manager.timeout_ms,
+        producer_id=manager.producer_id,
+        producer_epoch=manager.producer_epoch,
+    )
+
+
+def _joining(manager: TransactionManager) -> Step | None:
+    """Partitions (TV1) and groups that the coordinator has to hear of, then the groups' offsets."""
+    if manager.new_partitions:
+        manager.adding |= manager.new_partitions
+        manager.new_partitions = set()
+    if manager.adding:
+        topics = [
+            AddPartitionsToTxnTopic(name=topic, partitions=[partition for _, partition in partitions])
+            for topic, partitions in groupby(sorted(manager.adding), key=lambda tp: tp[0])
+        ]
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=manager.transactional_id or "",
+            v3_and_below_producer_id=manager.producer_id,
+            v3_and_below_producer_epoch=manager.producer_epoch,
+            v3_and_below_topics=topics,
+        )
+        return _transaction(manager, request, 3)
+    if not manager.offsets:
+        return None
+    first = manager.offsets[0]
+    if not manager.implicit and not manager.groups[first.group.group_id]:
+        add = AddOffsetsToTxnRequest(
+            transactional_id=manager.transactional_id or "",
+            producer_id=manager.producer_id,
+            producer_epoch=manager.producer_epoch,
+            group_id=first.group.group_id,
+        )
+        manager.started = True
+        return _transaction(manager, add, 3)
+    manager.started = True
+    return Step("group", first.group.group_id, _offset_commit(manager, first), 5 if manager.implicit else 4)
+
+
+def _offset_commit(manager: TransactionManager, offsets: Offsets) -> TxnOffsetCommitRequest:
+    topics = [
+        TxnOffsetCommitRequestTopic(
+            name=topic,
+            partitions=[
+                TxnOffsetCommitRequestPartition(
+                    partition_index=tp[1],
+                    committed_offset=offsets.offsets[tp][0],
+                    committed_leader_epoch=offsets.offsets[tp][1],
+                    committed_metadata=offsets.offsets[tp][2],
+                )
+                for tp in partitions
+            ],
+        )
+        for topic, partitions in groupby(sorted(offsets.offsets), key=lambda tp: tp[0])
+    ]
+    return TxnOffsetCommitRequest(
+        transactional_id=manager.transactional_id or "",
+        group_id=offsets.group.group_id,
+        producer_id=manager.producer_id,
+        producer_epoch=manager.producer_epoch,
+        generation_id=offsets.group.generation_id,
+        member_id=offsets.group.member_id,
+        group_instance_id=offsets.group.group_instance_id,
+        topics=topics,
+    )
+
+
+def _ending(manager: TransactionManager) -> Step | None:
+    """EndTxn; a transaction that nobody has heard of ends without it (KAFKA-18401)."""
+    if manager.skip_end or not manager.started:
+        manager.ended()
+        return next_request(manager, drained=True)
+    request = EndTxnRequest(
+        transactional_id=manager.transactional_id or "",
+        producer_id=manager.producer_id,
+        producer_epoch=manager.producer_epoch,
+        committed=manager.state is State.COMMITTING,
+    )
+    return _transaction(manager, request, 5 if manager.implicit else 4)
+
+
+def sent(manager: TransactionManager, step: Step) -> None:
+    """The request is on its way: from now on the coordinator may know of it."""
+    if isinstance(step.request, AddPartitionsToTxnRequest):
+        manager.started = True
+
+
+def not_found(manager: TransactionManager, error: errors.KafkaError) -> None:
+    """The coordinator cannot be found, for good: without a group's the transaction can still be aborted."""
+    if error.code in (_C.GROUP_AUTHORIZATION_FAILED, _C.TRANSACTION_ABORTABLE) and manager.state in OPEN:
+        manager.offsets.clear()
+        manager.abortable(error)
+    else:
+        manager.fatal(error)
+
+
+def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorCode | None:
+    """Take in an answer. Returns the error code if the request has to be sent again, else None."""
+    code, text = next(iter(sorted(error_codes(response), key=lambda found: found[0].retriable)), (_C.NONE, None))
+    if code is _C.NONE:
+        _succeeded(manager, step, response)
+        return None
+    request = step.request
+    if isinstance(request, EndTxnRequest):
+        if not request.committed and code is _C.INVALID_TXN_STATE and manager.was_prepared:
+            manager.fatal(
+                errors.TransactionCommittedError(
+                    f"abort of {manager.transactional_id!r}: the prepared transaction had been committed by another"
+                )
+            )
+            return None
+        if not request.committed and code in RECOVERABLE_ABORT:
+            manager.bump_required = True
+            manager.ended()
+            return None
+        if request.committed and code is _C.INVALID_TXN_STATE:
+            # A commit whose answer was lost is answered with success when repeated, so this one never took place: the
+            # coordinator has aborted the transaction (its time-out).
+            manager.bump_required = True
+            manager.abortable(errors.error_for(code, "commit: the transaction had been ended by the coordinator"))
+            return None
+    otherwise = Verdict.RETRY if code.retriable else OTHERWISE.get(type(request), Verdict.FATAL)
+    verdict = VERDICTS[type(request)].get(code, otherwise)
+    if manager.state is State.ABORTING and isinstance(request, JOINING):
+        manager.adding.clear()  # the abort that began meanwhile needs none of it
+        manager.offsets.clear()
+        return None
+    if verdict is Verdict.RETRY:
+        return code
+    name = type(request).__name__.removesuffix("Request")
+    about = f"{name} of {manager.transactional_id!r}" if manager.transactional else name
+    error = errors.error_for(code, f"{about}: {text or code.text}")
+    if verdict is Verdict.FENCED:
+        if isinstance(request, InitProducerIdRequest):
+            manager.fatal(errors.FencedError(error.message, code))
+        else:
+            manager.doubted = error
+    elif verdict is Verdict.FATAL:
+        manager.fatal(_fatal(error))
+    else:
+        if verdict is Verdict.RENEW:
+            manager.bump_required = True
+        manager.offsets.clear()
+        manager.adding.clear()
+        manager.abortable(error)
+        if manager.state is not State.ABORTABLE_ERROR:
+            manager.fatal(_fatal(error))
+    return None
+
+
+def _fatal(error: errors.KafkaError) -> errors.KafkaError:
+    return error if isinstance(error, errors.FatalError) else errors.FatalError(error.message, error.code)
+
+
+def _succeeded(manager: TransactionManager, step: Step, response: Message) -> None:
+    if isinstance(response, InitProducerIdResponse):
+        if manager.doubted is not None or manager.state is State.ABORTING:
+            manager.timed_out(response.producer_id, response.producer_epoch)
+        elif manager.transactional:
+            manager.initialized(response.producer_id, response.producer_epoch)
+        else:
+            manager.sequences.set_producer(response.producer_id, response.producer_epoch)
+    elif isinstance(response, EndTxnResponse):
+        manager.ended(response.producer_id, response.producer_epoch)
+    elif isinstance(step.request, AddPartitionsToTxnRequest):
+        manager.partitions |= manager.adding
+        manager.adding.clear()
+    elif isinstance(step.request, AddOffsetsToTxnRequest):
+        manager.groups[step.request.group_id] = True
+    elif manager.offsets:
+        manager.offsets.pop(0)

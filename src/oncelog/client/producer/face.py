@@ -1,0 +1,90 @@
+"""What the blocking producer and the one for asyncio have in common: all that neither waits nor awaits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from oncelog import errors
+from oncelog.client.producer.sender import Sender
+from oncelog.client.producer.transaction_manager import State
+from oncelog.client.types import TopicPartition
+
+if TYPE_CHECKING:
+    from oncelog.client.group_metadata import GroupMetadata, Positioned
+
+
+class ProducerFace:
+    """A `Sender` as its user sees it. UsageError before there is one."""
+
+    options: dict[str, Any]
+    _started: Sender | None = None
+
+    @property
+    def _sender(self) -> Sender:
+        if self._started is None:
+            raise errors.UsageError("start() the producer first, or use it as `async with`")
+        return self._started
+
+    @property
+    def producer_id(self) -> int:
+        """The producer id, -1 while there is none."""
+        return -1 if self._sender.manager is None else self._sender.manager.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        """The producer's epoch, -1 while there is none."""
+        return -1 if self._sender.manager is None else self._sender.manager.producer_epoch
+
+    @property
+    def first_offsets(self) -> dict[TopicPartition, int]:
+        """(topic, partition) -> first offset of the current (or last) transaction there, as far as acknowledged."""
+        return {} if self._sender.manager is None else dict(self._sender.manager.first_offsets)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction; `transaction()` is the shorter way."""
+        self._sender.begin()
+
+    def send_offsets(
+        self, source: Positioned | GroupMetadata | str, offsets: Mapping[TopicPartition, int] | None = None
+    ) -> None:
+        """Commit consumed offsets with the transaction.
+
+        `source` is a consumer without auto-commit (default: its positions; AbortableError when a rebalance took some of
+        them away), group metadata, or a bare group id (without the protection against zombie consumers, KIP-447);
+        `offsets`: (topic, partition) -> next offset to be read.
+        """
+        from oncelog.client.group_metadata import group_and_offsets
+
+        group, found = group_and_offsets(source, offsets)
+        with self._sender.lock:
+            self._sender._transactional().add_offsets(group, found)
+        self._sender.wake()
+
+    def _may_abort(self) -> bool:
+        manager = self._sender.manager
+        return manager is not None and manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
+
+    def _is_prepared(self) -> bool:
+        manager = self._sender.manager
+        return manager is not None and manager.state is State.PREPARED
+
+    def _no_room(self) -> errors.TimedOutError:
+        return errors.TimedOutError(
+            f"no room for a record in buffer_memory = {self.options['buffer_memory']} after "
+            f"max_block_ms = {self.options['max_block_ms']}"
+        )
+
+
+def abort_failed(error: BaseException, second: errors.KafkaError) -> None:
+    """Tells in `error`, for which a transaction was aborted, that this failed, too; the worse of the two is raised."""
+    if isinstance(second, errors.FatalError) and isinstance(error, errors.AbortableError):
+        raise second from error
+    error.add_note(f"aborting the transaction failed: {second}")
+
+
+def closing_failed(error: BaseException, second: errors.OncelogError) -> None:
+    """Tells in `error`, with which a `with` block was left, what went wrong when the producer was closed for it."""
+    error.add_note(f"closing the producer: {second}")
+    for note in getattr(second, "__notes__", ()):
+        error.add_note(f"closing the producer: {note}")

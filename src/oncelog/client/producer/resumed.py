@@ -1,0 +1,226 @@
+"""Ending a prepared transaction from any process: EndTxn with its handle, and where that is refused, why.
+
+The coordinator's answer is final where it succeeds. Where it does not know the transaction any more (a time-out or a
+newer producer was faster, or somebody ended it before them), the markers behind the records tell how it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from oncelog import errors
+from oncelog.client.blocking import LoopThread
+from oncelog.client.cluster import ClusterClient
+from oncelog.client.options import PRODUCER, cluster_options, read_options
+from oncelog.client.producer.markers import Marker, Place, find_markers
+from oncelog.client.producer.prepared import Outcome, PreparedTransaction
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from oncelog.protocol.messages.end_txn import EndTxnRequest
+
+END_TXN_OLD, END_TXN_NEW = 4, 5
+"""Versions of EndTxn that leave the epoch, or move it (KIP-890)."""
+
+ENDED_ALREADY = frozenset(
+    {
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+    }
+)
+"""Answers to EndTxn that mean that the transaction has ended, or is being ended, without this one."""
+
+SETTLED = {
+    frozenset({Marker.COMMIT}): Outcome.COMMITTED,
+    frozenset({Marker.COMMIT, Marker.GONE}): Outcome.COMMITTED,
+    frozenset({Marker.ABORT}): Outcome.ABORTED,
+    frozenset({Marker.ABORT, Marker.GONE}): Outcome.ABORTED,
+}
+
+
+class _Resumed:
+    """What the blocking and the awaited one have in common."""
+
+    def __init__(
+        self,
+        handle: PreparedTransaction | str,
+        bootstrap_servers: str | Sequence[str] | None,
+        config: Mapping[str, Any] | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.handle = PreparedTransaction.from_text(handle) if isinstance(handle, str) else handle
+        given = dict(options) if bootstrap_servers is None else {**options, "bootstrap_servers": bootstrap_servers}
+        self.options, _ = read_options(PRODUCER, config, given)
+        ours = self.handle.transactional_id
+        if self.options["transactional_id"] not in (None, ours):
+            raise errors.ConfigError(
+                f"transactional_id = {self.options['transactional_id']!r}, but the handle is of {ours!r}"
+            )
+        self._cluster = ClusterClient(self.options["bootstrap_servers"], **cluster_options(self.options))
+
+    async def _close(self) -> None:
+        await self._cluster.close()
+
+    async def _end(self, commit: bool, timeout: float | None) -> None:
+        """EndTxn; where that is refused, what has become of the transaction decides."""
+        wanted = Outcome.COMMITTED if commit else Outcome.ABORTED
+        if self.handle.empty:
+            return
+        limit_ms = self.options["default_api_timeout_ms"] if timeout is None else timeout * 1000
+        until = asyncio.get_running_loop().time() + limit_ms / 1000
+        await self._await_leaders(until)
+        code = await self._end_txn(commit, until)
+        if code is ErrorCode.NONE:
+            return
+        what = f"{'commit' if commit else 'abort'} of the prepared transaction of {self.handle.transactional_id!r}"
+        if code not in ENDED_ALREADY:
+            raise errors.error_for(code, f"{what}: {code.text}")
+        found = await self._look(_left_ms(until))
+        if found is wanted:
+            return
+        if found is Outcome.COMMITTED:
+            raise errors.TransactionCommittedError(f"{what}: it had been committed before")
+        if found is Outcome.ABORTED:
+            raise errors.TransactionAbortedError(
+                f"{what}: it had been aborted, by its time-out ({self.handle.timeout_ms} ms), a newer producer, or "
+                "another holder of the handle"
+            )
+        raise errors.OutcomeUnknownError(
+            f"{what} was refused ({code.name}), and how it ended is not known: the coordinator knows of later "
+            "transactions only, and the log has no marker of it"
+        )
+
+    async def _end_txn(self, commit: bool, until: float) -> ErrorCode:
+        request = EndTxnRequest(
+            transactional_id=self.handle.transactional_id,
+            producer_id=self.handle.producer_id,
+            producer_epoch=self.handle.producer_epoch,
+            committed=commit,
+        )
+        version = END_TXN_NEW if self.handle.transaction_version >= 2 else END_TXN_OLD
+        response = await self._cluster.call_coordinator(
+            "transaction", self.handle.transactional_id, request, version, timeout_ms=_left_ms(until)
+        )
+        return ErrorCode.of(response.error_code)
+
+    async def _await_leaders(self, until: float) -> None:
+        """Apache Kafka 4.3.1 drops the marker of a partition without a leader, so each is to have one first."""
+        now = asyncio.get_running_loop().time
+        topics = sorted({span[0] for span in self.handle.spans})
+        while topics:
+            await self._cluster.refresh(topics, patient=True)
+            leader = self._cluster.topology.leader
+            known = self._cluster.topology.topics
+            if all(leader(t, p) >= 0 for t, p, _, _ in self.handle.spans if t in known) or now() > until:
+                return
+            await asyncio.sleep(0.05)
+
+    async def _look(self, wait_ms: float) -> Outcome:
+        """How it ended: by the markers, else by the coordinator, else by waiting for a marker."""
+        if self.handle.empty:
+            return Outcome.ABORTED
+        told = await self._by_markers(0)
+        if told is Outcome.UNKNOWN:
+            told = await self._by_coordinator() or told
+        if told in (Outcome.UNKNOWN, Outcome.OPEN) and wait_ms > 0:
+            told = await self._by_markers(wait_ms)
+        return told
+
+    async def _by_markers(self, wait_ms: float) -> Outcome:
+        places = [Place((t, p), self.handle.producer_id, last) for t, p, _, last in self.handle.spans]
+        found = frozenset(await find_markers(self._cluster, places, wait_ms))
+        if {Marker.COMMIT, Marker.ABORT} <= found:
+            raise errors.OutcomeUnknownError(
+                f"the prepared transaction of {self.handle.transactional_id!r} is committed in some partitions and "
+                "aborted in others: a marker was lost, and a later transaction of the same producer ended it there"
+            )
+        return SETTLED.get(found - {Marker.MISSING} if len(found) > 1 else found, Outcome.UNKNOWN)
+
+    async def _by_coordinator(self) -> Outcome | None:
+        request = DescribeTransactionsRequest(transactional_ids=[self.handle.transactional_id])
+        response = await self._cluster.call_coordinator("transaction", self.handle.transactional_id, request)
+        state = response.transaction_states[0]
+        if state.error_code:
+            return None
+        return self.handle.ended_in(state.transaction_state, state.producer_id, state.producer_epoch)
+
+    async def _outcome(self) -> Outcome:
+        return await self._look(0)
+
+
+def _left_ms(until: float) -> float:
+    return max(1.0, (until - asyncio.get_running_loop().time()) * 1000)
+
+
+class ResumedTransaction(_Resumed):
+    """A prepared transaction in the hands of another process; made by `Transaction.resume`.
+
+    Each call can be repeated, from several processes too: the first decision stands, and later ones that agree
+    succeed. Leaving the `with` block ends nothing; it only hangs up.
+    """
+
+    def __init__(
+        self,
+        handle: PreparedTransaction | str,
+        bootstrap_servers: str | Sequence[str] | None,
+        config: Mapping[str, Any] | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        super().__init__(handle, bootstrap_servers, config, options)
+        self._thread = LoopThread.shared()
+
+    def commit(self, timeout: float | None = None) -> None:
+        """Commit, within `timeout` seconds (default: default.api.timeout.ms); fine if it was committed before.
+
+        TransactionAbortedError: its time-out, a newer producer or another holder of the handle was faster, and nothing
+        of it is visible. OutcomeUnknownError: neither coordinator nor log can tell. RetriableError: try again.
+        """
+        self._thread.run(self._end(True, timeout))
+
+    def abort(self, timeout: float | None = None) -> None:
+        """Abort, within `timeout` seconds; fine if it was aborted before. TransactionCommittedError: it is visible."""
+        self._thread.run(self._end(False, timeout))
+
+    def outcome(self) -> Outcome:
+        """How it stands, changing nothing: `open`, `committed`, `aborted` or `unknown`."""
+        return self._thread.run(self._outcome())
+
+    def close(self) -> None:
+        """Hang up."""
+        self._thread.run(self._close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class AsyncResumedTransaction(_Resumed):
+    """`ResumedTransaction` with `await` (`oncelog.aio`)."""
+
+    async def commit(self, timeout: float | None = None) -> None:
+        """As `ResumedTransaction.commit`."""
+        await self._end(True, timeout)
+
+    async def abort(self, timeout: float | None = None) -> None:
+        """As `ResumedTransaction.abort`."""
+        await self._end(False, timeout)
+
+    async def outcome(self) -> Outcome:
+        """As `ResumedTransaction.outcome`."""
+        return await self._outcome()
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._close()

@@ -1,0 +1,113 @@
+"""A producer without its face: what the blocking producer and the one for asyncio ask of it, on `send_loop`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+
+from oncelog import errors
+from oncelog.client.producer.batch import all_done
+from oncelog.client.producer.prepared import PreparedTransaction
+from oncelog.client.producer.send_loop import SendLoop
+from oncelog.client.producer.transaction_manager import State, TransactionManager
+
+
+class Sender(SendLoop):
+    """Everything of a producer but its face."""
+
+    def _transactional(self) -> TransactionManager:
+        if self.manager is None or not self.manager.transactional:
+            raise errors.UsageError("transactions need the option transactional_id")
+        return self.manager
+
+    async def init_transactions(self, timeout_ms: float | None = None) -> None:
+        """Get producer id and epoch, ending whatever a predecessor with this transactional id left open."""
+        manager = self._transactional()
+        with self.lock:
+            manager.initialize()
+        timeout = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
+        await self.until(lambda: manager.state is not State.INITIALIZING, timeout, "init_transactions")
+        manager.require_no_error()
+
+    def begin(self) -> None:
+        """Begin a transaction (any thread)."""
+        manager = self._transactional()
+        with self.lock:
+            manager.begin()
+
+    async def commit(self, timeout_ms: float | None = None) -> None:
+        """Commit. After TimedOutError the outcome is open: commit again."""
+        manager = self._transactional()
+        with self.lock:
+            manager.begin_commit()
+        await self._end(manager, State.COMMITTING, "commit", timeout_ms)
+
+    async def abort(self, timeout_ms: float | None = None) -> None:
+        """Abort: what waits is dropped, what is under way is waited for."""
+        manager = self._transactional()
+        with self._settling() as settlement:
+            manager.begin_abort()
+            settlement.drop_undrained(errors.AbortableError("the transaction was aborted"))
+        await self._end(manager, State.ABORTING, "abort", timeout_ms)
+
+    async def _end(self, manager: TransactionManager, ending: State, what: str, timeout_ms: float | None) -> None:
+        timeout = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
+        self.accumulator.flushing += 1
+        try:
+            await self.until(lambda: manager.state not in (ending, State.INITIALIZING), timeout, what)
+            manager.untold = None
+        finally:
+            self.accumulator.flushing -= 1
+        manager.require_no_error()
+
+    async def flush(self, timeout_ms: float | None = None) -> None:
+        """Send everything now and wait for every answer; failures are in the records' futures."""
+        with self.lock:
+            batches = deque(self.accumulator.incomplete())
+            self.accumulator.flushing += 1
+        try:
+            timeout = float("inf") if timeout_ms is None else timeout_ms
+            await self.until(lambda: all_done(batches), min(timeout, 2**31), "flush")
+        finally:
+            self.accumulator.flushing -= 1
+
+    async def prepare(self, timeout_ms: float | None = None) -> PreparedTransaction:
+        """Everything of the transaction acknowledged; what it takes to end it from anywhere. May be called again."""
+        manager = self._transactional()
+        with self.lock:
+            manager.begin_prepare()
+            self.accumulator.flushing += 1
+        try:
+            timeout = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
+            await self.until(lambda: manager.state is not State.PREPARED or self._all_in(manager), timeout, "prepare")
+        finally:
+            self.accumulator.flushing -= 1
+        manager.require_no_error()
+        return manager.prepared()
+
+    def _all_in(self, manager: TransactionManager) -> bool:
+        return self.accumulator.empty and manager.joined
+
+    async def close(self, timeout_ms: float | None = None, *, detach: bool = False) -> None:
+        """Send what is left, abort an open transaction (unless `detach`, or it is prepared), hang up.
+
+        Without transactions the first failure is raised that nobody has looked at.
+        """
+        if self.closed:
+            return
+        timeout = self.options["delivery_timeout_ms"] if timeout_ms is None else timeout_ms
+        manager = self.manager
+        transactional = manager is not None and manager.transactional
+        try:
+            if manager is None or not transactional:
+                with contextlib.suppress(errors.TimedOutError):  # what is left fails then, and that is told
+                    await self.flush(timeout)
+            elif detach:
+                await self.flush(timeout)
+            elif manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+                await self.abort(timeout)
+        finally:
+            await self._hang_up()
+        failure = None if transactional else self.failures.first_unseen()
+        if failure is not None:
+            raise failure

@@ -1,0 +1,250 @@
+"""Rows to be sent: any Arrow data in pieces, each row's partition, and the batches that come of them one by one.
+
+At most a piece is held beside the table itself, so that a stream of any length goes through in bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+
+from oncelog import errors
+from oncelog.client.producer.batch import RECORD_OVERHEAD
+from oncelog.client.producer.partitioner import Partitioner, RoundRobin, Sticky
+from oncelog.client.types import TopicPartition
+from oncelog.columns.encode import Rows
+from oncelog.protocol.records import HEADER_SIZE
+
+if TYPE_CHECKING:
+    from oncelog.columns.values import Format
+
+COLUMNS = ("key", "value", "headers", "partition", "timestamp")
+HEADROOM = 1024
+"""What a batch leaves free below max.request.size, for the request around it."""
+BATCH_BYTES = 1 << 18
+"""Of records in a batch of a table, unless batch.size is larger or max.request.size less."""
+PIECE_ROWS = 1 << 18
+PIECE_BYTES = 1 << 25
+LOOK_AHEAD = 8
+
+
+class Target(NamedTuple):
+    """Where rows go, and how."""
+
+    topic: str
+    partitions: int
+    partitioner: Partitioner
+    options: Mapping[str, Any]
+    key: Format | None
+    value: Format | None
+    now_ms: Callable[[], int]
+
+
+def batches(data: object, target: Target) -> Iterator[tuple[TopicPartition, bytearray]]:
+    """(partition, encoded batch) of all rows, in the order of the rows within each partition.
+
+    UsageError, UnknownTopicError or RecordTooLargeError for what cannot be sent: before the first batch, if it is in
+    the first LOOK_AHEAD pieces.
+    """
+    found = _pieces(data, target)
+    for piece in chain(list(islice(found, LOOK_AHEAD)), found):
+        yield from piece
+
+
+def _pieces(data: object, target: Target) -> Iterator[Iterator[tuple[TopicPartition, bytearray]]]:
+    """The rows in pieces, each looked at and ready to be encoded."""
+    for table in _in_pieces(_batches_of(data)):
+        columns = _columns(table, target)
+        rows = Rows(columns["key"], columns["value"], columns["headers"], _milliseconds(columns, target.now_ms))
+        _check_sizes(rows, target)
+        yield _encode(rows, _divided(columns, rows, table.nbytes, target), target)
+
+
+def _batches_of(data: object) -> Iterable[pa.RecordBatch]:
+    """Any Arrow data as record batches, without a copy (the PyCapsule interface)."""
+    if isinstance(data, pa.Table):
+        return cast("list[pa.RecordBatch]", data.to_batches() or [pa.RecordBatch.from_pylist([], schema=data.schema)])
+    if isinstance(data, pa.RecordBatch):
+        return [data]
+    try:
+        if hasattr(data, "__arrow_c_stream__"):
+            return cast("Iterable[pa.RecordBatch]", pa.RecordBatchReader.from_stream(data))
+        if hasattr(data, "__arrow_c_array__"):
+            return [pa.record_batch(data)]
+    except (pa.ArrowException, TypeError) as error:
+        raise errors.UsageError(f"this {type(data).__name__} is Arrow data, but no table: {error}") from error
+    raise errors.UsageError(
+        f"a table is anything with Arrow's PyCapsule interface (pyarrow, polars, DuckDB, pandas), not {type(data)}"
+    )
+
+
+def _in_pieces(source: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Tables of some PIECE_ROWS rows or PIECE_BYTES bytes: small batches together, large ones in slices."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in source:
+        parts = max(-(-batch.num_rows // PIECE_ROWS), -(-batch.nbytes // PIECE_BYTES), 1)
+        step = max(-(-batch.num_rows // parts), 1)
+        for first in range(0, max(batch.num_rows, 1), step):
+            part = batch if parts == 1 else batch.slice(first, step)
+            part_size = batch.nbytes // parts
+            if held and (rows + part.num_rows > PIECE_ROWS or size + part_size > PIECE_BYTES):
+                yield pa.Table.from_batches(held)
+                held, rows, size = [], 0, 0
+            held.append(part)
+            rows, size = rows + part.num_rows, size + part_size
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _columns(table: pa.Table, target: Target) -> dict[str, Any]:
+    """The columns that records are made of, key and value in their formats."""
+    if len(set(table.column_names)) < len(table.column_names):
+        raise errors.UsageError(f"two columns of a table have one name: {', '.join(table.column_names)}")
+    found = {name: table.column(name) if name in table.column_names else None for name in COLUMNS}
+    others = [name for name in table.column_names if name not in COLUMNS]
+    if target.value is not None:
+        if found["value"] is None and others:
+            found["value"] = table.select(others).to_struct_array()
+            others = []
+        if found["value"] is not None:
+            found["value"] = _encoded(target.value, found["value"])
+    if target.key is not None:
+        if found["key"] is None:
+            raise errors.UsageError("a format of the key needs a column key")
+        found["key"] = _encoded(target.key, found["key"])
+    if others or (found["key"] is None and found["value"] is None):
+        names = ", ".join(table.column_names)
+        hint = "" if target.value is not None else "; with value=Json() or Avro(schema) other columns are the value"
+        raise errors.UsageError(f"a table has key, value or both, and some of {', '.join(COLUMNS)}; not {names}{hint}")
+    return found
+
+
+def _encoded(form: Format, column: pa.ChunkedArray) -> pa.Array:
+    whole = column if isinstance(column, pa.Array) else column.combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):
+        whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
+    try:
+        return form.encode(whole)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise errors.UsageError(f"{type(form).__name__}: {error}") from error
+
+
+def _milliseconds(columns: Mapping[str, Any], now_ms: Callable[[], int]) -> Any:
+    """Timestamps in ms: now, where there are none."""
+    column = columns["timestamp"]
+    if column is None:
+        return now_ms()
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+    elif not pa.types.is_integer(column.type):
+        raise errors.UsageError(f"the column timestamp must be a timestamp, or a number of ms, not {column.type}")
+    return column.cast(pa.int64()).fill_null(now_ms())
+
+
+def _check_sizes(rows: Rows, target: Target) -> None:
+    longest = rows.longest() + RECORD_OVERHEAD + HEADER_SIZE
+    names = ("max_request_size", "buffer_memory")
+    limit, name = min((target.options[name], name) for name in names)
+    if longest > limit:
+        raise errors.RecordTooLargeError(f"a record of about {longest} bytes is larger than {name} = {limit}")
+
+
+def _divided(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) -> list[tuple[int, Any]]:
+    """(partition, numbers of its rows in order), for each that gets any."""
+    choose = target.partitioner
+    keyless = isinstance(choose, Sticky) and (choose.ignore_keys or columns["key"] is None)
+    if keyless and columns["partition"] is None:
+        return _in_shares(rows.count, size, target)
+    placed = _partitions(columns, rows, size, target)
+    small = placed.astype(np.uint16) if target.partitions <= 1 << 16 else placed  # sorted digit by digit
+    order = np.argsort(small, kind="stable")
+    counts = np.bincount(placed, minlength=target.partitions)
+    ends = np.cumsum(counts)
+    return [(index, order[ends[index] - counts[index] : ends[index]]) for index in np.flatnonzero(counts).tolist()]
+
+
+def _in_shares(count: int, size: int, target: Target) -> list[tuple[int, Any]]:
+    """Rows without a key: in contiguous shares of a batch's worth at least, so that each keeps its order against its
+    neighbours.
+    """
+    shares = min(target.partitions, max(size // max(target.options["batch_size"], 1), 1), max(count, 1))
+    choose = target.partitioner
+    assert isinstance(choose, Sticky)
+    first = choose.take(target.topic, size // shares, target.partitions)
+    ends = [count * share // shares for share in range(shares + 1)]
+    return [
+        ((first + share) % target.partitions, np.arange(ends[share], ends[share + 1]))
+        for share in range(shares)
+        if ends[share] < ends[share + 1]
+    ]
+
+
+def _partitions(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) -> Any:
+    """The partition of each row, int32: its column's, else the partitioner's."""
+    count = target.partitions
+    given = columns["partition"]
+    if given is None:
+        return _placed(columns, rows, size, target)
+    if not pa.types.is_integer(given.type):
+        raise errors.UsageError(f"the column partition must be a whole number, not {given.type}")
+    named = given.is_valid().to_numpy()
+    numbers = given.cast(pa.int64()).fill_null(0).to_numpy()
+    if len(numbers) and (numbers.min() < 0 or numbers.max() >= count):
+        raise errors.UnknownTopicError(
+            f"topic {target.topic!r} has partitions 0 to {count - 1}, the table names others"
+        )
+    if named.all():
+        return numbers.astype(np.int32)
+    return np.where(named, numbers, _placed(columns, rows, size, target)).astype(np.int32)
+
+
+def _placed(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) -> Any:
+    topic, count, choose = target.topic, target.partitions, target.partitioner
+    if isinstance(choose, RoundRobin):
+        return ((choose.take(topic, rows.count) + np.arange(rows.count)) % count).astype(np.int32)
+    if not isinstance(choose, Sticky):  # the user's own: it sees each row
+        keys, values = (_as_bytes(columns[name], rows.count) for name in ("key", "value"))
+        pairs = zip(keys, values, strict=True)
+        found = np.fromiter((choose(topic, key, value, count) for key, value in pairs), np.int64, rows.count)
+        if len(found) and not 0 <= found.min() <= found.max() < count:
+            raise errors.UnknownTopicError(
+                f"topic {topic!r} has partitions 0 to {count - 1}, the partitioner says others"
+            )
+        return found.astype(np.int32)
+    placed = np.full(rows.count, -1, np.int32) if choose.ignore_keys else rows.partitions(count)
+    keyless = np.flatnonzero(placed < 0)
+    if len(keyless):
+        for partition, numbers in _in_shares(len(keyless), size * len(keyless) // rows.count, target):
+            placed[keyless[numbers]] = partition
+    return placed
+
+
+def _as_bytes(column: Any, count: int) -> list[bytes | None]:
+    if column is None:
+        return [None] * count
+    return [value.encode() if isinstance(value, str) else value for value in column.to_pylist()]
+
+
+def _encode(rows: Rows, divided: list[tuple[int, Any]], target: Target) -> Iterator[tuple[TopicPartition, bytearray]]:
+    """The batches of all partitions in turns, so that a request has one of each."""
+    options = target.options
+    wanted = max(options["batch_size"], BATCH_BYTES)
+    limit = max(min(options["max_request_size"] - HEADROOM, options["buffer_memory"] // 4, wanted), 1)
+    codec, level = options["compression_type"], options["compression_level"]
+    turns = [
+        ((target.topic, partition), rows.batches(numbers, max_batch_bytes=limit, codec=codec, level=level))
+        for partition, numbers in divided
+    ]
+    while turns:
+        going_on = []
+        for tp, of_partition in turns:
+            batch = next(of_partition, None)
+            if batch is not None:
+                yield tp, batch.buffer
+                going_on.append((tp, of_partition))
+        turns = going_on

@@ -1,0 +1,116 @@
+"""Arrow tables through the producer: with `table_batches` its only part that needs pyarrow and numpy."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from oncelog import errors
+from oncelog.client.producer.table_batches import Target, batches
+from oncelog.client.types import TopicPartition
+
+if TYPE_CHECKING:
+    from oncelog.client.producer.delivery import Delivery
+    from oncelog.client.producer.sender import Sender
+    from oncelog.columns.values import Format
+
+
+class TableFuture:
+    """The fate of a table: that of all its batches. `result()` blocks (`Producer`); `await` it (`oncelog.aio`)."""
+
+    def __init__(self, deliveries: list[Delivery]) -> None:
+        self._deliveries = deliveries
+
+    def done(self) -> bool:
+        """Whether every batch has its outcome."""
+        return all(delivery.ready for delivery in self._deliveries)
+
+    def result(self, timeout: float | None = None) -> dict[TopicPartition, int]:
+        """(topic, partition) -> offset of the table's first record there; raises the first batch's error, if there is
+        one.
+
+        `timeout` in seconds, for all together: TimedOutError.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for delivery in self._deliveries:
+            if not delivery.wait(None if deadline is None else max(deadline - time.monotonic(), 0)):
+                raise errors.TimedOutError(f"no answer for a table's batch in {timeout} s")
+        return self._outcome()
+
+    def _outcome(self) -> dict[TopicPartition, int]:
+        first: dict[TopicPartition, int] = {}
+        for delivery in self._deliveries:
+            delivery.seen = True
+        for delivery in self._deliveries:
+            if delivery.error is not None:
+                raise delivery.error
+            first.setdefault(delivery.tp, delivery.base_offset)
+        return first
+
+    def __await__(self) -> Generator[object, None, dict[TopicPartition, int]]:
+        loop = asyncio.get_running_loop()
+        for delivery in self._deliveries:
+            if not delivery.ready:
+                waiter: asyncio.Future[None] = loop.create_future()
+                delivery.when_ready(partial(loop.call_soon_threadsafe, _wake, waiter))
+                yield from waiter.__await__()
+        return self._outcome()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _target(sender: Sender, topic: str, key: Format | None, value: Format | None) -> Target:
+    return Target(topic, sender.counts[topic], sender.partitioner, sender.options, key, value, _now_ms)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def send_table(
+    sender: Sender,
+    topic: str,
+    table: object,
+    wait_for_room: Callable[[str, float], None],
+    *,
+    key: Format | None = None,
+    value: Format | None = None,
+) -> TableFuture:
+    """Encode a table piece by piece and put its batches into the accumulator, as they are."""
+    deliveries = []
+    for tp, data in batches(table, _target(sender, topic, key, value)):
+        deadline = time.monotonic() + sender.options["max_block_ms"] / 1000
+        while (batch := sender.append_encoded(tp, data)) is None:
+            wait_for_room(topic, deadline)
+        deliveries.append(batch.delivery)
+    return TableFuture(deliveries)
+
+
+async def send_table_async(
+    sender: Sender,
+    topic: str,
+    table: object,
+    no_room: Callable[[], errors.TimedOutError],
+    *,
+    key: Format | None = None,
+    value: Format | None = None,
+) -> TableFuture:
+    """The same on the loop, which has its turn after each batch."""
+    loop = asyncio.get_running_loop()
+    deliveries = []
+    for tp, data in batches(table, _target(sender, topic, key, value)):
+        deadline = loop.time() + sender.options["max_block_ms"] / 1000
+        while (batch := sender.append_encoded(tp, data)) is None:
+            left = deadline - loop.time()
+            if left <= 0:
+                raise no_room()
+            await sender.memory_freed(min(left, 0.5))
+        deliveries.append(batch.delivery)
+        await asyncio.sleep(0)
+    return TableFuture(deliveries)

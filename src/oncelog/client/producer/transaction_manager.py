@@ -1,0 +1,408 @@
+"""The producer's half of the exactly-once machinery, without any I/O (KIP-98, 360, 447, 588, 890).
+
+Two things live here: the sequence numbers of an idempotent producer (`sequences`), and the state of a transactional
+one:
+
+    UNINITIALIZED -> INITIALIZING -> READY -> IN_TRANSACTION -> COMMITTING -> READY
+                                                  |     \\          |
+                                                  |      \\         v
+                                                  |       -> ABORTABLE_ERROR
+                                                  v               |
+                                     READY <- ABORTING <----------+         (any) -> FATAL_ERROR
+
+PREPARED lies between IN_TRANSACTION and its end: nothing is added any more, and whoever has the handle may end it.
+
+Legal transitions are the table `LEGAL`. What the coordinator has to be told comes out of `next_request`, its answers
+go in through `handle` (both in `coordinator_requests`, which knows the messages and their errors). With
+transaction.version 2 ("TV2") partitions join a transaction by being written to, every end of a transaction brings a
+new epoch, and a commit without anything written is not sent at all; before it ("TV1") partitions are added by a
+request, and after an error the epoch is renewed by InitProducerId.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from oncelog import errors
+from oncelog.client.producer.batch import Batch
+from oncelog.client.producer.prepared import PreparedTransaction
+from oncelog.client.producer.sequences import Sequences
+from oncelog.client.types import TopicPartition
+from oncelog.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from oncelog.client.group_metadata import GroupMetadata
+
+
+class State(Enum):
+    """Where a transactional producer stands."""
+
+    UNINITIALIZED = "uninitialized"
+    INITIALIZING = "initializing"
+    READY = "ready"
+    IN_TRANSACTION = "in transaction"
+    PREPARED = "prepared"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    ABORTABLE_ERROR = "abortable error"
+    FATAL_ERROR = "fatal error"
+
+
+LEGAL: dict[State, frozenset[State]] = {
+    State.UNINITIALIZED: frozenset({State.INITIALIZING}),
+    State.INITIALIZING: frozenset({State.READY, State.ABORTABLE_ERROR, State.UNINITIALIZED}),
+    State.READY: frozenset({State.IN_TRANSACTION}),
+    State.IN_TRANSACTION: frozenset({State.PREPARED, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR}),
+    State.PREPARED: frozenset({State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR}),
+    State.COMMITTING: frozenset({State.READY, State.INITIALIZING, State.ABORTABLE_ERROR}),
+    State.ABORTING: frozenset({State.READY, State.INITIALIZING}),
+    State.ABORTABLE_ERROR: frozenset({State.ABORTING, State.ABORTABLE_ERROR}),
+    State.FATAL_ERROR: frozenset(),
+}
+"""Besides these, FATAL_ERROR can be reached from everywhere."""
+
+
+OPEN = frozenset({State.IN_TRANSACTION, State.PREPARED, State.COMMITTING})
+"""States in which the transaction may still be committed."""
+
+
+class Offsets(NamedTuple):
+    """Offsets of a group that go into the transaction: partition -> (next offset, leader epoch, metadata)."""
+
+    group: GroupMetadata
+    offsets: dict[TopicPartition, tuple[int, int, str]]
+
+
+FATAL_FOR_PRODUCE = frozenset(
+    {
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+
+
+class TransactionManager:
+    """State of one producer with idempotence; `transactional_id` None: idempotence only."""
+
+    def __init__(self, transactional_id: str | None, transaction_timeout_ms: int = 60_000) -> None:
+        self.transactional_id = transactional_id
+        self.timeout_ms = transaction_timeout_ms
+        self.state = State.UNINITIALIZED
+        self.error: errors.KafkaError | None = None
+        self.sequences = Sequences()
+        self.version = 0
+        """transaction.version of the cluster, as far as this client can use it: 0, 1 or 2."""
+        self.bump_required = False
+        """TV1: the epoch is to be renewed by InitProducerId when the transaction has ended."""
+        self.started = False
+        """Whether the coordinator may know of the transaction, so that it has to be ended there."""
+        self.partitions: set[TopicPartition] = set()
+        self.new_partitions: set[TopicPartition] = set()
+        self.adding: set[TopicPartition] = set()
+        self.groups: dict[str, bool] = {}
+        """Groups of the transaction; True once the coordinator knows."""
+        self.offsets: list[Offsets] = []
+        self.skip_end = False
+        """The coordinator has nothing to end any more."""
+        self.doubted: errors.KafkaError | None = None
+        """Told to be fenced. After a time-out the coordinator says the same; InitProducerId with the old epoch tells
+        which it is, for it is refused to those that another has fenced (KIP-360, 588).
+        """
+        self.untold: State | None = None
+        """COMMITTING or ABORTING whose end nobody has been told: the call ran out of time and may be repeated."""
+        self.first_offsets: dict[TopicPartition, int] = {}
+        self.last_offsets: dict[TopicPartition, int] = {}
+        self.was_prepared = False
+        """The transaction has a handle: others may have ended it."""
+
+    # -- what a producer asks -------------------------------------------------------------------------------------
+
+    @property
+    def transactional(self) -> bool:
+        """Whether there is a transactional id."""
+        return self.transactional_id is not None
+
+    @property
+    def producer_id(self) -> int:
+        """Producer id, -1 while there is none."""
+        return self.sequences.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        """Epoch, -1 while there is none."""
+        return self.sequences.epoch
+
+    @property
+    def implicit(self) -> bool:
+        """Whether partitions join by being written to (TV2)."""
+        return self.version >= 2
+
+    def to(self, state: State) -> None:
+        """Go to another state; UsageError if that is not legal."""
+        if state is not State.FATAL_ERROR and state not in LEGAL[self.state]:
+            self.require_no_error()
+            raise errors.UsageError(f"the transaction is {self.state.value}: it cannot become {state.value}")
+        self.state = state
+
+    def require_no_error(self) -> None:
+        """Raise the error that the producer is in, if it is in one."""
+        if self.state in (State.FATAL_ERROR, State.ABORTABLE_ERROR) and self.error is not None:
+            raise self.error
+
+    def initialize(self) -> None:
+        """Ask for producer id and epoch (`init_transactions`); may be called again while it is under way."""
+        if self.state is not State.INITIALIZING:
+            self.to(State.INITIALIZING)
+
+    def begin(self) -> None:
+        """Begin a transaction; nobody is told before the first record."""
+        if self.state is State.IN_TRANSACTION:
+            raise errors.UsageError("a transaction is in progress already: commit or abort it first")
+        if self.state is State.UNINITIALIZED:
+            raise errors.UsageError("init_transactions() comes before the first transaction")
+        self.to(State.IN_TRANSACTION)
+        self.untold = None
+        self.was_prepared = False
+        self.first_offsets, self.last_offsets = {}, {}
+
+    def begin_prepare(self) -> None:
+        """Add nothing any more; from now on others may end the transaction.
+
+        In the old protocol the next transaction gets a new epoch: a handle's late EndTxn would end that one.
+        """
+        if self.state is State.PREPARED:
+            return
+        if self.state in (State.UNINITIALIZED, State.READY):
+            raise errors.UsageError("there is no transaction to prepare: begin one first")
+        self.to(State.PREPARED)
+        self.bump_required |= not self.implicit
+
+    @property
+    def joined(self) -> bool:
+        """Whether the coordinator knows of all partitions and offsets of the transaction."""
+        return self.doubted is None and not (self.new_partitions or self.adding or self.offsets)
+
+    def prepared(self) -> PreparedTransaction:
+        """The handle of the transaction; UsageError if it is not prepared."""
+        if self.state is not State.PREPARED:
+            raise errors.UsageError(f"the transaction was ended while it was prepared: it is {self.state.value}")
+        self.was_prepared = True
+        return PreparedTransaction(
+            self.transactional_id or "",
+            self.producer_id,
+            self.producer_epoch,
+            self.version,
+            self.timeout_ms,
+            tuple(sorted((*tp, first, self.last_offsets[tp]) for tp, first in self.first_offsets.items())),
+            tuple(sorted(self.groups)),
+            not self.started,
+        )
+
+    def begin_commit(self) -> None:
+        """Commit once everything sent is acknowledged."""
+        if State.COMMITTING in (self.state, self.untold):
+            return
+        if self.state is State.READY:
+            raise errors.UsageError("there is no transaction to commit: begin one first")
+        self.to(State.COMMITTING)
+        self.untold = State.COMMITTING
+
+    def begin_abort(self) -> None:
+        """Abort; also the way out of an abortable error."""
+        if State.ABORTING in (self.state, self.untold):
+            return
+        if self.state is State.READY:
+            raise errors.UsageError("there is no transaction to abort: begin one first")
+        mapping_lost = self.error is not None and self.error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        self.to(State.ABORTING)
+        self.untold = State.ABORTING
+        self.error = self.doubted = None
+        self.skip_end |= mapping_lost
+        self.bump_required |= mapping_lost
+        self.offsets.clear()
+        self.new_partitions.clear()
+
+    def set_version(self, version: int) -> None:
+        """The cluster's transaction.version; asked for between transactions. An upgrade takes a new epoch first."""
+        if version >= 2 and self.version == 1:
+            self.bump_required = True
+        self.version = version
+
+    def may_append(self, tp: TopicPartition) -> None:
+        """Check that a record may be sent now, and note its partition; UsageError, KafkaError."""
+        if self.state is State.FATAL_ERROR and self.error is not None:
+            raise self.error
+        if not self.transactional:
+            return
+        if self.state is not State.IN_TRANSACTION:
+            self.require_no_error()
+            raise errors.UsageError(f"records are sent inside a transaction, but this producer is {self.state.value}")
+        if tp in self.partitions or tp in self.new_partitions or tp in self.adding:
+            return
+        if self.implicit:
+            self.partitions.add(tp)
+            self.started = True
+        else:
+            self.new_partitions.add(tp)
+
+    def add_offsets(self, group: GroupMetadata, offsets: Mapping[TopicPartition, tuple[int, int, str]]) -> None:
+        """Commit offsets of a group with the transaction."""
+        if self.state is not State.IN_TRANSACTION:
+            self.require_no_error()
+            raise errors.UsageError(f"offsets are sent inside a transaction, but this producer is {self.state.value}")
+        if offsets:
+            self.groups.setdefault(group.group_id, False)
+            self.offsets.append(Offsets(group, dict(offsets)))
+
+    # -- batches --------------------------------------------------------------------------------------------------
+
+    def holds_back(self, batch: Batch) -> bool:
+        """Whether a batch has to wait: no producer id yet, its partition not in the transaction, sequences in doubt."""
+        if self.state is State.FATAL_ERROR or self.sequences.producer_id < 0:
+            return True
+        if self.transactional and batch.tp not in self.partitions:
+            return True
+        return self.sequences.holds_back(batch)
+
+    def assign(self, batch: Batch) -> None:
+        """Give a drained batch its sequence; one that has one keeps it."""
+        self.sequences.assign(batch, transactional=self.transactional)
+
+    def delivered(self, batch: Batch, base_offset: int) -> None:
+        """A batch is in the log."""
+        self.sequences.delivered(batch, base_offset)
+        if self.transactional and base_offset >= 0:
+            first = self.first_offsets.get(batch.tp)
+            if first is None or base_offset < first:
+                self.first_offsets[batch.tp] = base_offset
+            last = base_offset + batch.count - 1
+            self.last_offsets[batch.tp] = max(self.last_offsets.get(batch.tp, -1), last)
+
+    def can_retry(self, batch: Batch, code: ErrorCode, log_start_offset: int) -> bool:
+        """Whether a batch answered with an error should be sent again (TransactionManager.canRetry)."""
+        sequences = self.sequences
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if self.transactional and self.state in (State.ABORTABLE_ERROR, State.ABORTING):
+                # What came before it has failed, so it never can be appended; nor need it be. The epoch is renewed.
+                self.bump_required |= not self.implicit
+                return False
+            unresolved = sequences.is_unresolved(batch.tp)
+            waits = batch.sequence_reset or not (sequences.is_next(batch) or sequences.is_overtaken(batch))
+            if waits and not unresolved:
+                return True  # an earlier one has to be sent again first
+            if not self.transactional:
+                if not unresolved or sequences.follows_unresolved(batch):
+                    sequences.request_bump(batch.tp)
+                return True
+            return False
+        if code is ErrorCode.UNKNOWN_PRODUCER_ID:
+            if log_start_offset < 0 or batch.sequence_reset:
+                return True
+            if not self.transactional:
+                sequences.request_bump(batch.tp)
+                return True
+            if sequences.last_acked_offset(batch.tp) < log_start_offset:
+                sequences.restart(batch.tp)
+                return True
+            return False
+        if code is ErrorCode.INVALID_PRODUCER_EPOCH and not self.transactional:
+            if batch.producer_epoch == sequences.epoch:
+                sequences.request_bump(batch.tp)
+            return True
+        return code.retriable
+
+    def failed(self, batch: Batch, error: errors.KafkaError) -> None:
+        """A batch will not be sent again."""
+        self.sequences.remove(batch)
+        self.fail_with(error)
+        if self.state is not State.FATAL_ERROR and not self.transactional and batch.base_sequence >= 0:
+            self.sequences.request_bump(batch.tp)
+
+    def expired(self, batch: Batch, error: errors.KafkaError) -> None:
+        """A batch ran out of time; if it was sent, it may be in the log, and its sequences are in doubt."""
+        self.sequences.remove(batch)
+        if self.transactional:
+            self.fail_with(error)
+        if batch.base_sequence >= 0:
+            self.sequences.mark_unresolved(batch)
+
+    def resolve(self) -> list[Batch]:
+        """Reset check at the beginning of a sender turn: settle sequences in doubt, renew the epoch where needed.
+
+        Returns the batches to give up: they may or may not be in the log.
+        """
+        lost = self.sequences.resolve()
+        if lost and self.transactional:
+            self.bump_required |= not self.implicit
+            if self.state in OPEN:
+                self.fail_with(errors.AbortableError("a batch expired and its sequence numbers are in doubt"))
+        elif lost:
+            for tp in lost:
+                self.sequences.request_bump(tp)
+        return [] if self.transactional else self.sequences.bump_if_requested()
+
+    # -- errors ---------------------------------------------------------------------------------------------------
+
+    def fail_with(self, error: errors.KafkaError) -> None:
+        """Take in an error of a batch: fatal, or abortable for a transaction; nothing for idempotence alone."""
+        if error.code in FATAL_FOR_PRODUCE or isinstance(error, errors.FencedError):
+            self.fatal(error)
+        elif self.transactional:
+            if not self.implicit and self.state is not State.ABORTING:
+                self.bump_required = True
+            self.abortable(error)
+
+    def fatal(self, error: errors.KafkaError) -> None:
+        """The producer cannot go on."""
+        if self.state is not State.FATAL_ERROR:
+            self.error = error
+            self.to(State.FATAL_ERROR)
+
+    def abortable(self, error: errors.KafkaError) -> None:
+        """The transaction cannot be committed; while it is being aborted anyway, nothing changes."""
+        if self.state in OPEN or self.state is State.INITIALIZING:
+            self.error = error
+            self.to(State.ABORTABLE_ERROR)
+
+    # -- ends -----------------------------------------------------------------------------------------------------
+
+    def ended(self, producer_id: int = -1, epoch: int = -1) -> None:
+        """The transaction has ended; TV2 hands out the epoch of the next one."""
+        if producer_id >= 0:
+            self.sequences.set_producer(producer_id, epoch)
+        self.started = self.skip_end = False
+        self.partitions.clear()
+        self.new_partitions.clear()
+        self.adding.clear()
+        self.groups.clear()
+        self.offsets.clear()
+        self.error = self.doubted = None
+        self.to(State.INITIALIZING if self.bump_required else State.READY)
+
+    def timed_out(self, producer_id: int, epoch: int) -> None:
+        """Not fenced: the coordinator had aborted the transaction, and this producer goes on under a new epoch.
+
+        An abort that has begun meanwhile has nothing left to end there.
+        """
+        self.sequences.set_producer(producer_id, epoch)
+        self.doubted = None
+        self.bump_required = False
+        self.skip_end = True
+        self.abortable(
+            errors.AbortableError(
+                f"the coordinator has aborted the transaction, mostly over transaction_timeout_ms = {self.timeout_ms}",
+                ErrorCode.INVALID_TXN_STATE,
+            )
+        )
+
+    def initialized(self, producer_id: int, epoch: int) -> None:
+        """Producer id and epoch are there (again)."""
+        self.sequences.set_producer(producer_id, epoch)
+        self.bump_required = False
+        self.error = None
+        self.to(State.READY)

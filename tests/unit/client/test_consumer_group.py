@@ -1,0 +1,143 @@
+"""What a member of a group with a server-side assignor tells, and what it makes of the answers (KIP-848)."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+import pytest
+
+from oncelog import errors
+from oncelog.client.consumer.consumer_group import ConsumerMembership, Next, as_re2
+from oncelog.client.group_metadata import GroupMetadata
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+TOPIC = uuid.uuid4()
+
+
+def joined(**options: object) -> ConsumerMembership:
+    made = ConsumerMembership("g", "m", rebalance_timeout_ms=7, assignor="uniform", rack="r", **options)  # type: ignore[arg-type]
+    made.subscribe(["t"], "")
+    made.heartbeat_request()
+    answer = ConsumerGroupHeartbeatResponse(
+        member_epoch=3,
+        heartbeat_interval_ms=5_000,
+        assignment=Assignment(topic_partitions=[TopicPartitions(topic_id=TOPIC, partitions=[0, 1])]),
+    )
+    assert made.answered(answer, 0) is Next.GO_ON
+    return made
+
+
+def test_the_first_heartbeat_tells_all_and_the_next_ones_only_changes() -> None:
+    member = ConsumerMembership("g", "m", rebalance_timeout_ms=7, assignor="uniform", rack="r")
+    member.subscribe(["t"], "")
+    first = member.heartbeat_request()
+    assert (first.member_epoch, first.rebalance_timeout_ms, first.server_assignor, first.rack_id) == (
+        0,
+        7,
+        "uniform",
+        "r",
+    )
+    assert (first.subscribed_topic_names, first.subscribed_topic_regex, first.topic_partitions) == (["t"], None, [])
+    member = joined()
+    second = member.heartbeat_request()
+    assert (second.member_epoch, second.rebalance_timeout_ms, second.server_assignor, second.rack_id) == (
+        3,
+        -1,
+        None,
+        None,
+    )
+    assert (second.subscribed_topic_names, second.topic_partitions) == (None, None)
+    member.owned = {(TOPIC, 1)}
+    assert member.heartbeat_request().topic_partitions == [TopicPartitions(topic_id=TOPIC, partitions=[1])]
+    member.failed()
+    again = member.heartbeat_request()
+    assert (again.rebalance_timeout_ms, again.subscribed_topic_names) == (7, ["t"]), "all again after a lost answer"
+
+
+def test_what_was_told_in_a_lost_request_is_told_again() -> None:
+    member = joined()
+    member.subscribe(["u"], "")
+    assert member.heartbeat_request().subscribed_topic_names == ["u"]
+    assert member.heartbeat_request().subscribed_topic_names == ["u"], "not answered yet"
+    member.answered(ConsumerGroupHeartbeatResponse(member_epoch=3), 3)
+    assert member.heartbeat_request().subscribed_topic_names is None
+
+
+def test_a_pattern_is_taken_back() -> None:
+    member = joined()
+    member.subscribe([], "a.*")
+    request = member.heartbeat_request()
+    assert (request.subscribed_topic_names, request.subscribed_topic_regex) == ([], "a.*")
+    member.answered(ConsumerGroupHeartbeatResponse(member_epoch=3), 3)
+    member.subscribe(["t"], "")
+    request = member.heartbeat_request()
+    assert (request.subscribed_topic_names, request.subscribed_topic_regex) == (["t"], "")
+
+
+def test_no_assignment_means_no_change() -> None:
+    member = joined()
+    assert member.due
+    assert member.target == {(TOPIC, 0), (TOPIC, 1)}
+    member.answered(ConsumerGroupHeartbeatResponse(member_epoch=4, heartbeat_interval_ms=1), 3)
+    assert (member.epoch, member.interval_ms, member.target) == (4, 1, {(TOPIC, 0), (TOPIC, 1)})
+    member.owned = {(TOPIC, 0), (TOPIC, 1)}
+    assert not member.due
+    member.answered(ConsumerGroupHeartbeatResponse(member_epoch=4, assignment=Assignment(topic_partitions=[])), 4)
+    assert member.due
+
+
+@pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])
+def test_a_fenced_member_has_lost_what_it_had_and_joins_as_who_it_was(code: ErrorCode) -> None:
+    member = joined()
+    member.owned = {(TOPIC, 0)}
+    assert member.answered(ConsumerGroupHeartbeatResponse(error_code=code), 3) is Next.GIVE_UP
+    assert (member.lost, member.epoch, member.owned, member.target) == (True, 0, set(), None)
+    assert member.metadata() == GroupMetadata("g", 3, "m"), "a zombie commits under its old epoch and is refused"
+    member.rejoin()
+    request = member.heartbeat_request()
+    assert (request.member_id, request.member_epoch, request.subscribed_topic_names) == ("m", 0, ["t"])
+
+
+def test_an_answer_to_a_former_epoch_counts_for_nothing() -> None:
+    member = joined()
+    member.forget()
+    member.answered(ConsumerGroupHeartbeatResponse(member_epoch=4, assignment=Assignment()), 3)
+    assert (member.epoch, member.target) == (0, None)
+
+
+def test_other_errors() -> None:
+    member = joined()
+    for code, what in (
+        (ErrorCode.NOT_COORDINATOR, Next.FIND_COORDINATOR),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, Next.FIND_COORDINATOR),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Next.SOON),
+    ):
+        assert member.answered(ConsumerGroupHeartbeatResponse(error_code=code), 3) is what
+        assert (member.epoch, member.lost) == (3, False)
+    for code, kind, word in (
+        (ErrorCode.UNRELEASED_INSTANCE_ID, errors.FencedMemberError, "group_instance_id"),
+        (ErrorCode.UNSUPPORTED_ASSIGNOR, errors.RequestError, "group_remote_assignor"),
+        (ErrorCode.UNSUPPORTED_VERSION, errors.UnsupportedError, "group_protocol = 'classic'"),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, errors.AuthorizationError, "'g'"),
+    ):
+        with pytest.raises(kind, match=word):
+            member.answered(ConsumerGroupHeartbeatResponse(error_code=code), 3)
+
+
+def test_leaving() -> None:
+    assert ConsumerMembership("g", "m").leave_request() is None
+    dynamic, static = joined().leave_request(), joined(instance_id="i").leave_request()
+    assert dynamic is not None
+    assert static is not None
+    assert (dynamic.member_epoch, static.member_epoch, static.instance_id) == (-1, -2, "i")
+
+
+def test_patterns_for_a_part_of_a_name() -> None:
+    assert as_re2(re.compile("^a|b")) == ".*(?:^a|b).*"
+    assert as_re2(re.compile("x", re.IGNORECASE)) == ".*(?i:x).*"

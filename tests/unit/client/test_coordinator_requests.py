@@ -1,0 +1,161 @@
+"""What each error of a coordinator means for the producer: the table of Kafka's TransactionManager, code by code."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncelog import errors
+from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.producer.coordinator_requests import handle, next_request, not_found
+from oncelog.client.producer.transaction_manager import State, TransactionManager
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
+from oncelog.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+)
+from oncelog.protocol.messages.end_txn import EndTxnResponse
+from oncelog.protocol.messages.init_producer_id import InitProducerIdResponse
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from oncelog.protocol.schema import Message
+
+RETRY, ABORT, FATAL, ASK = "retry", "abort", "fatal", "ask who is fenced"
+
+PASSING = (
+    "COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR CONCURRENT_TRANSACTIONS REQUEST_TIMED_OUT"
+)
+FENCED = "INVALID_PRODUCER_EPOCH PRODUCER_FENCED"
+
+# DIFFERS: Java's producer takes FENCED for fatal everywhere. Since KIP-588 a time-out looks the same, and
+# InitProducerId with the old epoch tells them apart, so ours asks. INVALID_PRODUCER_ID_MAPPING (the id has
+# expired) is fatal for Java, and here the next transaction gets a new one.
+TABLE: dict[str, dict[str, str]] = {
+    "InitProducerId": {
+        RETRY: PASSING,
+        ABORT: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED CLUSTER_AUTHORIZATION_FAILED TRANSACTION_ABORTABLE",
+        FATAL: f"{FENCED} INVALID_TRANSACTION_TIMEOUT UNKNOWN_SERVER_ERROR INVALID_REQUEST UNSUPPORTED_VERSION",
+    },
+    "AddPartitionsToTxn": {
+        RETRY: f"{PASSING} UNKNOWN_TOPIC_OR_PARTITION",
+        ABORT: "TOPIC_AUTHORIZATION_FAILED OPERATION_NOT_ATTEMPTED UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE "
+        "INVALID_PRODUCER_ID_MAPPING UNKNOWN_SERVER_ERROR INVALID_TOPIC_EXCEPTION",
+        FATAL: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED INVALID_TXN_STATE",
+        ASK: FENCED,
+    },
+    "AddOffsetsToTxn": {
+        RETRY: PASSING,
+        ABORT: "GROUP_AUTHORIZATION_FAILED UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE INVALID_PRODUCER_ID_MAPPING",
+        FATAL: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED INVALID_TXN_STATE UNKNOWN_SERVER_ERROR",
+        ASK: FENCED,
+    },
+    "TxnOffsetCommit": {
+        RETRY: f"{PASSING} UNKNOWN_TOPIC_OR_PARTITION",
+        ABORT: "GROUP_AUTHORIZATION_FAILED FENCED_INSTANCE_ID UNKNOWN_MEMBER_ID ILLEGAL_GENERATION STALE_MEMBER_EPOCH "
+        "TRANSACTION_ABORTABLE TOPIC_AUTHORIZATION_FAILED OFFSET_METADATA_TOO_LARGE",
+        FATAL: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED UNSUPPORTED_FOR_MESSAGE_FORMAT UNKNOWN_SERVER_ERROR",
+        ASK: FENCED,
+    },
+    "EndTxn": {
+        RETRY: PASSING,
+        # INVALID_TXN_STATE: the coordinator's time-out was faster than the commit; fatal for Java.
+        ABORT: "TRANSACTION_ABORTABLE UNKNOWN_PRODUCER_ID INVALID_TXN_STATE",
+        FATAL: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
+        ASK: FENCED,
+    },
+}
+CASES = [
+    pytest.param(request, ErrorCode[code], expected, id=f"{request}-{code}")
+    for request, groups in TABLE.items()
+    for expected, codes in groups.items()
+    for code in codes.split()
+]
+
+
+def answer(request: str, code: ErrorCode) -> Message:
+    if request == "InitProducerId":
+        return InitProducerIdResponse(error_code=code)
+    if request == "AddPartitionsToTxn":
+        result = AddPartitionsToTxnPartitionResult(partition_index=0, partition_error_code=code)
+        topic = AddPartitionsToTxnTopicResult(name="t", results_by_partition=[result])
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[topic])
+    if request == "AddOffsetsToTxn":
+        return AddOffsetsToTxnResponse(error_code=code)
+    if request == "TxnOffsetCommit":
+        partition = TxnOffsetCommitResponsePartition(partition_index=0, error_code=code)
+        return TxnOffsetCommitResponse(topics=[TxnOffsetCommitResponseTopic(name="in", partitions=[partition])])
+    return EndTxnResponse(error_code=code)
+
+
+def asking(request: str) -> TransactionManager:
+    """A producer of the old protocol, which knows all requests, about to make this one."""
+    manager = TransactionManager("id")
+    manager.set_version(0)
+    manager.initialize()
+    if request != "InitProducerId":
+        manager.initialized(7, 3)
+        manager.begin()
+    if request in ("AddPartitionsToTxn", "EndTxn"):
+        manager.may_append(("t", 0))
+    if request in ("AddOffsetsToTxn", "TxnOffsetCommit"):
+        manager.add_offsets(GroupMetadata("g"), {("in", 0): (5, -1, "")})
+    if request == "TxnOffsetCommit":
+        step = next_request(manager, drained=True)
+        assert step is not None
+        handle(manager, step, AddOffsetsToTxnResponse())
+    if request == "EndTxn":
+        step = next_request(manager, drained=True)
+        assert step is not None
+        handle(manager, step, answer("AddPartitionsToTxn", ErrorCode.NONE))
+        manager.started = True
+        manager.begin_commit()
+    return manager
+
+
+@pytest.mark.parametrize(("request_name", "code", "expected"), CASES)
+def test_each_error_has_its_verdict(request_name: str, code: ErrorCode, expected: str) -> None:
+    manager = asking(request_name)
+    before = manager.state
+    step = next_request(manager, drained=True)
+    assert step is not None
+    assert type(step.request).__name__ == f"{request_name}Request"
+    again = handle(manager, step, answer(request_name, code))
+    assert (again is code) == (expected == RETRY)
+    following = next_request(manager, drained=True)
+    if expected == RETRY:
+        assert manager.state is before
+        assert following is not None
+        assert type(following.request) is type(step.request)
+    elif expected == ASK:
+        assert manager.state is before
+        assert following is not None
+        assert type(following.request).__name__ == "InitProducerIdRequest"
+        assert following.request.producer_epoch == 3  # type: ignore[attr-defined]
+    elif expected == FATAL:
+        assert manager.state is State.FATAL_ERROR
+        assert isinstance(manager.error, errors.FatalError)
+        assert following is None
+    else:
+        assert manager.state is State.ABORTABLE_ERROR
+        assert manager.error is not None
+        assert manager.error.code is code
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("GROUP_AUTHORIZATION_FAILED", State.ABORTABLE_ERROR),
+        ("TRANSACTION_ABORTABLE", State.ABORTABLE_ERROR),
+        ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", State.FATAL_ERROR),
+    ],
+)
+def test_a_coordinator_that_is_not_told(code: str, expected: State) -> None:
+    """FindCoordinator: without a group's the transaction can still be aborted."""
+    manager = asking("AddOffsetsToTxn")
+    not_found(manager, errors.error_for(ErrorCode[code]))
+    assert manager.state is expected
+    assert next_request(manager, drained=True) is None
