@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import os
 import threading
-from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from oncelog import errors
 from oncelog.client.cluster import ClusterClient, gather_brokers
-from oncelog.client.topology import Partition, Topic, Topology
-from oncelog.protocol.schema import Message
+from oncelog.client.topology import Topology
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
+A = TypeVar("A")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -103,109 +102,89 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-class BlockingCluster:
-    """`ClusterClient` for blocking code: same names, same arguments. Use as a context manager."""
+class Blocking(Generic[A]):
+    """A blocking class over one of coroutines, whose object belongs to the loop's thread. Use as a context manager.
 
-    def __init__(self, bootstrap_servers: str | Iterable[str], **options: Any) -> None:
+    Its methods are made by `blocking`, so that each is written, and described, once.
+    """
+
+    def __init__(self, awaited: A) -> None:
         self._thread = LoopThread.shared()
-        self.cluster = ClusterClient(bootstrap_servers, **options)
+        self._awaited = awaited
 
-    def __enter__(self) -> BlockingCluster:
+    def __init_subclass__(cls) -> None:
+        """What was made from another class's method tells its new place, in `help` and in error messages."""
+        for name, found in vars(cls).items():
+            if hasattr(found, "__wrapped__"):
+                found.__module__, found.__qualname__ = cls.__module__, f"{cls.__qualname__}.{name}"
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Hang up everywhere."""
-        self._thread.run(self.cluster.close())
+        """Hang up."""
+        raise NotImplementedError
+
+
+def blocking(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Blocking[A], P], T]:
+    """The method of a `Blocking[A]` that runs this one of A's and waits for it: same signature, same docstring.
+
+    Iterators among the arguments are read here, in the caller's thread: a generator may wait, or ask this very client.
+    """
+    begin: Callable[..., Coroutine[Any, Any, T]] = method
+
+    @functools.wraps(method)
+    def run(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        named = {name: _at_hand(value) for name, value in kwargs.items()}
+        return self._thread.run(begin(self._awaited, *map(_at_hand, args), **named))
+
+    return run
+
+
+def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[A], P], T]:
+    """As `blocking`, for a method that does not wait but changes what belongs to the loop."""
+
+    @functools.wraps(method)
+    async def run(awaited: A, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(awaited, *args, **kwargs)
+
+    return blocking(run)
+
+
+def _at_hand(value: object) -> object:
+    return list(value) if isinstance(value, Iterator) else value
+
+
+class BlockingCluster(Blocking[ClusterClient]):
+    """`ClusterClient` for blocking code: same names, same arguments. Use as a context manager."""
+
+    def __init__(self, bootstrap_servers: str | Iterable[str], **options: Any) -> None:
+        self.cluster = ClusterClient(bootstrap_servers, **options)
+        super().__init__(self.cluster)
 
     @property
     def topology(self) -> Topology:
         """What is known of brokers and topics."""
         return self.cluster.topology
 
-    def reach(self, timeout_ms: float) -> None:
-        """See `ClusterClient.reach`."""
-        self._thread.run(self.cluster.reach(timeout_ms))
-
-    def features(self) -> dict[str, int]:
-        """See `ClusterClient.features`."""
-        return self._thread.run(self.cluster.features())
-
-    def refresh(
-        self, topics: Iterable[str] | None = None, *, create: bool = False, patient: bool = False
-    ) -> None:
-        """See `ClusterClient.refresh`."""
-        self._thread.run(self.cluster.refresh(topics, create=create, patient=patient))
-
-    def topic(self, name: str, *, create: bool = False, timeout_ms: float | None = None) -> Topic:
-        """See `ClusterClient.topic`."""
-        return self._thread.run(self.cluster.topic(name, create=create, timeout_ms=timeout_ms))
-
-    def partition(self, topic: str, partition: int) -> Partition:
-        """See `ClusterClient.partition`."""
-        return self._thread.run(self.cluster.partition(topic, partition))
-
-    def topics(self, *, internal: bool = False) -> dict[str, Topic]:
-        """See `ClusterClient.topics`."""
-        return self._thread.run(self.cluster.topics(internal=internal))
-
-    def brokers(self) -> dict[int, tuple[str, int]]:
-        """See `ClusterClient.brokers`."""
-        return self._thread.run(self.cluster.brokers())
-
-    def coordinator(self, kind: str, key: str) -> int:
-        """See `ClusterClient.coordinator`."""
-        return self._thread.run(self.cluster.coordinator(kind, key))
-
-    def call_any(self, request: Message, version: int | None = None, *, timeout_ms: float | None = None) -> Any:
-        """See `ClusterClient.call_any`."""
-        return self._thread.run(self.cluster.call_any(request, version, timeout_ms=timeout_ms))
-
-    def call_broker(
-        self, node_id: int, request: Message, version: int | None = None, *, timeout_ms: float | None = None
-    ) -> Any:
-        """See `ClusterClient.call_broker`."""
-        return self._thread.run(self.cluster.call_broker(node_id, request, version, timeout_ms=timeout_ms))
-
-    def call_brokers(self, make: Callable[[], Message], nodes: Sequence[int] | None = None) -> dict[int, Any]:
-        """One request to every broker (or to `nodes`), at the same time: response by node id."""
-        return self._thread.run(gather_brokers(self.cluster, make, nodes))
-
-    def call_controller(
-        self, request: Message, version: int | None = None, *, timeout_ms: float | None = None
-    ) -> Any:
-        """See `ClusterClient.call_controller`."""
-        return self._thread.run(self.cluster.call_controller(request, version, timeout_ms=timeout_ms))
-
-    def call_leader(
-        self,
-        topic: str,
-        partition: int,
-        request: Message,
-        version: int | None = None,
-        *,
-        timeout_ms: float | None = None,
-    ) -> Any:
-        """See `ClusterClient.call_leader`."""
-        return self._thread.run(
-            self.cluster.call_leader(topic, partition, request, version, timeout_ms=timeout_ms)
-        )
-
-    def call_coordinator(
-        self,
-        kind: str,
-        key: str,
-        request: Message,
-        version: int | None = None,
-        *,
-        timeout_ms: float | None = None,
-    ) -> Any:
-        """See `ClusterClient.call_coordinator`."""
-        return self._thread.run(
-            self.cluster.call_coordinator(kind, key, request, version, timeout_ms=timeout_ms)
-        )
+    close = blocking(ClusterClient.close)
+    reach = blocking(ClusterClient.reach)
+    features = blocking(ClusterClient.features)
+    refresh = blocking(ClusterClient.refresh)
+    topic = blocking(ClusterClient.topic)
+    partition = blocking(ClusterClient.partition)
+    topics = blocking(ClusterClient.topics)
+    brokers = blocking(ClusterClient.brokers)
+    coordinator = blocking(ClusterClient.coordinator)
+    call_any = blocking(ClusterClient.call_any)
+    call_broker = blocking(ClusterClient.call_broker)
+    call_brokers = blocking(gather_brokers)
+    call_controller = blocking(ClusterClient.call_controller)
+    call_leader = blocking(ClusterClient.call_leader)
+    call_coordinator = blocking(ClusterClient.call_coordinator)
 
     def start(self, call: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin a call of `self.cluster`; its result, or exception, comes with the future."""

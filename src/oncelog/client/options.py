@@ -196,12 +196,17 @@ ADMIN: dict[str, Option] = COMMON
 def read_options(
     known: Mapping[str, Option], mapping: Mapping[str, Any] | None, given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], frozenset[str]]:
-    """(every option with its value, those that the user set). `given` wins over `mapping`; ConfigError."""
+    """(every option with its value, those that the user set). `given` wins over `mapping`; ConfigError.
+
+    Addresses that are None were not given: each client's constructor has a parameter for them.
+    """
     options = {name: option.default for name, option in known.items()}
     explicit: dict[str, str] = {}
     for source in (mapping or {}, given):
         for spelled, value in source.items():
             name = str(spelled).replace(".", "_")
+            if name == "bootstrap_servers" and value is None:
+                continue
             if name not in known:
                 if sentence := instead(name):
                     raise ConfigError(f"{spelled}: {sentence}")

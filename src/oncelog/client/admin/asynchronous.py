@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, Self
 
 from oncelog.client.admin import configs as config_calls
 from oncelog.client.admin import features as feature_calls
@@ -12,12 +12,12 @@ from oncelog.client.admin import groups as group_calls
 from oncelog.client.admin import log_dirs as log_dir_calls
 from oncelog.client.admin import topics as calls
 from oncelog.client.admin import transactions as transaction_calls
-from oncelog.client.admin.face import admin_options, names, refuse
+from oncelog.client.admin.face import AdminFace, admin_options, names
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.types import TopicPartition
 
 
-class Admin:
+class Admin(AdminFace):
     """Topics, groups, transactions and settings of a cluster. `async with`, or `await close()`. See `oncelog.Admin`."""
 
     def __init__(
@@ -26,7 +26,7 @@ class Admin:
         config: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        servers, found = admin_options(bootstrap_servers, config, options)
+        servers, found = admin_options(config, {**options, "bootstrap_servers": bootstrap_servers})
         self.cluster = ClusterClient(servers, **found)
 
     async def __aenter__(self) -> Self:
@@ -34,11 +34,6 @@ class Admin:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-    if not TYPE_CHECKING:  # a type checker finds a mistyped name by itself
-
-        def __getattr__(self, name: str) -> NoReturn:
-            refuse(name)
 
     async def close(self) -> None:
         """Hang up."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from oncelog.client.options import ADMIN, cluster_options, read_options
 
@@ -32,10 +32,9 @@ NOT_YET = {
 
 
 def admin_options(
-    bootstrap_servers: str | Sequence[str] | None, config: Mapping[str, Any] | None, options: Mapping[str, Any]
+    config: Mapping[str, Any] | None, given: Mapping[str, Any]
 ) -> tuple[str | Sequence[str], dict[str, Any]]:
     """(addresses, the arguments of `ClusterClient`); ConfigError."""
-    given = dict(options) if bootstrap_servers is None else {**options, "bootstrap_servers": bootstrap_servers}
     found, explicit = read_options(ADMIN, config, given)
     arguments = cluster_options(found)
     if "default_api_timeout_ms" not in explicit:
@@ -48,13 +47,16 @@ def names(given: str | Iterable[str]) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
 
 
-def refuse(name: str) -> NoReturn:
-    """AttributeError that tells whether Kafka's Admin has such a method, and which of ours is near."""
-    if name in NOT_YET:
-        raise AttributeError(
-            f"Admin has no {name} yet, {NOT_YET[name]}: use Apache Kafka's own tools against a cluster that has it"
-        )
-    from oncelog.client.admin.blocking import Admin
+class AdminFace:
+    """What both say of a call that they do not have."""
 
-    near = get_close_matches(name, [each for each in vars(Admin) if not each.startswith("_")], n=1)
-    raise AttributeError(f"Admin has no {name}" + (f"; did you mean {near[0]}?" if near else ""))
+    if not TYPE_CHECKING:  # a type checker finds a mistyped name by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in NOT_YET:
+                raise AttributeError(
+                    f"Admin has no {name} yet, {NOT_YET[name]}: use Apache Kafka's own tools against a cluster that "
+                    "has it"
+                )
+            near = get_close_matches(name, [each for each in vars(type(self)) if not each.startswith("_")], n=1)
+            raise AttributeError(f"Admin has no {name}" + (f"; did you mean {near[0]}?" if near else ""))

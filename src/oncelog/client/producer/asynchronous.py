@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from oncelog.columns.values import Format
 
 
-def _with_servers(servers: str | Sequence[str] | None, options: dict[str, Any]) -> dict[str, Any]:
-    return options if servers is None else {**options, "bootstrap_servers": servers}
-
-
 class Producer(ProducerFace):
     """Sends records. `async with`, or `await start()` and `await close()`. See `oncelog.Producer`."""
 
@@ -35,7 +31,7 @@ class Producer(ProducerFace):
         config: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        self.options = producer_options(config, _with_servers(bootstrap_servers, options))
+        self.options = producer_options(config, {**options, "bootstrap_servers": bootstrap_servers})
 
     async def start(self) -> None:
         """Take the running loop; with a transactional id, get producer id and epoch, fencing predecessors."""

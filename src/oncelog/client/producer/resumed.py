@@ -53,8 +53,7 @@ class _Resumed:
         options: Mapping[str, Any],
     ) -> None:
         self.handle = PreparedTransaction.from_text(handle) if isinstance(handle, str) else handle
-        given = dict(options) if bootstrap_servers is None else {**options, "bootstrap_servers": bootstrap_servers}
-        self.options, _ = read_options(PRODUCER, config, given)
+        self.options, _ = read_options(PRODUCER, config, {**options, "bootstrap_servers": bootstrap_servers})
         ours = self.handle.transactional_id
         if self.options["transactional_id"] not in (None, ours):
             raise errors.ConfigError(

@@ -1,0 +1,135 @@
+"""Blocking classes are made from those of coroutines: what a user, an editor or `help` sees of them is the same."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pydoc
+import threading
+from collections.abc import Iterator
+from typing import get_type_hints
+
+import pytest
+
+from oncelog import Admin, aio, errors
+from oncelog.client.blocking import Blocking, BlockingCluster, blocking, on_loop
+from oncelog.client.cluster import ClusterClient
+
+PAIRS = [(Admin, aio.Admin), (BlockingCluster, ClusterClient)]
+"""(blocking, of coroutines)"""
+
+
+class Awaited:
+    """Tells which thread it runs in."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.ended = threading.Event()
+
+    async def echo(self, value: object, *, twice: bool = False) -> tuple[str, object]:
+        """What it was given."""
+        await asyncio.sleep(0)
+        return threading.current_thread().name, [value, value] if twice else value
+
+    async def for_ever(self) -> None:
+        """Until somebody gives it up."""
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+
+    def at_once(self, value: int) -> tuple[str, int]:
+        """No coroutine."""
+        return threading.current_thread().name, value + 1
+
+
+class Waiting(Blocking[Awaited]):
+    def __init__(self) -> None:
+        super().__init__(Awaited())
+
+    echo = blocking(Awaited.echo)
+    for_ever = blocking(Awaited.for_ever)
+    at_once = on_loop(Awaited.at_once)
+
+    def close(self) -> None:
+        self._awaited.begun.clear()
+
+
+def made(kind: type) -> list[str]:
+    """Names of the methods that `kind` has from its class of coroutines."""
+    return [name for name, found in vars(kind).items() if hasattr(found, "__wrapped__")]
+
+
+@pytest.mark.parametrize(("kind", "of"), PAIRS, ids=lambda kind: kind.__module__)
+def test_signature_and_docstring_are_those_of_the_coroutine(kind: type, of: type) -> None:
+    assert made(kind)
+    for name in made(kind):
+        ours = getattr(kind, name)
+        theirs = getattr(of, name, ours.__wrapped__)
+        assert inspect.signature(ours) == inspect.signature(theirs)
+        assert get_type_hints(ours) == get_type_hints(theirs)
+        assert ours.__doc__ == theirs.__doc__
+        assert ours.__doc__
+        assert not inspect.iscoroutinefunction(ours)
+        assert (ours.__module__, ours.__qualname__) == (kind.__module__, f"{kind.__qualname__}.{name}")
+    assert not any(inspect.iscoroutinefunction(found) for found in vars(kind).values())
+
+
+def test_help_shows_how_a_method_is_called() -> None:
+    text = pydoc.render_doc(Admin.create_topics, renderer=pydoc.plaintext)
+    assert "create_topics(self, topics: 'str | Iterable[str]', partitions: 'int' = -1" in text
+    assert "Create one or more topics alike" in text
+    assert "async" not in text
+
+
+def test_it_runs_on_the_loop_and_gives_back_what_came() -> None:
+    with Waiting() as waiting:
+        assert waiting.echo(1) == ("oncelog-client", 1)
+        assert waiting.echo(value=2, twice=True) == ("oncelog-client", [2, 2])
+        assert waiting.at_once(3) == ("oncelog-client", 4)
+        with pytest.raises(TypeError, match=r"Awaited\.echo\(\) missing 1 required positional argument: 'value'"):
+            waiting.echo()  # type: ignore[call-arg]
+
+
+def test_a_generator_is_read_by_its_owner() -> None:
+    with Waiting() as waiting:
+
+        def asks() -> Iterator[object]:
+            yield threading.current_thread() is threading.main_thread()
+            yield waiting.echo("within")
+
+        assert waiting.echo(asks()) == ("oncelog-client", [True, ("oncelog-client", "within")])
+        assert waiting.echo(value=asks())[1] == [True, ("oncelog-client", "within")]
+
+
+def test_on_the_loop_itself_it_is_refused() -> None:
+    with Waiting() as waiting:
+
+        async def wrong() -> None:
+            waiting.echo(1)
+
+        with pytest.raises(errors.UsageError, match=r"use oncelog\.aio there"):
+            waiting._thread.run(wrong())
+
+
+def test_who_is_interrupted_gives_up_what_he_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Ctrl-C, which comes while the caller waits for the future."""
+    waiting = Waiting()
+    start = waiting._thread.start
+
+    class Interrupted:
+        def __init__(self, work: object) -> None:
+            self.future = start(work)  # type: ignore[arg-type]
+
+        def result(self, timeout: float | None) -> None:
+            assert waiting._awaited.begun.wait(10)
+            raise KeyboardInterrupt
+
+        def cancel(self) -> None:
+            self.future.cancel()
+
+    monkeypatch.setattr(waiting._thread, "start", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        waiting.for_ever()
+    assert waiting._awaited.ended.wait(10), "nobody waits for it any more"
