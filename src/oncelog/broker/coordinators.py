@@ -105,6 +105,7 @@ class CoordinatorShell(Generic[S]):
         self._timers: dict[int, tuple[int, asyncio.TimerHandle]] = {}
         self._waiting: dict[int, set[asyncio.Future[Any]]] = {}
         self._loading: set[int] = set()
+        self._failed: set[int] = set()
         self._retries: dict[int, asyncio.TimerHandle] = {}
         self._written: dict[int, int] = {}
 
@@ -136,10 +137,17 @@ class CoordinatorShell(Generic[S]):
         yield from sorted(self._shards.items())
 
     def check_loaded(self) -> None:
-        """Raises COORDINATOR_LOAD_IN_PROGRESS unless every partition that this broker leads is loaded."""
+        """Raises COORDINATOR_LOAD_IN_PROGRESS unless every partition that this broker leads is loaded, or cannot be.
+
+        One that could not be loaded is nobody's, as in Kafka, and lists of all go without it.
+        """
         info = self.broker.metadata.topic(self.topic)
         for partition in range(info.partition_count if info else 0):
-            if partition not in self._shards and self.broker.partitions.leads(self.topic, partition):
+            if (
+                partition not in self._shards
+                and partition not in self._failed
+                and self.broker.partitions.leads(self.topic, partition)
+            ):
                 raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is not loaded")
 
     # -- requests ---------------------------------------------------------------------------------------------------
@@ -312,8 +320,10 @@ class CoordinatorShell(Generic[S]):
         self._loading.add(partition)
         try:
             await self._load_partition(partition)
+            self._failed.discard(partition)
         except Exception:  # the disk, or what no coordinator wrote: the others serve whatever it is
             self._shards.pop(partition, None)
+            self._failed.add(partition)
             self.broker.log.exception(
                 "cannot load the coordinator of %s-%d, next try in %d s", self.topic, partition, retry_ms // 1000
             )

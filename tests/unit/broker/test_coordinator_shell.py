@@ -75,8 +75,10 @@ class House:
         self.replica = Replica(TOPIC, 0, UUID(int=1), self.log, 0)
         self.leading = True
         self.fails: list[Exception] = []
+        self.asked: Callable[[], None] = lambda: None
 
     def get(self, topic: str, partition: int) -> Replica:
+        self.asked()
         if self.fails:
             raise self.fails.pop(0)
         return self.replica
@@ -123,6 +125,31 @@ def test_a_partition_that_cannot_be_loaded_is_tried_again(monkeypatch: pytest.Mo
             await asyncio.sleep(0.001)
         assert not house.fails
         assert await shell.request(0, say("here")) == "here"
+
+    house.run(life)
+
+
+def test_lists_of_all_go_without_a_partition_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with Kafka: a list waits for what is being loaded, but not for what could not be."""
+    monkeypatch.setattr(coordinators, "RETRY_MS", 1)
+    house = House()
+    house.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now") for _ in range(3)]
+    answers: list[ErrorCode] = []
+
+    def answer(shell: CoordinatorShell[Remembering]) -> ErrorCode:
+        try:
+            shell.check_loaded()
+        except ProtocolError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        house.asked = lambda: answers.append(answer(shell))
+        await shell.load()
+        assert answer(shell) == ErrorCode.NONE
+        while not list(shell.shards()):
+            await asyncio.sleep(0.001)
+        assert answers == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] + 4 * [ErrorCode.NONE]
 
     house.run(life)
 
