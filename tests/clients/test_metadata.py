@@ -44,7 +44,7 @@ def test_a_topic_that_is_not_there_is_said_once(server: Server, name: str, caplo
         consumer.subscribe([name, f"{name}-typo"])
         while not said():
             consumer.poll(0.05)
-        consumer._reader.watch.assigned(frozenset({f"{name}-typo"}), ())  # as after the next rebalance
+        consumer._reader.metadata_watch.assigned(frozenset({f"{name}-typo"}), ())  # as after the next rebalance
         consumer.poll(0.05)
     assert len(said()) == 1
     assert f"{name}-typo" in said()[0]

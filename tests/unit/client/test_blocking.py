@@ -11,11 +11,11 @@ from typing import get_type_hints
 
 import pytest
 
-from oncelog import Admin, aio, errors
+from oncelog import Admin, Consumer, aio, errors
 from oncelog.client.blocking import Blocking, BlockingCluster, blocking, on_loop
 from oncelog.client.cluster import ClusterClient
 
-PAIRS = [(Admin, aio.Admin), (BlockingCluster, ClusterClient)]
+PAIRS = [(Admin, aio.Admin), (Consumer, aio.Consumer), (BlockingCluster, ClusterClient)]
 """(blocking, of coroutines)"""
 
 
@@ -73,7 +73,8 @@ def test_signature_and_docstring_are_those_of_the_coroutine(kind: type, of: type
         assert ours.__doc__
         assert not inspect.iscoroutinefunction(ours)
         assert (ours.__module__, ours.__qualname__) == (kind.__module__, f"{kind.__qualname__}.{name}")
-    assert not any(inspect.iscoroutinefunction(found) for found in vars(kind).values())
+    public = [found for name, found in vars(kind).items() if not name.startswith("_")]
+    assert not any(inspect.iscoroutinefunction(found) for found in public)
 
 
 def test_help_shows_how_a_method_is_called() -> None:

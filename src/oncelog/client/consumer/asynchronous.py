@@ -7,10 +7,9 @@ import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from oncelog import errors
 from oncelog.client import offsets as offset_calls
 from oncelog.client.committed import OffsetAndMetadata
-from oncelog.client.consumer.face import ConsumerFace, Queries
+from oncelog.client.consumer.face import ConsumerFace
 from oncelog.client.consumer.fetcher import ConsumerRecord
 from oncelog.client.consumer.iteration import Iteration
 from oncelog.client.consumer.reader import Reader
@@ -36,24 +35,15 @@ class Consumer(ConsumerFace):
         config: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        if bootstrap_servers is not None:
-            options["bootstrap_servers"] = bootstrap_servers
-        self.options = consumer_options(config, options)
-        self._started: Reader | None = None
-
-    @property
-    def _reader(self) -> Reader:
-        if self._started is None:
-            raise errors.UsageError("start() the consumer first, or use it as `async with`")
-        return self._started
-
-    @property
-    def _queries(self) -> Queries:
-        return Queries(self._reader)
+        self.options = consumer_options(config, {**options, "bootstrap_servers": bootstrap_servers})
 
     async def start(self) -> None:
         """Take the running loop."""
-        self._started = Reader(self.options, asyncio.get_running_loop())
+        self._start(asyncio.get_running_loop())
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> Reader:
+        self._started = Reader(self.options, loop)
+        return self._started
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -63,7 +53,7 @@ class Consumer(ConsumerFace):
         await self.close()
 
     async def close(self, timeout: float = 30.0) -> None:
-        """Commit if enable_auto_commit, tell `on_revoked`, leave the group, hang up."""
+        """As `oncelog.Consumer.close`."""
         await self._reader.close(timeout * 1000)
 
     def subscribe(
@@ -74,11 +64,20 @@ class Consumer(ConsumerFace):
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
     ) -> None:
-        """As `oncelog.Consumer.subscribe`; listeners may be coroutine functions, which then may await this consumer."""
+        """Read topics as a member of the group, or (a text that begins with ^, or a compiled one) those whose names a
+        pattern matches.
+
+        The listeners are called inside `poll`, `unsubscribe` and `close`, in the caller's thread, with partitions that
+        come and go; they may call this consumer (`commit`, `seek`, `pause`, `position`, ...), but not `poll`. Those of
+        `oncelog.aio` may be coroutine functions. `on_revoked`: they are given away, and can still be committed.
+        `on_lost`: the membership has ended (no poll or heartbeat in time), others may have them already, a commit would
+        be refused; else `on_revoked` is told so. With `partition_assignment_strategy="cooperative-sticky"` or
+        `group_protocol="consumer"` only what changes is told. What a listener raises comes out of `poll`.
+        """
         self._reader.subscription.begin(topics, Listeners(on_assigned, on_revoked, on_lost))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions."""
+        """Read exactly these partitions, without a group's coordination."""
         self._reader.assign(partitions)
 
     async def unsubscribe(self) -> None:
@@ -86,7 +85,7 @@ class Consumer(ConsumerFace):
         await self._reader.unsubscribe()
 
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Records as soon as there are some, an empty list after `timeout` seconds."""
+        """As `oncelog.Consumer.poll`."""
         return await self._reader.poll(timeout * 1000, max_records)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
@@ -121,24 +120,30 @@ class Consumer(ConsumerFace):
             if table.num_rows:
                 yield table
 
+    # -- positions ------------------------------------------------------------------------------------------------
+
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Read from an offset on."""
         self._reader.state((topic, partition)).seek(offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read from the first offset on."""
+        """Read from the first offset on; default: all assigned partitions."""
         self.seek_to_time(offset_calls.EARLIEST, partitions)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read what comes after the end."""
+        """Read what comes after the end (with read_committed: the last stable offset)."""
         self.seek_to_time(offset_calls.LATEST, partitions)
 
     def seek_to_committed(self) -> None:
-        """Read on behind what the group has committed, in all assigned partitions, as after an aborted transaction."""
+        """Read on behind what the group has committed, in all assigned partitions: after an aborted transaction, its
+        records come again.
+        """
         self._reader.seek_to_committed()
 
     def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read from the first record on whose timestamp is not before this (ms since the epoch)."""
+        """Read from the first record on whose timestamp (ms since the epoch) is not before this; the end if there is
+        none.
+        """
         for tp in self.assignment() if partitions is None else partitions:
             self._reader.state(tp).seek_to_time(timestamp)
 
@@ -147,41 +152,66 @@ class Consumer(ConsumerFace):
         return await self._reader.positions.position((topic, partition), ms(timeout))
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float | None = None) -> None:
-        """Commit what was consumed, or these offsets."""
+        """Commit what was consumed, or these offsets, for the group; GroupError when the membership has ended.
+
+        An offset may be an `OffsetAndMetadata`, whose metadata `committed` gives back.
+        """
         await self._reader.commits.commit(offsets, ms(timeout))
 
     async def committed(
         self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The group's committed offsets."""
-        return await self._queries.committed(partitions, ms(timeout))
+        """The group's committed offsets, of some partitions or of all that it has any for; each is a number that has
+        `metadata` and `leader_epoch`, too.
+        """
+        reader = self._reader
+        group = reader.group_metadata().group_id
+        return await offset_calls.fetch_committed(reader.cluster, group, partitions, timeout_ms=ms(timeout))
+
+    # -- what there is --------------------------------------------------------------------------------------------
 
     async def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Where reading ends now."""
-        return await self._queries.ends(partitions, offset_calls.LATEST, ms(timeout))
+        """Where reading ends now: the high watermark, or with read_committed the last stable offset."""
+        found = await self._listed(dict.fromkeys(partitions, offset_calls.LATEST), timeout)
+        return {tp: item.offset for tp, item in found.items()}
 
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The first offset of each log."""
-        return await self._queries.ends(partitions, offset_calls.EARLIEST, ms(timeout))
+        found = await self._listed(dict.fromkeys(partitions, offset_calls.EARLIEST), timeout)
+        return {tp: item.offset for tp, item in found.items()}
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, Listed | None]:
-        """The first record at or after a time in each partition; None where there is none."""
-        return await self._queries.for_times(times, ms(timeout))
+        """The first record at or after a time (ms since the epoch) in each partition: (offset, timestamp,
+        leader_epoch); None where there is none.
+        """
+        found = await self._listed(times, timeout)
+        return {tp: item if item.offset >= 0 else None for tp, item in found.items()}
 
     async def lag(self, timeout: float | None = None) -> dict[TopicPartition, int]:
-        """Offsets between position and end of every assigned partition."""
-        return await self._queries.lag(ms(timeout))
+        """Offsets between position and end of every assigned partition, asked for now (markers count as well)."""
+        ends = await self.end_offsets(list(self._reader.states), timeout)
+        return {tp: max(0, end - await self.position(*tp, timeout)) for tp, end in ends.items()}
+
+    async def _listed(
+        self, wanted: Mapping[TopicPartition, int], timeout: float | None
+    ) -> dict[TopicPartition, Listed]:
+        reader = self._reader
+        return await offset_calls.list_offsets(
+            reader.cluster, wanted, isolation_level=reader.isolation, timeout_ms=ms(timeout)
+        )
 
     async def list_topics(self) -> dict[str, int]:
         """Number of partitions by name of every topic that is not internal."""
-        return await self._queries.topics()
+        found = await self._reader.cluster.topics()
+        return {name: len(found[name].partitions) for name in sorted(found)}
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> dict[int, Partition]:
-        """A topic's partitions by number; UnknownTopicError."""
-        return await self._queries.partitions_for(topic, ms(timeout))
+        """A topic's partitions by number, with leader, replicas and those in sync; UnknownTopicError."""
+        create = self._reader.options["allow_auto_create_topics"]
+        return (await self._reader.cluster.topic(topic, create=create, timeout_ms=ms(timeout))).partitions

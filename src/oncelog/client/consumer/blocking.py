@@ -5,25 +5,19 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
-import re
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog import errors
-from oncelog.client import offsets as offset_calls
-from oncelog.client.blocking import LoopThread
+from oncelog.client.blocking import Blocking, blocking, on_loop
 from oncelog.client.committed import OffsetAndMetadata
-from oncelog.client.consumer.face import ConsumerFace, Queries
+from oncelog.client.consumer.asynchronous import Consumer as Awaited
+from oncelog.client.consumer.face import ConsumerFace
 from oncelog.client.consumer.fetcher import ConsumerRecord
 from oncelog.client.consumer.iteration import Iteration
-from oncelog.client.consumer.reader import Reader
-from oncelog.client.consumer.subscription import Listener, Listeners
-from oncelog.client.durations import ms
+from oncelog.client.consumer.subscription import Listener
 from oncelog.client.group_metadata import GroupMetadata
-from oncelog.client.offsets import Listed
-from oncelog.client.options import consumer_options
-from oncelog.client.topology import Partition
 from oncelog.client.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -36,7 +30,7 @@ __all__ = ["Consumer", "ConsumerRecord", "GroupMetadata", "OffsetAndMetadata"]
 T = TypeVar("T")
 
 
-class Consumer(ConsumerFace):
+class Consumer(ConsumerFace, Blocking[Awaited]):
     """Reads records, as a member of a group (`subscribe`) or by itself (`assign`). Not for several threads at once.
 
     `Consumer("localhost:9092", group_id="etl", isolation_level="read_committed")`: options carry Kafka's names with
@@ -51,27 +45,11 @@ class Consumer(ConsumerFace):
         config: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        if bootstrap_servers is not None:
-            options["bootstrap_servers"] = bootstrap_servers
-        self.options = consumer_options(config, options)
-        self._thread = LoopThread.shared()
-        self._made = Reader(self.options, self._thread.loop)
-        self._made.tell = self._tell
-        self._queries = Queries(self._made)
+        super().__init__(Awaited(bootstrap_servers, config, **options))
+        self.options = self._awaited.options
+        self._started = self._awaited._start(self._thread.loop)
+        self._started.tell = self._tell
         self._calls: SimpleQueue[Callable[[], object] | None] | None = None
-
-    @property
-    def _reader(self) -> Reader:
-        return self._made
-
-    def __enter__(self) -> Consumer:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._thread.run(work)
 
     def _serve(self, work: Coroutine[Any, Any, T]) -> T:
         """Run what may call the user's listeners: they run here, in the caller's thread, and may use the consumer."""
@@ -128,29 +106,8 @@ class Consumer(ConsumerFace):
 
     # -- what to read ---------------------------------------------------------------------------------------------
 
-    def subscribe(
-        self,
-        topics: Iterable[str] | str | re.Pattern[str],
-        *,
-        on_assigned: Listener | None = None,
-        on_revoked: Listener | None = None,
-        on_lost: Listener | None = None,
-    ) -> None:
-        """Read topics as a member of the group, or (a text that begins with ^, or a compiled one) those whose names a
-        pattern matches.
-
-        The listeners are called inside `poll`, `unsubscribe` and `close`, in the caller's thread, with partitions that
-        come and go; they may call this consumer (`commit`, `seek`, `pause`, `position`, ...), but not `poll`.
-        `on_revoked`: they are given away, and can still be committed. `on_lost`: the membership has ended (no poll or
-        heartbeat in time), others may have them already, a commit would be refused; else `on_revoked` is told so.
-        With `partition_assignment_strategy="cooperative-sticky"` or `group_protocol="consumer"` only what changes is
-        told. What a listener raises comes out of `poll`.
-        """
-        self._run(_done(self._reader.subscription.begin, topics, Listeners(on_assigned, on_revoked, on_lost)))
-
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, without a group's coordination."""
-        self._run(_done(self._reader.assign, list(partitions)))
+    subscribe = on_loop(Awaited.subscribe)
+    assign = on_loop(Awaited.assign)
 
     def unsubscribe(self) -> None:
         """Leave the group, read nothing."""
@@ -178,7 +135,7 @@ class Consumer(ConsumerFace):
                         break
                     yield record
             finally:
-                self._run(_done(iteration.stop))
+                self._thread.run(_stop(iteration))
 
     def tables(
         self,
@@ -207,44 +164,14 @@ class Consumer(ConsumerFace):
 
     # -- positions ------------------------------------------------------------------------------------------------
 
-    def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Read from an offset on."""
-        self._run(_done(self._reader.state((topic, partition)).seek, offset))
-
-    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read from the first offset on; default: all assigned partitions."""
-        self._seek_to(partitions, offset_calls.EARLIEST)
-
-    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read what comes after the end (with read_committed: the last stable offset)."""
-        self._seek_to(partitions, offset_calls.LATEST)
-
-    def seek_to_committed(self) -> None:
-        """Read on behind what the group has committed, in all assigned partitions: after an aborted transaction, its
-        records come again.
-        """
-        self._run(_done(self._reader.seek_to_committed))
-
-    def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read from the first record on whose timestamp (ms since the epoch) is not before this; the end if there is
-        none.
-        """
-        self._seek_to(partitions, timestamp)
-
-    def _seek_to(self, partitions: Iterable[TopicPartition] | None, timestamp: int) -> None:
-        for tp in self.assignment() if partitions is None else partitions:
-            self._run(_done(self._reader.state(tp).seek_to_time, timestamp))
-
-    def position(self, topic: str, partition: int, timeout: float | None = None) -> int:
-        """The offset behind what was consumed."""
-        return self._run(self._reader.positions.position((topic, partition), ms(timeout)))
-
-    def commit(self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float | None = None) -> None:
-        """Commit what was consumed, or these offsets, for the group; GroupError when the membership has ended.
-
-        An offset may be an `OffsetAndMetadata`, whose metadata `committed` gives back.
-        """
-        self._run(self._reader.commits.commit(offsets, ms(timeout)))
+    seek = on_loop(Awaited.seek)
+    seek_to_beginning = on_loop(Awaited.seek_to_beginning)
+    seek_to_end = on_loop(Awaited.seek_to_end)
+    seek_to_committed = on_loop(Awaited.seek_to_committed)
+    seek_to_time = on_loop(Awaited.seek_to_time)
+    position = blocking(Awaited.position)
+    commit = blocking(Awaited.commit)
+    committed = blocking(Awaited.committed)
 
     def commit_async(self, offsets: Mapping[TopicPartition, int] | None = None) -> concurrent.futures.Future[None]:
         """The same in the background; what was consumed by now, however far `poll` gets meanwhile. Later commits come
@@ -253,49 +180,16 @@ class Consumer(ConsumerFace):
         commits = self._reader.commits
         return asyncio.run_coroutine_threadsafe(commits.started(commits.take(offsets)), self._thread.loop)
 
-    def committed(
-        self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The group's committed offsets, of some partitions or of all that it has any for; each is a number that has
-        `metadata` and `leader_epoch`, too.
-        """
-        return self._run(self._queries.committed(partitions, ms(timeout)))
-
     # -- what there is --------------------------------------------------------------------------------------------
 
-    def end_offsets(
-        self, partitions: Iterable[TopicPartition], timeout: float | None = None
-    ) -> dict[TopicPartition, int]:
-        """Where reading ends now: the high watermark, or with read_committed the last stable offset."""
-        return self._run(self._queries.ends(partitions, offset_calls.LATEST, ms(timeout)))
-
-    def beginning_offsets(
-        self, partitions: Iterable[TopicPartition], timeout: float | None = None
-    ) -> dict[TopicPartition, int]:
-        """The first offset of each log."""
-        return self._run(self._queries.ends(partitions, offset_calls.EARLIEST, ms(timeout)))
-
-    def offsets_for_times(
-        self, times: Mapping[TopicPartition, int], timeout: float | None = None
-    ) -> dict[TopicPartition, Listed | None]:
-        """The first record at or after a time (ms since the epoch) in each partition: (offset, timestamp,
-        leader_epoch); None where there is none.
-        """
-        return self._run(self._queries.for_times(times, ms(timeout)))
-
-    def lag(self, timeout: float | None = None) -> dict[TopicPartition, int]:
-        """Offsets between position and end of every assigned partition, asked for now (markers count as well)."""
-        return self._run(self._queries.lag(ms(timeout)))
-
-    def list_topics(self) -> dict[str, int]:
-        """Number of partitions by name of every topic that is not internal."""
-        return self._run(self._queries.topics())
-
-    def partitions_for(self, topic: str, timeout: float | None = None) -> dict[int, Partition]:
-        """A topic's partitions by number, with leader, replicas and those in sync; UnknownTopicError."""
-        return self._run(self._queries.partitions_for(topic, ms(timeout)))
+    end_offsets = blocking(Awaited.end_offsets)
+    beginning_offsets = blocking(Awaited.beginning_offsets)
+    offsets_for_times = blocking(Awaited.offsets_for_times)
+    lag = blocking(Awaited.lag)
+    list_topics = blocking(Awaited.list_topics)
+    partitions_for = blocking(Awaited.partitions_for)
 
 
-async def _done(function: Callable[..., T], *args: Any) -> T:
-    """Run a plain function on the loop, where the reader's state belongs."""
-    return function(*args)
+async def _stop(iteration: Iteration) -> None:
+    """On the loop, where the reader's state belongs."""
+    iteration.stop()
