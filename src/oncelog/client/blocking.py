@@ -13,7 +13,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from oncelog import errors
 from oncelog.client.cluster import ClusterClient, gather_brokers
@@ -102,6 +102,12 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+class _Closes(Protocol):
+    """For type checkers: had `Blocking` a `close` of its own, they would take its signature for each class's."""
+
+    def close(self) -> None: ...
+
+
 class Blocking(Generic[A]):
     """A blocking class over one of coroutines, whose object belongs to the loop's thread. Use as a context manager.
 
@@ -121,12 +127,10 @@ class Blocking(Generic[A]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(
+        self: _Closes, kind: type[BaseException] | None, error: BaseException | None, trace: object, /
+    ) -> None:
         self.close()
-
-    def close(self) -> None:
-        """Hang up."""
-        raise NotImplementedError
 
 
 def blocking(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Blocking[A], P], T]:

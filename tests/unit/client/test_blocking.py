@@ -11,12 +11,22 @@ from typing import get_type_hints
 
 import pytest
 
-from oncelog import Admin, Consumer, aio, errors
+from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client.blocking import Blocking, BlockingCluster, blocking, on_loop
 from oncelog.client.cluster import ClusterClient
+from oncelog.client.producer.resumed import AsyncResumedTransaction, ResumedTransaction
 
-PAIRS = [(Admin, aio.Admin), (Consumer, aio.Consumer), (BlockingCluster, ClusterClient)]
+PAIRS = [
+    (Admin, aio.Admin),
+    (Consumer, aio.Consumer),
+    (Producer, aio.Producer),
+    (ResumedTransaction, AsyncResumedTransaction),
+    (BlockingCluster, ClusterClient),
+]
 """(blocking, of coroutines)"""
+
+INTERNAL = {"connection", "open_connection", "forget_coordinator", "require_broker"}
+"""Calls of `ClusterClient` that others of its methods, and the clients' loops, make."""
 
 
 class Awaited:
@@ -58,7 +68,8 @@ class Waiting(Blocking[Awaited]):
 
 def made(kind: type) -> list[str]:
     """Names of the methods that `kind` has from its class of coroutines."""
-    return [name for name, found in vars(kind).items() if hasattr(found, "__wrapped__")]
+    functions = [(name, found) for name, found in vars(kind).items() if inspect.isfunction(found)]
+    return [name for name, found in functions if found.__code__.co_qualname == "blocking.<locals>.run"]
 
 
 @pytest.mark.parametrize(("kind", "of"), PAIRS, ids=lambda kind: kind.__module__)
@@ -73,6 +84,7 @@ def test_signature_and_docstring_are_those_of_the_coroutine(kind: type, of: type
         assert ours.__doc__
         assert not inspect.iscoroutinefunction(ours)
         assert (ours.__module__, ours.__qualname__) == (kind.__module__, f"{kind.__qualname__}.{name}")
+    assert {name for name in vars(of) if not name.startswith("_")} - {"start"} <= {*dir(kind), *INTERNAL}
     public = [found for name, found in vars(kind).items() if not name.startswith("_")]
     assert not any(inspect.iscoroutinefunction(found) for found in public)
 

@@ -57,11 +57,21 @@ class Producer(ProducerFace):
             closing_failed(error, second)
 
     async def close(self, timeout: float | None = None) -> None:
-        """As `oncelog.Producer.close`: what failed, and nobody has looked at, is raised here."""
+        """Send what is left and hang up, within `timeout` seconds (default: delivery.timeout.ms).
+
+        What did not make it fails with its future: DeliveryTimeoutError if it may be in the log, TimedOutError if it
+        is not. A transaction in progress is aborted, a prepared one stays. Without transactions the first failure of a
+        record is raised that nobody has looked at (`result`, `exception`, a callback), with a note of how many there
+        are: what `send` was given is in the log, or somebody is told.
+        """
         await self._sender.close(ms(timeout))
 
     async def detach(self) -> None:
-        """As `oncelog.Producer.detach`: hang up, leaving the transaction open."""
+        """Send what is left, wait for the answers and hang up, leaving the transaction open.
+
+        Whoever knows (transactional id, `producer_id`, `producer_epoch`) can end it, until its time-out. Raises the
+        error of a transaction that could not be committed, and leaves that one open, too.
+        """
         await self._sender.close(detach=True)
         if self._sender.manager is not None:
             self._sender.manager.require_no_error()
@@ -107,8 +117,16 @@ class Producer(ProducerFace):
         return await send_table_async(self._sender, topic, table, self._no_room, key=key, value=value)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send everything now and wait for the answers."""
+        """Send everything now and wait for the answers, up to `timeout` seconds (default: as long as it takes, which
+        delivery.timeout.ms bounds); failures are in the futures. TimedOutError: nothing is given up, call it again.
+        """
         await self._sender.flush(ms(timeout))
+
+    async def partitions_for(self, topic: str) -> int:
+        """As `oncelog.Producer.partitions_for`."""
+        if topic not in self._sender.counts:
+            await self._sender.learn_topic(topic)
+        return self._sender.counts[topic]
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
@@ -131,7 +149,11 @@ class Producer(ProducerFace):
             abort_failed(error, second)
 
     async def commit_transaction(self, timeout: float | None = None) -> None:
-        """As `oncelog.Producer.commit_transaction`."""
+        """Wait for every record's answer, then commit. FencedError: another producer took over, nothing was committed.
+
+        AbortableError: abort. TimedOutError (`timeout` seconds, default max.block.ms): the outcome is open, call it
+        again.
+        """
         await self._sender.commit(ms(timeout))
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
@@ -139,7 +161,12 @@ class Producer(ProducerFace):
         await self._sender.abort(ms(timeout))
 
     async def prepare(self, timeout: float | None = None) -> PreparedTransaction:
-        """As `oncelog.Producer.prepare`: a handle with which any process can end the transaction."""
+        """Wait until everything of the transaction is acknowledged; a handle with which any process can end it.
+
+        Nothing can be added any more. `close` leaves the transaction open; this producer may still commit or abort it,
+        others do by `Transaction.resume(handle, ...)`, until transaction.timeout.ms has passed since its first record
+        or a newer producer with the transactional id is made: both abort it. May be repeated after TimedOutError.
+        """
         return await self._sender.prepare(ms(timeout))
 
 

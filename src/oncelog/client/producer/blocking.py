@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from oncelog import errors
-from oncelog.client.blocking import LoopThread
-from oncelog.client.durations import ms
-from oncelog.client.options import producer_options
+from oncelog.client.blocking import Blocking, blocking
+from oncelog.client.producer.asynchronous import Producer as Awaited
 from oncelog.client.producer.delivery import OnDelivery, RecordFuture, RecordMetadata
 from oncelog.client.producer.face import ProducerFace, abort_failed, closing_failed
 from oncelog.client.producer.prepared import PreparedTransaction
@@ -32,7 +31,7 @@ _AT_WORK: WeakSet[Sender] = WeakSet()
 log = logging.getLogger(__name__)
 
 
-class Producer(ProducerFace):
+class Producer(ProducerFace, Blocking[Awaited]):
     """Sends records. Thread-safe; use as a context manager, or `close` it.
 
     `Producer("localhost:9092", transactional_id="etl-1", linger_ms=20)`: options carry Kafka's names with `_` for
@@ -46,11 +45,9 @@ class Producer(ProducerFace):
         config: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        if bootstrap_servers is not None:
-            options["bootstrap_servers"] = bootstrap_servers
-        self.options = producer_options(config, options)
-        self._thread = LoopThread.shared()
-        self._started = Sender(self.options, self._thread.loop)
+        super().__init__(Awaited(bootstrap_servers, config, **options))
+        self.options = self._awaited.options
+        self._started = self._awaited._started = Sender(self.options, self._thread.loop)
         self._append: Callable[..., RecordFuture | None] = self._sender.append
         _MADE_HERE.add(self)
         _AT_WORK.add(self._started)
@@ -61,9 +58,6 @@ class Producer(ProducerFace):
                 self.close(0)
                 raise
 
-    def __enter__(self) -> Producer:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         try:
             self.close()
@@ -72,25 +66,8 @@ class Producer(ProducerFace):
                 raise
             closing_failed(error, second)
 
-    def close(self, timeout: float | None = None) -> None:
-        """Send what is left and hang up, within `timeout` seconds (default: delivery.timeout.ms).
-
-        What did not make it fails with its future: DeliveryTimeoutError if it may be in the log, TimedOutError if it
-        is not. A transaction in progress is aborted, a prepared one stays. Without transactions the first failure of a
-        record is raised that nobody has looked at (`result`, `exception`, a callback), with a note of how many there
-        are: what `send` was given is in the log, or somebody is told.
-        """
-        self._thread.run(self._sender.close(ms(timeout)))
-
-    def detach(self) -> None:
-        """Send what is left, wait for the answers and hang up, leaving the transaction open.
-
-        Whoever knows (transactional id, `producer_id`, `producer_epoch`) can end it, until its time-out. Raises the
-        error of a transaction that could not be committed, and leaves that one open, too.
-        """
-        self._thread.run(self._sender.close(detach=True))
-        if self._sender.manager is not None:
-            self._sender.manager.require_no_error()
+    close = blocking(Awaited.close)
+    detach = blocking(Awaited.detach)
 
     # -- records --------------------------------------------------------------------------------------------------
 
@@ -168,11 +145,7 @@ class Producer(ProducerFace):
             self._thread.run(self._sender.learn_topic(topic))
         return send_table(self._sender, topic, table, self._wait_for_room, key=key, value=value)
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Send everything now and wait for the answers, up to `timeout` seconds (default: as long as it takes, which
-        delivery.timeout.ms bounds); failures are in the futures. TimedOutError: nothing is given up, call it again.
-        """
-        self._thread.run(self._sender.flush(ms(timeout)))
+    flush = blocking(Awaited.flush)
 
     def partitions_for(self, topic: str) -> int:
         """The number of a topic's partitions; UnknownTopicError."""
@@ -211,26 +184,9 @@ class Producer(ProducerFace):
         except errors.KafkaError as second:
             abort_failed(error, second)
 
-    def commit_transaction(self, timeout: float | None = None) -> None:
-        """Wait for every record's answer, then commit. FencedError: another producer took over, nothing was committed.
-
-        AbortableError: abort. TimedOutError (`timeout` seconds, default max.block.ms): the outcome is open, call it
-        again.
-        """
-        self._thread.run(self._sender.commit(ms(timeout)))
-
-    def abort_transaction(self, timeout: float | None = None) -> None:
-        """Abort; afterwards another transaction may begin."""
-        self._thread.run(self._sender.abort(ms(timeout)))
-
-    def prepare(self, timeout: float | None = None) -> PreparedTransaction:
-        """Wait until everything of the transaction is acknowledged; a handle with which any process can end it.
-
-        Nothing can be added any more. `close` leaves the transaction open; this producer may still commit or abort it,
-        others do by `Transaction.resume(handle, ...)`, until transaction.timeout.ms has passed since its first record
-        or a newer producer with the transactional id is made: both abort it. May be repeated after TimedOutError.
-        """
-        return self._thread.run(self._sender.prepare(ms(timeout)))
+    commit_transaction = blocking(Awaited.commit_transaction)
+    abort_transaction = blocking(Awaited.abort_transaction)
+    prepare = blocking(Awaited.prepare)
 
 
 class Transaction:

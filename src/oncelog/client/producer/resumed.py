@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from oncelog import errors
-from oncelog.client.blocking import LoopThread
+from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.options import PRODUCER, cluster_options, read_options
 from oncelog.client.producer.markers import Marker, Place, find_markers
@@ -42,8 +42,8 @@ SETTLED = {
 }
 
 
-class _Resumed:
-    """What the blocking and the awaited one have in common."""
+class AsyncResumedTransaction:
+    """`ResumedTransaction` with `await` (`oncelog.aio`)."""
 
     def __init__(
         self,
@@ -61,8 +61,31 @@ class _Resumed:
             )
         self._cluster = ClusterClient(self.options["bootstrap_servers"], **cluster_options(self.options))
 
-    async def _close(self) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Hang up."""
         await self._cluster.close()
+
+    async def commit(self, timeout: float | None = None) -> None:
+        """Commit, within `timeout` seconds (default: default.api.timeout.ms); fine if it was committed before.
+
+        TransactionAbortedError: its time-out, a newer producer or another holder of the handle was faster, and nothing
+        of it is visible. OutcomeUnknownError: neither coordinator nor log can tell. RetriableError: try again.
+        """
+        await self._end(True, timeout)
+
+    async def abort(self, timeout: float | None = None) -> None:
+        """Abort, within `timeout` seconds; fine if it was aborted before. TransactionCommittedError: it is visible."""
+        await self._end(False, timeout)
+
+    async def outcome(self) -> Outcome:
+        """How it stands, changing nothing: `open`, `committed`, `aborted` or `unknown`."""
+        return await self._look(0)
 
     async def _end(self, commit: bool, timeout: float | None) -> None:
         """EndTxn; where that is refused, what has become of the transaction decides."""
@@ -147,15 +170,12 @@ class _Resumed:
             return None
         return self.handle.ended_in(state.transaction_state, state.producer_id, state.producer_epoch)
 
-    async def _outcome(self) -> Outcome:
-        return await self._look(0)
-
 
 def _left_ms(until: float) -> float:
     return max(1.0, (until - asyncio.get_running_loop().time()) * 1000)
 
 
-class ResumedTransaction(_Resumed):
+class ResumedTransaction(Blocking[AsyncResumedTransaction]):
     """A prepared transaction in the hands of another process; made by `Transaction.resume`.
 
     Each call can be repeated, from several processes too: the first decision stands, and later ones that agree
@@ -169,57 +189,11 @@ class ResumedTransaction(_Resumed):
         config: Mapping[str, Any] | None,
         options: Mapping[str, Any],
     ) -> None:
-        super().__init__(handle, bootstrap_servers, config, options)
-        self._thread = LoopThread.shared()
+        super().__init__(AsyncResumedTransaction(handle, bootstrap_servers, config, options))
+        self.handle = self._awaited.handle
+        self.options = self._awaited.options
 
-    def commit(self, timeout: float | None = None) -> None:
-        """Commit, within `timeout` seconds (default: default.api.timeout.ms); fine if it was committed before.
-
-        TransactionAbortedError: its time-out, a newer producer or another holder of the handle was faster, and nothing
-        of it is visible. OutcomeUnknownError: neither coordinator nor log can tell. RetriableError: try again.
-        """
-        self._thread.run(self._end(True, timeout))
-
-    def abort(self, timeout: float | None = None) -> None:
-        """Abort, within `timeout` seconds; fine if it was aborted before. TransactionCommittedError: it is visible."""
-        self._thread.run(self._end(False, timeout))
-
-    def outcome(self) -> Outcome:
-        """How it stands, changing nothing: `open`, `committed`, `aborted` or `unknown`."""
-        return self._thread.run(self._outcome())
-
-    def close(self) -> None:
-        """Hang up."""
-        self._thread.run(self._close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-class AsyncResumedTransaction(_Resumed):
-    """`ResumedTransaction` with `await` (`oncelog.aio`)."""
-
-    async def commit(self, timeout: float | None = None) -> None:
-        """As `ResumedTransaction.commit`."""
-        await self._end(True, timeout)
-
-    async def abort(self, timeout: float | None = None) -> None:
-        """As `ResumedTransaction.abort`."""
-        await self._end(False, timeout)
-
-    async def outcome(self) -> Outcome:
-        """As `ResumedTransaction.outcome`."""
-        return await self._outcome()
-
-    async def close(self) -> None:
-        """Hang up."""
-        await self._close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._close()
+    commit = blocking(AsyncResumedTransaction.commit)
+    abort = blocking(AsyncResumedTransaction.abort)
+    outcome = blocking(AsyncResumedTransaction.outcome)
+    close = blocking(AsyncResumedTransaction.close)
