@@ -10,7 +10,7 @@ from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import CREATE_TIME, LOG_APPEND_TIME
 
-_INT64_MAX = 2**63 - 1
+NO_LIMIT = 2**63 - 1
 _DAY_MS = 24 * 60 * 60 * 1000
 
 
@@ -26,7 +26,7 @@ class LogConfig:
     index_interval_bytes: int = 4096
     max_message_bytes: int = 1048588
     timestamp_type: int = CREATE_TIME
-    timestamp_before_max_ms: int = _INT64_MAX
+    timestamp_before_max_ms: int = NO_LIMIT
     timestamp_after_max_ms: int = 60 * 60 * 1000
     compression: Codec | None = None
     """Codec to store with; None (``producer``) keeps the producer's."""
@@ -40,10 +40,10 @@ class LogConfig:
     """How long compaction keeps tombstones and the markers of transactions whose records are gone."""
     min_cleanable_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = _INT64_MAX
-    flush_messages: int = _INT64_MAX
+    max_compaction_lag_ms: int = NO_LIMIT
+    flush_messages: int = NO_LIMIT
     """Records after which the log is synced."""
-    flush_ms: int = _INT64_MAX
+    flush_ms: int = NO_LIMIT
     """Age of unsynced records at which the log is synced."""
     producer_id_expiration_ms: int = _DAY_MS
     full_record_validation: bool = False

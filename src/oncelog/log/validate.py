@@ -1,20 +1,23 @@
 """What is checked of batches before they get into the log (Kafka's ``LogValidator`` and ``analyzeAndValidateRecords``).
 
-By default a batch is checked by its CRC and its header. Every record is looked at only for compacted topics, and where
-``record.validation=full`` is set.
+By default a batch is checked by its CRC and its header, which has the largest timestamp. Every record is looked at
+only for compacted topics, where a record may be too old (``message.timestamp.before.max.ms``), where
+``record.validation=full`` is set, and once the header shows that some are invalid. All that are, are named (KIP-467).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from oncelog.log.config import LogConfig
+from oncelog.log.config import NO_LIMIT, LogConfig
 from oncelog.log.producer_state import Origin
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import (
     CREATE_TIME,
     LOG_APPEND_TIME,
+    NO_TIMESTAMP,
     BatchHeader,
+    Record,
     build_batch,
     check_batch,
     check_crc,
@@ -30,6 +33,15 @@ class ValidBatches(NamedTuple):
 
     headers: list[BatchHeader]
     view: memoryview
+
+
+class InvalidRecordsError(ProtocolError):
+    """A batch is refused for some of its records: ``records`` has their indexes, each with its reason (KIP-467)."""
+
+    def __init__(self, code: ErrorCode, records: list[tuple[int, str]], count: int) -> None:
+        index, reason = records[0]
+        super().__init__(code, f"{len(records)} of {count} records are invalid, so all are refused; {index}: {reason}")
+        self.records = records
 
 
 def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int) -> ValidBatches:
@@ -79,39 +91,53 @@ def _check_client_batch(header: BatchHeader, view: memoryview, config: LogConfig
         raise ProtocolError(
             ErrorCode.INVALID_RECORD, f"base offset of a produced batch must be 0, it is {header.base_offset}"
         )
-    if config.timestamp_type == CREATE_TIME:
-        _check_time(header.max_timestamp, config, now_ms)
-    elif header.timestamp_type == LOG_APPEND_TIME:
-        raise ProtocolError(ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime")
-    if config.compact or config.full_record_validation:
+    if (
+        config.compact
+        or config.full_record_validation
+        or config.timestamp_before_max_ms < NO_LIMIT
+        or _wrong_time(header.max_timestamp, header, config, now_ms)
+    ):
         _check_records(header, view, config, now_ms)
 
 
-def _check_time(timestamp: int, config: LogConfig, now_ms: int) -> None:
-    if timestamp < 0:
-        return
-    if timestamp - now_ms > config.timestamp_after_max_ms or now_ms - timestamp > config.timestamp_before_max_ms:
-        raise ProtocolError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {timestamp} is out of range: it may be {config.timestamp_before_max_ms} ms before and "
-            f"{config.timestamp_after_max_ms} ms after {now_ms}",
-        )
+def _wrong_time(timestamp: int, header: BatchHeader, config: LogConfig, now_ms: int) -> str | None:
+    """What is wrong with a record's timestamp, if anything (``LogValidator.validateTimestamp``)."""
+    if config.timestamp_type == CREATE_TIME and timestamp != NO_TIMESTAMP:
+        if timestamp - now_ms > config.timestamp_after_max_ms or now_ms - timestamp > config.timestamp_before_max_ms:
+            return (
+                f"timestamp {timestamp} is out of range: it may be {config.timestamp_before_max_ms} ms before and "
+                f"{config.timestamp_after_max_ms} ms after {now_ms}"
+            )
+    elif header.timestamp_type == LOG_APPEND_TIME:
+        return "a producer may not set the timestamp type LogAppendTime"
+    return None
 
 
 def _check_records(header: BatchHeader, view: memoryview, config: LogConfig, now_ms: int) -> None:
-    for index, record in enumerate(decode_records(view)):
-        if record.offset != index:
-            raise ProtocolError(ErrorCode.INVALID_RECORD, f"record {index} has the offset delta {record.offset}")
-        if config.compact and record.key is None:
-            raise ProtocolError(ErrorCode.INVALID_RECORD, f"record {index} has no key, but the topic is compacted")
-        if config.timestamp_type == CREATE_TIME:
-            if record.timestamp > header.max_timestamp:
-                raise ProtocolError(
-                    ErrorCode.INVALID_RECORD,
-                    f"record {index} has the timestamp {record.timestamp}, its batch says {header.max_timestamp} "
-                    "is the largest",
-                )
-            _check_time(record.timestamp, config, now_ms)
+    """Raises InvalidRecordsError that names each invalid one; INVALID_TIMESTAMP if any has that (as Kafka has it)."""
+    records = decode_records(view)
+    code = ErrorCode.INVALID_RECORD
+    found: list[tuple[int, str]] = []
+    for index, record in enumerate(records):
+        reason = _contradiction(index, record, header, config)
+        if reason is None and (reason := _wrong_time(record.timestamp, header, config, now_ms)) is not None:
+            code = ErrorCode.INVALID_TIMESTAMP
+        if reason is not None:
+            found.append((index, reason))
+    if not found and (reason := _wrong_time(header.max_timestamp, header, config, now_ms)) is not None:
+        raise ProtocolError(ErrorCode.INVALID_TIMESTAMP, reason)  # no record has what the header says
+    if found:
+        raise InvalidRecordsError(code, found, len(records))
+
+
+def _contradiction(index: int, record: Record, header: BatchHeader, config: LogConfig) -> str | None:
+    if record.offset != index:
+        return f"it has the offset delta {record.offset}"
+    if config.compact and record.key is None:
+        return "it has no key, but the topic is compacted"
+    if config.timestamp_type == CREATE_TIME and record.timestamp > header.max_timestamp:
+        return f"it has the timestamp {record.timestamp}, its batch says {header.max_timestamp} is the largest"
+    return None
 
 
 def _recompress(view: memoryview, header: BatchHeader, config: LogConfig) -> bytearray:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from oncelog.cluster.metadata import INTERNAL_TOPICS
 from oncelog.cluster.replica import Replica
+from oncelog.log.validate import InvalidRecordsError
 from oncelog.net.server import BadFrameError
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -48,6 +50,12 @@ _AS_NOT_ENOUGH_REPLICAS = frozenset(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
     }
+)
+
+# Errors of an append with which Kafka does not tell where the log starts (`ReplicaManager.appendRecordsToLeader`).
+_NOT_OF_THE_LOG = frozenset(
+    {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE}
+    | {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 )
 
 
@@ -203,9 +211,7 @@ async def _verify_then_append(
             target.verified = True
         return await _appended(broker, request, ctx, resolved)
     names = [(target.topic, target.data.index) for target in targets]
-    results = await broker.transactions.confirm(
-        request.transactional_id, producer_id, epoch, names, implicit=implicit
-    )
+    results = await broker.transactions.confirm(request.transactional_id, producer_id, epoch, names, implicit=implicit)
     for target in targets:
         code = results[target.topic, target.data.index]
         target.verified = code == ErrorCode.NONE
@@ -225,9 +231,7 @@ def _translate(code: ErrorCode, version: int) -> ProtocolError:
     """The coordinator's error as a producer of this version understands it (`ReplicaManager.handleProduceAppend`)."""
     if code == ErrorCode.TRANSACTION_ABORTABLE and version < _WITH_GENERIC_ERROR:
         code = ErrorCode.INVALID_TXN_STATE
-    if code in _AS_NOT_ENOUGH_REPLICAS or (
-        code == ErrorCode.CONCURRENT_TRANSACTIONS and version < _WITH_IMPLICIT_ADD
-    ):
+    if code in _AS_NOT_ENOUGH_REPLICAS or (code == ErrorCode.CONCURRENT_TRANSACTIONS and version < _WITH_IMPLICIT_ADD):
         message = f"cannot verify that the partition is in the transaction: {code.name}"
         return ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
     if code == ErrorCode.INVALID_TXN_STATE:
@@ -315,17 +319,31 @@ def _append_one(
             guard=target.guard,
         )
     except ProtocolError as error:
-        target.error = error
         broker.log.info("produce to %s-%d refused: %s", target.topic, data.index, error)
-        return PartitionProduceResponse(
-            index=data.index, error_code=error.code, base_offset=-1, error_message=str(error)
-        )
+        return _refusal(target, error)
     target.last_offset = result.last_offset
     return PartitionProduceResponse(
         index=data.index,
         base_offset=result.first_offset,
         log_append_time_ms=result.append_time_ms,
         log_start_offset=result.log_start_offset,
+    )
+
+
+def _refusal(target: _Target, error: ProtocolError) -> PartitionProduceResponse:
+    """An error of a partition, with the records it is about, and where the log starts if the log was asked."""
+    asked = target.error is None and target.replica is not None and error.code not in _NOT_OF_THE_LOG
+    target.error = error
+    records = error.records if isinstance(error, InvalidRecordsError) else ()
+    return PartitionProduceResponse(
+        index=target.data.index,
+        error_code=error.code,
+        base_offset=-1,
+        log_start_offset=target.replica.log.log_start_offset if asked and target.replica is not None else -1,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason) for index, reason in records
+        ],
+        error_message=str(error),
     )
 
 
