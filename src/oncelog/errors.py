@@ -4,6 +4,7 @@
     ├── ConfigError                  an option is unknown, malformed, or contradicts another one
     ├── UsageError                   a call that the object's state does not allow
     ├── BadRecordError               a key or value is not what its format says; names topic, partition and offset
+    ├── PartlySentError              part of a table was sent, then something went wrong: the outcome, and the rest
     ├── WakeupError                  `Consumer.wakeup` ended a poll
     └── KafkaError                   something went wrong with a broker; `.code` is Kafka's, `.advice` says what to do
         ├── RetriableError           may succeed when tried again; the client has done so until its time was up
@@ -35,9 +36,14 @@ Which class a code has: `CLASSES`. What to do: `ADVICE`. Codes are those of Kafk
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from oncelog.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from oncelog.client.producer.tables import TableFuture
 
 __all__ = [
     "ADVICE",
@@ -58,6 +64,7 @@ __all__ = [
     "OncelogError",
     "OutOfOrderError",
     "OutcomeUnknownError",
+    "PartlySentError",
     "RecordTooLargeError",
     "RequestError",
     "RetriableError",
@@ -99,6 +106,19 @@ class BadRecordError(OncelogError, ValueError):
 
     def __reduce__(self) -> tuple[type[BadRecordError], tuple[str, str, int, int, str]]:
         return type(self), (self.column, self.topic, self.partition, self.offset, self.reason)
+
+
+class PartlySentError(OncelogError):
+    """`send_table` went wrong (`__cause__`) when it had sent part of a table, outside a transaction: to send the table
+    again would double those rows.
+
+    `sent`: the future of the rows that were sent. `unsent`: the others as a `pyarrow.RecordBatchReader`, to be sent
+    once the cause is mended; a row that cannot be sent is among them.
+    """
+
+    def __init__(self, message: str, sent: TableFuture, unsent: pa.RecordBatchReader) -> None:
+        self.sent, self.unsent = sent, unsent
+        super().__init__(f"{message}. Do not send the table again: error.unsent has the rows that were not sent")
 
 
 class WakeupError(OncelogError):

@@ -70,3 +70,19 @@ def test_weights_are_what_is_drawn_from() -> None:
         sticky = Sticky(1, lambda count, chance=chance: chance, weights=lambda topic, count: [4, 0, 1, 3])  # type: ignore[misc]
         drawn.append(sticky("t", None, b"x", 4))
     assert drawn == [0, 0, 0, 0, 2, 3, 3, 3]
+
+
+def test_shares_go_round_as_evenly_as_the_weights_allow() -> None:
+    weights: list[int] | None = None
+    sticky = Sticky(1, lambda count: 2, weights=lambda topic, count: weights)
+
+    def turns(count: int) -> list[int]:
+        return [sticky.take("t", 1, 4, in_turn=True) for _ in range(count)]
+
+    assert turns(5) == [2, 3, 0, 1, 2], "from anywhere on, one after the other"
+    weights = [1, 2, 0, 1]
+    found = turns(40)
+    assert 2 not in found
+    assert abs(found.count(1) - 20) <= 1
+    assert abs(found.count(0) - 10) <= 1
+    assert all(1 in found[at : at + 3] for at in range(37)), "spread, not in a row"

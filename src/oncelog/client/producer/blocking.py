@@ -137,7 +137,9 @@ class Producer(ProducerFace, Blocking[Awaited]):
         `key` and `value`: formats that columns of other types are written in, see `oncelog.formats`. No Python object
         is made for a row. Returns the future of (partition -> offsets) of its batches. UsageError, UnknownTopicError,
         RecordTooLargeError and TimedOutError (max.block.ms) as in `send`: what a table's first 250 MB have of rows that
-        cannot be sent is found before the first of them is.
+        cannot be sent is found before the first of them is. Once a part is sent, what goes wrong is the cause of a
+        PartlySentError, which has that part's future and the rows that were not sent; in a transaction it is raised as
+        it is, and that one can only be aborted.
         """
         from oncelog.client.producer.tables import send_table
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 from oncelog.errors import ConfigError
@@ -64,6 +64,7 @@ class Sticky:
         self.ignore_keys = ignore_keys
         self._weights = weights
         self._current: dict[str, list[int]] = {}
+        self._credits: dict[str, list[float]] = {}
 
     def __call__(self, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
         """The partition of a record."""
@@ -71,15 +72,15 @@ class Sticky:
             return key_hash(key) % partitions
         return self.take(topic, 10 if value is None else len(value) + 10, partitions)
 
-    def take(self, topic: str, size: int, partitions: int) -> int:
-        """The partition of so many bytes without a key."""
+    def take(self, topic: str, size: int, partitions: int, *, in_turn: bool = False) -> int:
+        """The partition of so many bytes without a key; `in_turn`: not by lot, but evenly, as the weights are."""
         current = self._current.get(topic)
         if current is None or current[1] >= self._limit or current[0] >= partitions:
-            partition = self._next(topic, None if current is None else current[0], partitions)
+            following = self._next_in_turn if in_turn else self._next
+            partition = following(topic, None if current is None else current[0], partitions)
             current = self._current[topic] = [partition, 0]
         current[1] += size
         return current[0]
-
 
     def _next(self, topic: str, last: int | None, partitions: int) -> int:
         weights = self._weights(topic, partitions)
@@ -88,6 +89,22 @@ class Sticky:
             return bisect_right(sums, self._choose(sums[-1]))
         partition = self._choose(partitions)
         return (partition + 1) % partitions if partition == last and partitions > 1 else partition
+
+    def _next_in_turn(self, topic: str, last: int | None, partitions: int) -> int:
+        """Smooth weighted round robin: each turn, every partition is credited its part, and the highest one pays."""
+        weights = self._weights(topic, partitions) or [1] * partitions
+        held = self._credits.get(topic, [])
+        if len(held) != partitions:
+            held = self._credits[topic] = [0.0] * partitions
+        total = sum(weights)
+        first = self._choose(partitions) if last is None else last + 1
+        best = -1
+        for index in chain(range(first, partitions), range(min(first, partitions))):
+            held[index] += weights[index] / total
+            if weights[index] and (best < 0 or held[index] > held[best]):
+                best = index
+        held[best] -= 1
+        return best
 
 
 def spread(queues: Sequence[int], usable: Sequence[bool]) -> list[int] | None:

@@ -50,6 +50,12 @@ class Sender(SendLoop):
             settlement.drop_undrained(errors.AbortableError("the transaction was aborted"))
         await self._end(manager, State.ABORTING, "abort", timeout_ms)
 
+    def fail_transaction(self, why: str) -> None:
+        """Have the transaction in progress refuse to be committed (any thread)."""
+        with self.lock:
+            self._transactional().fail_with(errors.AbortableError(why))
+        self.wake()
+
     async def _end(self, manager: TransactionManager, ending: State, what: str, timeout_ms: float | None) -> None:
         timeout = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
         self.accumulator.flushing += 1

@@ -5,8 +5,9 @@ At most a piece is held beside the table itself, so that a stream of any length 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from oncelog import errors
 from oncelog.client.producer.batch import RECORD_OVERHEAD
 from oncelog.client.producer.partitioner import Partitioner, RoundRobin, Sticky
 from oncelog.client.types import TopicPartition
-from oncelog.columns.encode import Rows
+from oncelog.columns.encode import EncodedBatch, Rows
 from oncelog.protocol.records import HEADER_SIZE
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ BATCH_BYTES = 1 << 18
 PIECE_ROWS = 1 << 18
 PIECE_BYTES = 1 << 25
 LOOK_AHEAD = 8
+ANYWHERE = -1
+"""Instead of a partition: it is chosen when the rows are encoded."""
 
 
 class Target(NamedTuple):
@@ -44,24 +47,115 @@ class Target(NamedTuple):
     now_ms: Callable[[], int]
 
 
-def batches(data: object, target: Target) -> Iterator[tuple[TopicPartition, bytearray]]:
-    """(partition, encoded batch) of all rows, in the order of the rows within each partition.
+class TableBatches:
+    """The encoded batches of any Arrow data, in the order of the rows within each partition; and what is left.
 
-    UsageError, UnknownTopicError or RecordTooLargeError for what cannot be sent: before the first batch, if it is in
-    the first LOOK_AHEAD pieces.
+    Iterating gives (partition, encoded batch), and raises UsageError, UnknownTopicError or RecordTooLargeError for what
+    cannot be sent: before the first batch, if it is in the first LOOK_AHEAD pieces.
     """
-    found = _pieces(data, target)
-    for piece in chain(list(islice(found, LOOK_AHEAD)), found):
-        yield from piece
+
+    def __init__(self, data: object, target: Target) -> None:
+        self._target = target
+        self._tables = _in_pieces(_batches_of(data))
+        self._at_hand: _Piece | None = None
+        self._ahead: deque[_Piece] = deque()
+        self._schema = pa.schema([])
+        self._refused: pa.Table | None = None
+        """What no piece came of, as the next one's look at it failed."""
+        self.rows = 0
+        """In the batches before the one at hand."""
+
+    def __iter__(self) -> Iterator[tuple[TopicPartition, bytearray]]:
+        while len(self._ahead) < LOOK_AHEAD and self._look_at_next():
+            pass
+        while self._ahead:
+            self._at_hand = self._ahead.popleft()
+            for part, batch in self._at_hand.batches():
+                yield (self._target.topic, part.partition), batch.buffer
+                part.sent += batch.count
+                self.rows += batch.count
+            self._at_hand = None
+            if not self._ahead:
+                self._look_at_next()
+
+    def _look_at_next(self) -> bool:
+        table = self._refused = next(self._tables, None)
+        if table is None:
+            return False
+        self._schema = table.schema
+        self._ahead.append(_Piece(table, self._target))
+        self._refused = None
+        return True
+
+    def unsent(self) -> pa.RecordBatchReader:
+        """The rows that are in none of the batches before the one at hand, in their order; of a source that failed,
+        those that it had given.
+        """
+        left = [] if self._at_hand is None else [self._at_hand.unsent()]
+        left += [piece.table for piece in self._ahead]
+        left += [] if self._refused is None else [self._refused]
+        rest = (batch for table in chain(left, self._tables) for batch in table.to_batches())
+        return pa.RecordBatchReader.from_batches(self._schema, rest)
 
 
-def _pieces(data: object, target: Target) -> Iterator[Iterator[tuple[TopicPartition, bytearray]]]:
-    """The rows in pieces, each looked at and ready to be encoded."""
-    for table in _in_pieces(_batches_of(data)):
+class _Part:
+    """A partition's rows of a piece, by their numbers; -1: the partition is chosen when it is their turn."""
+
+    __slots__ = ("numbers", "partition", "sent")
+
+    def __init__(self, partition: int, numbers: Any) -> None:
+        self.partition, self.numbers = partition, numbers
+        self.sent = 0
+
+
+class _Piece:
+    """Some rows, looked at and ready to be encoded."""
+
+    def __init__(self, table: pa.Table, target: Target) -> None:
+        self.table = table
+        self._target = target
         columns = _columns(table, target)
-        rows = Rows(columns["key"], columns["value"], columns["headers"], _milliseconds(columns, target.now_ms))
-        _check_sizes(rows, target)
-        yield _encode(rows, _divided(columns, rows, table.nbytes, target), target)
+        self._rows = Rows(columns["key"], columns["value"], columns["headers"], _milliseconds(columns, target.now_ms))
+        _check_sizes(self._rows, target)
+        self._parts = [_Part(*part) for part in _divided(columns, self._rows, table.nbytes, target)]
+
+    def batches(self) -> Iterator[tuple[_Part, EncodedBatch]]:
+        """Of all partitions in turns, so that a request has one of each; of rows that may go anywhere one after the
+        other, each where it is best put by then. Who takes a batch counts it as `sent`.
+        """
+        if self._parts and self._parts[0].partition == ANYWHERE:
+            for part, batch in chain.from_iterable(map(self._of, self._parts)):
+                part.partition = _anywhere(len(batch.buffer), self._target)
+                yield part, batch
+            return
+        turns = [self._of(part) for part in self._parts]
+        while turns:
+            going_on = []
+            for of_partition in turns:
+                batch = next(of_partition, None)
+                if batch is not None:
+                    yield batch
+                    going_on.append(of_partition)
+            turns = going_on
+
+    def _of(self, part: _Part) -> Iterator[tuple[_Part, EncodedBatch]]:
+        target = self._target
+        codec, level = target.options["compression_type"], target.options["compression_level"]
+        limit = _batch_limit(target)
+        for batch in self._rows.batches(part.numbers, max_batch_bytes=limit, codec=codec, level=level):
+            yield part, batch
+
+    def unsent(self) -> pa.Table:
+        """The rows of which no batch was taken."""
+        left = [part.numbers[part.sent :] for part in self._parts]
+        return self.table.take(np.sort(np.concatenate(left)))
+
+
+def _batch_limit(target: Target) -> int:
+    """Bytes of a batch's records, before they are compressed."""
+    options = target.options
+    wanted = max(options["batch_size"], BATCH_BYTES)
+    return int(max(min(options["max_request_size"] - HEADROOM, options["buffer_memory"] // 4, wanted), 1))
 
 
 def _batches_of(data: object) -> Iterable[pa.RecordBatch]:
@@ -83,10 +177,16 @@ def _batches_of(data: object) -> Iterable[pa.RecordBatch]:
 
 
 def _in_pieces(source: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Tables of some PIECE_ROWS rows or PIECE_BYTES bytes: small batches together, large ones in slices."""
+    """Tables of some PIECE_ROWS rows or PIECE_BYTES bytes: small batches together, large ones in slices. Where the
+    source fails, what it had given comes first.
+    """
     held: list[pa.RecordBatch] = []
     rows = size = 0
-    for batch in source:
+    for batch in _until_failure(source):
+        if isinstance(batch, Exception):
+            if held:
+                yield pa.Table.from_batches(held)
+            raise batch
         parts = max(-(-batch.num_rows // PIECE_ROWS), -(-batch.nbytes // PIECE_BYTES), 1)
         step = max(-(-batch.num_rows // parts), 1)
         for first in range(0, max(batch.num_rows, 1), step):
@@ -99,6 +199,13 @@ def _in_pieces(source: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
             rows, size = rows + part.num_rows, size + part_size
     if held:
         yield pa.Table.from_batches(held)
+
+
+def _until_failure(source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch | Exception]:
+    try:
+        yield from source
+    except Exception as error:  # noqa: BLE001 whatever a user's reader raises is raised in its place
+        yield error
 
 
 def _columns(table: pa.Table, target: Target) -> dict[str, Any]:
@@ -155,11 +262,13 @@ def _check_sizes(rows: Rows, target: Target) -> None:
 
 
 def _divided(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) -> list[tuple[int, Any]]:
-    """(partition, numbers of its rows in order), for each that gets any."""
+    """(partition, numbers of its rows in order), for each that gets any; or shares that may go ANYWHERE."""
     choose = target.partitioner
     keyless = isinstance(choose, Sticky) and (choose.ignore_keys or columns["key"] is None)
     if keyless and columns["partition"] is None:
-        return _in_shares(rows.count, size, target)
+        many = size >= target.partitions * _batch_limit(target)  # full batches do, without a remainder of each share
+        shares = [np.arange(rows.count)] if many else _in_shares(rows.count, size, target)
+        return [(ANYWHERE, numbers) for numbers in shares]
     placed = _partitions(columns, rows, size, target)
     small = placed.astype(np.uint16) if target.partitions <= 1 << 16 else placed  # sorted digit by digit
     order = np.argsort(small, kind="stable")
@@ -168,20 +277,21 @@ def _divided(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) 
     return [(index, order[ends[index] - counts[index] : ends[index]]) for index in np.flatnonzero(counts).tolist()]
 
 
-def _in_shares(count: int, size: int, target: Target) -> list[tuple[int, Any]]:
-    """Rows without a key: in contiguous shares of a batch's worth at least, so that each keeps its order against its
-    neighbours.
+def _in_shares(count: int, size: int, target: Target) -> list[Any]:
+    """Rows without a key, by their numbers: in contiguous shares of a batch's worth at least, so that each keeps its
+    order against its neighbours; one a partition, and more where that is more than a batch.
     """
-    shares = min(target.partitions, max(size // max(target.options["batch_size"], 1), 1), max(count, 1))
+    few = min(target.partitions, size // max(target.options["batch_size"], 1))
+    shares = min(max(few, size // _batch_limit(target), 1), max(count, 1))
+    ends = [count * share // shares for share in range(shares + 1)]
+    return [np.arange(first, end) for first, end in pairwise(ends) if first < end]
+
+
+def _anywhere(size: int, target: Target) -> int:
+    """The partition of a share of so many bytes without a key (KIP-794)."""
     choose = target.partitioner
     assert isinstance(choose, Sticky)
-    first = choose.take(target.topic, size // shares, target.partitions)
-    ends = [count * share // shares for share in range(shares + 1)]
-    return [
-        ((first + share) % target.partitions, np.arange(ends[share], ends[share + 1]))
-        for share in range(shares)
-        if ends[share] < ends[share + 1]
-    ]
+    return choose.take(target.topic, size, target.partitions, in_turn=True)
 
 
 def _partitions(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) -> Any:
@@ -219,8 +329,9 @@ def _placed(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) -
     placed = np.full(rows.count, -1, np.int32) if choose.ignore_keys else rows.partitions(count)
     keyless = np.flatnonzero(placed < 0)
     if len(keyless):
-        for partition, numbers in _in_shares(len(keyless), size * len(keyless) // rows.count, target):
-            placed[keyless[numbers]] = partition
+        shares = _in_shares(len(keyless), size * len(keyless) // rows.count, target)
+        for numbers in shares:
+            placed[keyless[numbers]] = _anywhere(size * len(numbers) // rows.count, target)
     return placed
 
 
@@ -228,23 +339,3 @@ def _as_bytes(column: Any, count: int) -> list[bytes | None]:
     if column is None:
         return [None] * count
     return [value.encode() if isinstance(value, str) else value for value in column.to_pylist()]
-
-
-def _encode(rows: Rows, divided: list[tuple[int, Any]], target: Target) -> Iterator[tuple[TopicPartition, bytearray]]:
-    """The batches of all partitions in turns, so that a request has one of each."""
-    options = target.options
-    wanted = max(options["batch_size"], BATCH_BYTES)
-    limit = max(min(options["max_request_size"] - HEADROOM, options["buffer_memory"] // 4, wanted), 1)
-    codec, level = options["compression_type"], options["compression_level"]
-    turns = [
-        ((target.topic, partition), rows.batches(numbers, max_batch_bytes=limit, codec=codec, level=level))
-        for partition, numbers in divided
-    ]
-    while turns:
-        going_on = []
-        for tp, of_partition in turns:
-            batch = next(of_partition, None)
-            if batch is not None:
-                yield tp, batch.buffer
-                going_on.append((tp, of_partition))
-        turns = going_on

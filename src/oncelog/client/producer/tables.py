@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from oncelog import errors
-from oncelog.client.producer.table_batches import Target, batches
+from oncelog.client.producer.table_batches import TableBatches, Target
 from oncelog.client.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -19,10 +20,14 @@ if TYPE_CHECKING:
 
 
 class TableFuture:
-    """The fate of a table: that of all its batches. `result()` blocks (`Producer`); `await` it (`oncelog.aio`)."""
+    """The fate of a table: that of all its batches. `result()` blocks (`Producer`); `await` it (`oncelog.aio`).
 
-    def __init__(self, deliveries: list[Delivery]) -> None:
+    `rows`: how many were sent.
+    """
+
+    def __init__(self, deliveries: list[Delivery], rows: int) -> None:
         self._deliveries = deliveries
+        self.rows = rows
 
     def done(self) -> bool:
         """Whether every batch has its outcome."""
@@ -73,6 +78,28 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@contextmanager
+def _told_of_a_part(sender: Sender, found: TableBatches, deliveries: list[Delivery]) -> Iterator[None]:
+    """Around sending: who gets an error instead of the table's future learns what was sent before.
+
+    A transaction can only be aborted then, and the error says why. Without one it is a PartlySentError, for to try
+    again what went wrong would double what was sent.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not deliveries:
+            raise
+        if sender.manager is not None and sender.manager.transactional:
+            sender.fail_transaction(f"part of a table was sent, but not all: {error}")
+            raise
+        about = f"{found.rows} rows of a table were sent before this: {error}"
+        if not isinstance(error, Exception):  # an interrupt stays one
+            error.add_note(about)
+            raise
+        raise errors.PartlySentError(about, TableFuture(deliveries, found.rows), found.unsent()) from error
+
+
 def send_table(
     sender: Sender,
     topic: str,
@@ -83,13 +110,15 @@ def send_table(
     value: Format | None = None,
 ) -> TableFuture:
     """Encode a table piece by piece and put its batches into the accumulator, as they are."""
-    deliveries = []
-    for tp, data in batches(table, _target(sender, topic, key, value)):
-        deadline = time.monotonic() + sender.options["max_block_ms"] / 1000
-        while (batch := sender.append_encoded(tp, data)) is None:
-            wait_for_room(topic, deadline)
-        deliveries.append(batch.delivery)
-    return TableFuture(deliveries)
+    deliveries: list[Delivery] = []
+    found = TableBatches(table, _target(sender, topic, key, value))
+    with _told_of_a_part(sender, found, deliveries):
+        for tp, data in found:
+            deadline = time.monotonic() + sender.options["max_block_ms"] / 1000
+            while (batch := sender.append_encoded(tp, data)) is None:
+                wait_for_room(topic, deadline)
+            deliveries.append(batch.delivery)
+    return TableFuture(deliveries, found.rows)
 
 
 async def send_table_async(
@@ -101,16 +130,18 @@ async def send_table_async(
     key: Format | None = None,
     value: Format | None = None,
 ) -> TableFuture:
-    """The same on the loop, which has its turn after each batch."""
+    """The same on the loop, which has its turn before each batch."""
     loop = asyncio.get_running_loop()
-    deliveries = []
-    for tp, data in batches(table, _target(sender, topic, key, value)):
-        deadline = loop.time() + sender.options["max_block_ms"] / 1000
-        while (batch := sender.append_encoded(tp, data)) is None:
-            left = deadline - loop.time()
-            if left <= 0:
-                raise no_room()
-            await sender.memory_freed(min(left, 0.5))
-        deliveries.append(batch.delivery)
-        await asyncio.sleep(0)
-    return TableFuture(deliveries)
+    deliveries: list[Delivery] = []
+    found = TableBatches(table, _target(sender, topic, key, value))
+    with _told_of_a_part(sender, found, deliveries):
+        for tp, data in found:
+            await asyncio.sleep(0)
+            deadline = loop.time() + sender.options["max_block_ms"] / 1000
+            while (batch := sender.append_encoded(tp, data)) is None:
+                left = deadline - loop.time()
+                if left <= 0:
+                    raise no_room()
+                await sender.memory_freed(min(left, 0.5))
+            deliveries.append(batch.delivery)
+    return TableFuture(deliveries, found.rows)

@@ -1,0 +1,78 @@
+"""Where a table's rows go that have no key."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from oncelog.client.options import producer_options
+from oncelog.client.producer.partitioner import Sticky, spread
+from oncelog.client.producer.table_batches import TableBatches, Target
+from oncelog.columns.decode import decode_batches
+from oncelog.columns.encode import stamp
+
+
+def target(weights: Sequence[int] | None, queues: Sequence[int] | None = None, partitions: int = 4) -> Target:
+    """With these weights, or those that follow from queues at the time of asking."""
+    options = producer_options(None, {"bootstrap_servers": "nobody:1"})
+
+    def now(topic: str, count: int) -> Sequence[int] | None:
+        return weights if queues is None else spread(queues, [True] * count)
+
+    chosen = Sticky(options["batch_size"], lambda count: 0, weights=now)
+    return Target("t", partitions, chosen, options, None, None, lambda: 0)
+
+
+def rows_of(found: TableBatches) -> Counter[int]:
+    """Bytes of batches by partition."""
+    sizes: Counter[int] = Counter()
+    for (_, partition), data in found:
+        sizes[partition] += len(data)
+    return sizes
+
+
+def test_alike_partitions_get_the_same() -> None:
+    found = rows_of(TableBatches(pa.table({"value": [b"x" * 1_000] * 4_000}), target(None)))
+    assert len(found) == 4
+    assert max(found.values()) - min(found.values()) < 300_000, "a batch"
+
+
+def test_every_share_is_weighed() -> None:
+    found = rows_of(TableBatches(pa.table({"value": [b"x" * 1_000] * 40_000}), target([0, 1, 3, 0])))
+    assert set(found) == {1, 2}, "a partition without a leader, or late, gets nothing"
+    assert 2.8 < found[2] / found[1] < 3.2
+
+
+def test_rows_without_a_key_among_others_are_weighed() -> None:
+    keys = [None if i % 2 else b"k" for i in range(40_000)]
+    found = rows_of(TableBatches(pa.table({"key": keys, "value": [b"x" * 1_000] * 40_000}), target([0, 1, 3, 0])))
+    (of_key,) = rows_of(TableBatches(pa.table({"key": [b"k"], "value": [b"x"]}), target(None)))
+    assert set(found) == {1, 2, of_key}
+
+
+def test_a_partition_that_falls_behind_while_a_table_is_sent_gets_less() -> None:
+    """Each share looks at the queues at its turn, as each batch does in Kafka's BuiltInPartitioner."""
+    queues = [0, 0, 0, 0]
+    found: Counter[int] = Counter()
+    for number, ((_, partition), _data) in enumerate(
+        TableBatches(pa.table({"value": [b"x" * 1_000] * 60_000}), target(None, queues))
+    ):
+        if number >= 20:
+            queues[0] = 1_000_000
+            found[partition] += 1
+    assert found[0] <= 3
+    assert min(found[partition] for partition in (1, 2, 3)) > 20
+
+
+def test_neighbours_keep_their_order_and_none_is_lost() -> None:
+    values = [b"%06d" % i * 20 for i in range(30_000)]
+    by_partition: dict[int, list[bytes]] = {}
+    for (_, partition), data in TableBatches(pa.table({"value": values}), target([1, 2, 3, 4])):
+        stamp(data, -1, -1, -1, transactional=False)
+        table, _ = decode_batches([bytes(data)], topic="t", partition=partition, start_offset=0)
+        by_partition.setdefault(partition, []).extend(table["value"].to_pylist())
+    assert sorted(value for found in by_partition.values() for value in found) == values
+    assert all(np.all(np.diff([int(value[:6]) for value in found]) > 0) for found in by_partition.values())
