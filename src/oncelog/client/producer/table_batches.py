@@ -132,9 +132,9 @@ class _Piece:
         while turns:
             going_on = []
             for of_partition in turns:
-                batch = next(of_partition, None)
-                if batch is not None:
-                    yield batch
+                taken = next(of_partition, None)
+                if taken is not None:
+                    yield taken
                     going_on.append(of_partition)
             turns = going_on
 
