@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import random
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oncelog import errors
-from oncelog.client.backoff import Backoff
 from oncelog.client.consumer.classic_group import Membership, Next, State
-from oncelog.client.group_metadata import GroupMetadata
-from oncelog.net.connection import ConnectionLostError
+from oncelog.client.consumer.member import Member, cancel
 from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from oncelog.client.consumer.reader import Reader
     from oncelog.client.consumer.subscription import Subscription
 
-log = logging.getLogger(__name__)
-
 JOIN_SLACK_MS = 5_000
-SLOW = "no poll for max_poll_interval_ms = %d: leaving group %r; process fewer records a poll, or allow more"
 
 
-class Member:
-    """A reader's place in its group."""
+class ClassicMember(Member[Membership]):
+    """A reader's place in a group of which a member divides the partitions."""
 
     def __init__(self, reader: Reader, subscription: Subscription) -> None:
         options = reader.options
-        self._reader = reader
-        self._subscription = subscription
-        self._cluster = reader.cluster
-        self._loop = reader.loop
-        self.membership = Membership(
+        membership = Membership(
             options["group_id"],
             instance_id=options["group_instance_id"],
             session_timeout_ms=options["session_timeout_ms"],
@@ -45,27 +33,19 @@ class Member:
             strategies=options["partition_assignment_strategy"],
             rack=options["client_rack"] or None,
         )
+        super().__init__(reader, subscription, membership)
         self._interval = options["heartbeat_interval_ms"] / 1000
-        self._poll_interval = options["max_poll_interval_ms"] / 1000
         self._join_timeout_ms = options["max_poll_interval_ms"] + JOIN_SLACK_MS
-        self._last_poll = reader.loop.time()
-        self._beating: asyncio.Task[None] | None = None
         self._joining: asyncio.Task[bool] | None = None
-        self._failure: errors.KafkaError | None = None
         self._pattern: re.Pattern[str] | None = None
         self._next_look = 0.0
-        self.counted: dict[str, int] = {}
+        self._counted: dict[str, int] = {}
         """Partitions by topic as the leader divided them last, 0 for a topic that did not exist; else empty."""
-        self._backoff = Backoff(options["retry_backoff_ms"], options["retry_backoff_max_ms"])
-
-    def metadata(self) -> GroupMetadata:
-        """Who commits."""
-        return self.membership.metadata()
 
     @property
     def intact(self) -> bool:
         """Whether the partitions are ours for sure: the membership has not ended, and no rebalance is under way."""
-        return not self.membership.lost and self._joining is None and self._failure is None
+        return super().intact and self._joining is None
 
     def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
         """Read these topics, or those that match, from the next join on."""
@@ -128,28 +108,18 @@ class Member:
     async def _look_for_topics(self) -> None:
         """Now and then: topics that the pattern matches, and partitions that the group's leader has not divided."""
         options = self._reader.options
-        if self._loop.time() < self._next_look or (self._pattern is None and not self.counted):
+        if self._loop.time() < self._next_look or (self._pattern is None and not self._counted):
             return
         if self._pattern is not None:
             found = await self._cluster.topics(internal=not options["exclude_internal_topics"])
             self.membership.subscribe([name for name in found if self._pattern.search(name)])
         else:
             with contextlib.suppress(errors.ConnectionFailedError):  # looks again the next time
-                await self._cluster.refresh(self.counted, create=options["allow_auto_create_topics"])
-        self.compare_counts()
-        soon = 0 in self.counted.values()  # a topic is to come yet
+                await self._cluster.refresh(self._counted, create=options["allow_auto_create_topics"])
+        self._compare_counts()
+        soon = 0 in self._counted.values()  # a topic is to come yet
         wait_ms = options["retry_backoff_max_ms" if soon else "metadata_max_age_ms"]
         self._next_look = self._loop.time() + wait_ms / 1000
-
-    async def _call(self, request: Message, timeout_ms: float | None = None) -> Any:
-        group = self.membership.group_id
-        try:
-            node = await self._cluster.coordinator("group", group)
-            connection = await self._cluster.connection(node, "group")
-            return await connection.call(request, timeout_ms=timeout_ms)
-        except (ConnectionLostError, errors.RetriableError):
-            self._cluster.forget_coordinator("group", group)
-            return None
 
     async def _join(self) -> bool:
         """Through JoinGroup and SyncGroup, as often as it takes; False if what was kept meanwhile has been lost."""
@@ -166,16 +136,16 @@ class Member:
         membership = self.membership
         response = await self._call(membership.join_request(), self._join_timeout_ms)
         if response is None:
-            await self._pause()
+            await self._sleep()
             return False
         if not await self._proceed(membership.joined(response)) or membership.state is not State.SYNCING:
             return False
         partitions = await self._count_partitions() if membership.leading else {}
         if not membership.leading:
-            self.counted = {}
+            self._counted = {}
         response = await self._call(membership.sync_request(partitions), self._join_timeout_ms)
         if response is None:
-            await self._pause()
+            await self._sleep()
             return False
         return await self._proceed(membership.synced(response)) and not membership.needs_join
 
@@ -183,12 +153,12 @@ class Member:
         if what is Next.GO_ON:
             return True
         if what is Next.FIND_COORDINATOR:
-            self._cluster.forget_coordinator("group", self.membership.group_id)
-        await self._pause()
+            self._forget_coordinator()
+        await self._sleep()
         return False
 
-    async def _pause(self) -> None:
-        await asyncio.sleep(self._backoff.next_ms(random.random()) / 1000)
+    async def _sleep(self) -> None:
+        await asyncio.sleep(self._pause())
 
     async def _count_partitions(self) -> dict[str, int]:
         """Number of partitions of every topic that a member reads; unknown ones have none."""
@@ -198,15 +168,15 @@ class Member:
             with contextlib.suppress(errors.ConnectionFailedError):  # then with what is known: it looks again soon
                 await self._cluster.refresh(topics, create=self._reader.options["allow_auto_create_topics"])
         counts = {topic: len(known[topic].partitions) for topic in topics if topic in known}
-        self.counted = {topic: counts.get(topic, 0) for topic in sorted(topics)}
-        if 0 in self.counted.values():
+        self._counted = {topic: counts.get(topic, 0) for topic in sorted(topics)}
+        if 0 in self._counted.values():
             self._next_look = 0.0
         return counts
 
-    def compare_counts(self) -> None:
+    def _compare_counts(self) -> None:
         """Join anew if topics that this member has divided have come or grown (ConsumerCoordinator's snapshots)."""
         known = self._cluster.topology.topics
-        if any(topic in known and len(known[topic].partitions) != count for topic, count in self.counted.items()):
+        if any(topic in known and len(known[topic].partitions) != count for topic, count in self._counted.items()):
             self.membership.needs_join = True
 
     async def _beat(self) -> None:
@@ -216,11 +186,8 @@ class Member:
             await asyncio.sleep(self._interval)
             if membership.state is not State.STABLE or (self._joining is not None and not self._joining.done()):
                 continue
-            if self._loop.time() - self._last_poll > self._poll_interval:
-                log.warning(SLOW, self._poll_interval * 1000, membership.group_id)
-                await self._send_leave()
-                membership.forget()
-                self._reader.notify()
+            if self._overdue:
+                await self._make_room()
                 return
             generation = membership.generation_id
             response = await self._call(membership.heartbeat_request())
@@ -229,30 +196,15 @@ class Member:
             try:
                 what = membership.heartbeat_answered(ErrorCode.of(response.error_code), generation)
             except errors.KafkaError as error:
-                self._failure = error
-                self._reader.notify()
+                self._fail(error)
                 return
             if what is Next.FIND_COORDINATOR:
-                self._cluster.forget_coordinator("group", membership.group_id)
+                self._forget_coordinator()
             if membership.needs_join:
                 self._reader.notify()
 
-    async def _send_leave(self) -> None:
-        request = self.membership.leave_request()
-        if request is not None:
-            await self._call(request)
-
-    async def leave(self) -> None:
-        """Go; the others get our partitions at once."""
-        await self.stop()
-        await self._send_leave()
-        self.membership.forget()
-
     async def stop(self) -> None:
         """No join and no heartbeat any more; the group finds out by session.timeout.ms."""
-        tasks = [task for task in (self._joining, self._beating) if task is not None]
+        tasks = (self._joining, self._beating)
         self._joining = self._beating = None
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)

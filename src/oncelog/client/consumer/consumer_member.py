@@ -6,42 +6,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import random
 import re
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from oncelog import errors
-from oncelog.client.backoff import Backoff
-from oncelog.client.consumer.classic_member import SLOW
 from oncelog.client.consumer.consumer_group import NOT_SERVED, ConsumerMembership, Next, as_re2
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.consumer.member import Member
 from oncelog.client.types import TopicPartition
-from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
-from oncelog.protocol.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from oncelog.net.connection import NoCommonVersionError
 
 if TYPE_CHECKING:
     from oncelog.client.consumer.reader import Reader
     from oncelog.client.consumer.subscription import Subscription
 
-log = logging.getLogger(__name__)
 
-
-class ConsumerMember:
-    """A reader's place in its group."""
+class ConsumerMember(Member[ConsumerMembership]):
+    """A reader's place in a group of which the coordinator divides the partitions."""
 
     def __init__(self, reader: Reader, subscription: Subscription) -> None:
         options = reader.options
-        self._reader = reader
-        self._subscription = subscription
-        self._cluster = reader.cluster
-        self._loop = reader.loop
-        self.membership = ConsumerMembership(
+        membership = ConsumerMembership(
             options["group_id"],
             str(uuid.uuid4()),
             instance_id=options["group_instance_id"],
@@ -49,23 +35,10 @@ class ConsumerMember:
             rebalance_timeout_ms=options["max_poll_interval_ms"],
             assignor=options["group_remote_assignor"],
         )
-        self._poll_interval = options["max_poll_interval_ms"] / 1000
-        self._last_poll = reader.loop.time()
-        self._beating: asyncio.Task[None] | None = None
+        super().__init__(reader, subscription, membership)
         self._wake = asyncio.Event()
-        self._failure: errors.KafkaError | None = None
-        self._backoff = Backoff(options["retry_backoff_ms"], options["retry_backoff_max_ms"])
         self._next_names = 0.0
         self._looked = False
-
-    def metadata(self) -> GroupMetadata:
-        """Who commits."""
-        return self.membership.metadata()
-
-    @property
-    def intact(self) -> bool:
-        """Whether the partitions are ours for sure."""
-        return not self.membership.lost and self._failure is None
 
     def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
         """Read these topics, or those that match: the broker looks for the pattern, but in whole names only."""
@@ -129,8 +102,8 @@ class ConsumerMember:
         membership = self.membership
         while True:
             if not membership.lost:
-                if membership.epoch > 0 and self._loop.time() - self._last_poll > self._poll_interval:
-                    await self._stale()
+                if membership.epoch > 0 and self._overdue:
+                    await self._make_room()
                     continue
                 self._wake.clear()
                 delay = await self._heartbeat()
@@ -143,13 +116,6 @@ class ConsumerMember:
                     await self._wake.wait()
             self._wake.clear()
 
-    async def _stale(self) -> None:
-        """The user has not polled for max.poll.interval.ms: the others get our partitions."""
-        log.warning(SLOW, self._poll_interval * 1000, self.membership.group_id)
-        await self._send_leave()
-        self.membership.forget()
-        self._reader.notify()
-
     async def _heartbeat(self) -> float | None:
         """One; seconds until the next one, None when there is none because this has failed for good."""
         membership = self.membership
@@ -158,14 +124,13 @@ class ConsumerMember:
             response = await self._call(membership.heartbeat_request())
             if response is None:
                 membership.failed()
-                return self._backoff.next_ms(random.random()) / 1000
+                return self._pause()
             what = membership.answered(response, epoch)
         except (errors.KafkaError, NoCommonVersionError) as error:
             if isinstance(error, NoCommonVersionError):
                 error = errors.UnsupportedError(f"{NOT_SERVED} ({error})")
-            self._failure = error
             membership.forget()
-            self._reader.notify()
+            self._fail(error)
             return None
         if what is Next.GO_ON:
             self._backoff.reset()
@@ -173,36 +138,7 @@ class ConsumerMember:
                 self._reader.notify()
             return membership.interval_ms / 1000
         if what is Next.FIND_COORDINATOR:
-            self._cluster.forget_coordinator("group", membership.group_id)
+            self._forget_coordinator()
         if what is Next.GIVE_UP:
             self._reader.notify()
-        return self._backoff.next_ms(random.random()) / 1000
-
-    async def _call(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse | None:
-        group = self.membership.group_id
-        try:
-            node = await self._cluster.coordinator("group", group)
-            connection = await self._cluster.connection(node, "group")
-            response: ConsumerGroupHeartbeatResponse = await connection.call(request)
-            return response
-        except (ConnectionLostError, errors.RetriableError):
-            self._cluster.forget_coordinator("group", group)
-            return None
-
-    async def _send_leave(self) -> None:
-        request = self.membership.leave_request()
-        if request is not None:
-            await self._call(request)
-
-    async def leave(self) -> None:
-        """Go; the others get our partitions at once."""
-        await self.stop()
-        await self._send_leave()
-        self.membership.forget()
-
-    async def stop(self) -> None:
-        """No heartbeat any more; the group finds out by its session time-out."""
-        task, self._beating = self._beating, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        return self._pause()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from oncelog import errors
-from oncelog.client.consumer.classic_member import Member
+from oncelog.client.consumer.classic_member import ClassicMember
 from oncelog.client.consumer.consumer_member import ConsumerMember
 from oncelog.client.group_metadata import GroupMetadata
 from oncelog.client.types import TopicPartition
@@ -33,7 +33,7 @@ class Subscription:
         self._reader = reader
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
-        self.member: Member | ConsumerMember | None = None
+        self.member: ClassicMember | ConsumerMember | None = None
         self._listeners = Listeners()
         self.telling = False
         """Whether a listener is being told: nobody may poll then."""
@@ -48,7 +48,7 @@ class Subscription:
         self._listeners = listeners
         if self.member is None:
             modern = self._reader.options["group_protocol"] == "consumer"
-            self.member = ConsumerMember(self._reader, self) if modern else Member(self._reader, self)
+            self.member = ConsumerMember(self._reader, self) if modern else ClassicMember(self._reader, self)
         self.member.subscribe(sorted(self.topics), self.pattern)
 
     async def end(self) -> None:
