@@ -89,14 +89,14 @@ class Consumer(ConsumerFace):
         return await self._reader.poll(timeout * 1000, max_records)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Record by record, without end; the position is behind the record at hand."""
+        """Record by record, without end; the position is behind the one at hand, what was not reached comes again. What
+        is sought, paused or given up inside the loop holds from the next record on.
+        """
         while not self._reader.closed:
             records = await self.poll(1.0)
             iteration = Iteration(self._reader, records)
             try:
-                for record in records:
-                    if not iteration.reached(record):
-                        break
+                for record in iteration:
                     yield record
             finally:
                 iteration.stop()
@@ -124,7 +124,7 @@ class Consumer(ConsumerFace):
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Read from an offset on."""
-        self._reader.state((topic, partition)).seek(offset)
+        self._reader.seek((topic, partition), offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read from the first offset on; default: all assigned partitions."""
@@ -145,7 +145,7 @@ class Consumer(ConsumerFace):
         none.
         """
         for tp in self.assignment() if partitions is None else partitions:
-            self._reader.state(tp).seek_to_time(timestamp)
+            self._reader.seek_to_time(tp, timestamp)
 
     async def position(self, topic: str, partition: int, timeout: float | None = None) -> int:
         """The offset behind what was consumed."""

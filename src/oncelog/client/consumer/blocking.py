@@ -123,17 +123,16 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
         return self._serve(self._reader.poll(timeout * 1000, max_records))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Record by record, without end; the position is behind the one at hand, what was not reached comes again."""
+        """Record by record, without end; the position is behind the one at hand, what was not reached comes again. What
+        is sought, paused or given up inside the loop holds from the next record on.
+        """
         while not self._reader.closed:
             records = self.poll(1.0)
             if not records:
                 continue
             iteration = Iteration(self._reader, records)
             try:
-                for record in records:
-                    if not iteration.reached(record):
-                        break
-                    yield record
+                yield from iteration
             finally:
                 self._thread.run(_stop(iteration))
 

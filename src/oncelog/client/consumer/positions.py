@@ -203,6 +203,7 @@ class Positions:
         if self._options["auto_offset_reset"] == "none":
             raise errors.LogTruncatedError(f"{about}, and auto_offset_reset is none")
         log.warning("%s; going on from there", about)
+        self._reader.sought(tp)  # what a loop still has was cut off as well
         if item.end_offset >= 0:
             state.seek(item.end_offset)
         else:

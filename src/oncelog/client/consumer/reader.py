@@ -81,12 +81,28 @@ class Reader:
             raise errors.UsageError(f"{tp[0]}-{tp[1]} is not assigned to this consumer")
         return found
 
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """Read a partition from an offset on; UsageError."""
+        self.state(tp).seek(offset)
+        self.sought(tp)
+
+    def seek_to_time(self, tp: TopicPartition, timestamp: int) -> None:
+        """Read a partition from where ListOffsets says; UsageError."""
+        self.state(tp).seek_to_time(timestamp)
+        self.sought(tp)
+
+    def sought(self, tp: TopicPartition) -> None:
+        """A partition stands elsewhere now, whatever a loop over records still has of it."""
+        if self.iteration is not None:
+            self.iteration.sought(tp)
+
     def seek_to_committed(self) -> None:
         """Read on from what the group has committed, in all partitions: what came after it comes again."""
         self.group_metadata()  # UsageError without a group
         self.commits.rewound()
-        for state in self.states.values():
+        for tp, state in self.states.items():
             state.seek_to_committed()
+            self.sought(tp)
 
     def group_metadata(self) -> GroupMetadata:
         """Who commits; UsageError without group_id."""
@@ -234,6 +250,8 @@ class Reader:
         """Commit (where auto-commit is on), leave the group, hang up."""
         if self.closed:
             return
+        if self.iteration is not None:
+            self.iteration.stop()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 if self.subscription.member is None:

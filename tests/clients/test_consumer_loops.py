@@ -1,0 +1,154 @@
+"""`for record in consumer`: what is sought, paused or given up inside the loop holds from the next record on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from oncelog import Consumer, Producer, aio
+from oncelog.client.consumer.fetcher import ConsumerRecord
+from support.servers import Server
+from support.wire import Wire
+
+EARLIEST = {"auto_offset_reset": "earliest"}
+
+
+@pytest.fixture
+def topic(server: Server, name: str) -> str:
+    """Two partitions with ten records each, of 1 ms after the other."""
+    with Wire(server.bootstrap) as wire:
+        wire.create_topic(name, 2)
+    with Producer(server.bootstrap) as producer:
+        for number in range(20):
+            producer.send(name, b"%d" % (number // 2), partition=number % 2, timestamp=1_000 + number // 2)
+    return name
+
+
+def loop(consumer: Consumer, at: dict[int, Callable[[], object]], count: int) -> list[int]:
+    """Offsets in the order in which a loop gives them; after the n-th of them something is done."""
+    found: list[int] = []
+    for record in consumer:
+        found.append(record.offset)
+        at.get(len(found), lambda: None)()
+        if len(found) == count:
+            break
+    return found
+
+
+@pytest.fixture
+def consumer(server: Server, topic: str) -> Iterator[Consumer]:
+    """Of the first partition."""
+    with Consumer(server.bootstrap, group_id=topic, **EARLIEST) as made:
+        made.assign([(topic, 0)])
+        yield made
+
+
+def test_a_seek_holds_at_once(consumer: Consumer, topic: str) -> None:
+    at = {3: lambda: consumer.seek(topic, 0, 8), 4: lambda: consumer.seek(topic, 0, 1)}
+    assert loop(consumer, at, 7) == [0, 1, 2, 8, 1, 2, 3]
+    assert consumer.positions() == {(topic, 0): 4}
+    assert loop(consumer, {}, 6) == [4, 5, 6, 7, 8, 9]
+
+
+SEEKS: dict[str, tuple[Callable[[Consumer], object], list[int]]] = {
+    "beginning": (lambda consumer: consumer.seek_to_beginning(), [0, 1, 2, 0, 1]),
+    "time": (lambda consumer: consumer.seek_to_time(1_006), [0, 1, 2, 6, 7]),
+    "committed": (lambda consumer: consumer.seek_to_committed(), [0, 1, 2, 5, 6]),
+}
+
+
+@pytest.mark.parametrize("to", SEEKS)
+def test_so_does_every_other_seek(consumer: Consumer, topic: str, to: str) -> None:
+    seek, expected = SEEKS[to]
+    consumer.commit({(topic, 0): 5})
+    consumer.seek(topic, 0, 0)
+    assert loop(consumer, {3: lambda: seek(consumer)}, 5) == expected
+
+
+def test_a_seek_that_is_the_last_word_stays(consumer: Consumer, topic: str) -> None:
+    assert loop(consumer, {3: lambda: consumer.seek(topic, 0, 7)}, 3) == [0, 1, 2]
+    assert consumer.positions() == {(topic, 0): 7}
+    assert [record.offset for record in consumer.poll(30, 1)] == [7]
+
+
+def both(server: Server, topic: str, act: Callable[[Consumer, ConsumerRecord, int], object], count: int) -> list[str]:
+    """Partition and offset of what a loop over both partitions gives; `act` has the number of each record."""
+    found: list[str] = []
+    with Consumer(server.bootstrap, **EARLIEST) as consumer:
+        consumer.assign([(topic, 0), (topic, 1)])
+        while len(consumer._reader._ready) < 2:  # both wait: the next poll gives all twenty at once
+            consumer.poll(0.01, max_records=0)
+        for record in consumer:
+            found.append(f"{record.partition}:{record.offset}")
+            act(consumer, record, len(found))
+            if len(found) == count:
+                break
+    return found
+
+
+def test_a_seek_in_one_partition_leaves_the_other(server: Server, topic: str) -> None:
+    def act(consumer: Consumer, record: ConsumerRecord, number: int) -> None:
+        if number == 4:
+            consumer.seek(topic, record.partition, 9)
+
+    found = both(server, topic, act, 15)
+    first = found[0][0]
+    assert [each for each in found if each[0] == first] == [f"{first}:{offset}" for offset in (0, 1, 2, 3, 9)]
+    assert len(found) == 15
+
+
+def test_a_paused_partition_gives_nothing_more_and_loses_nothing(server: Server, topic: str) -> None:
+    def act(consumer: Consumer, record: ConsumerRecord, number: int) -> None:
+        if number == 4:
+            consumer.pause([(topic, record.partition)])
+        if number == 14:
+            consumer.resume()
+
+    found = both(server, topic, act, 20)
+    first = found[0][0]
+    assert all(each[0] != first for each in found[4:14])
+    assert [each for each in found if each[0] == first] == [f"{first}:{offset}" for offset in range(10)]
+
+
+def test_a_partition_that_is_given_up_gives_nothing_more(server: Server, topic: str) -> None:
+    def act(consumer: Consumer, record: ConsumerRecord, number: int) -> None:
+        if number == 4:
+            consumer.assign([(topic, 1 - record.partition)])
+
+    found = both(server, topic, act, 14)
+    assert {each[0] for each in found[4:]} == {str(1 - int(found[0][0]))}
+
+
+def test_one_that_is_assigned_anew_begins_anew(server: Server, topic: str) -> None:
+    def act(consumer: Consumer, record: ConsumerRecord, number: int) -> None:
+        if number == 4:
+            consumer.assign([(topic, 1 - record.partition)])
+            consumer.assign([(topic, record.partition)])
+
+    found = both(server, topic, act, 8)
+    assert [each[2] for each in found] == list("01230123")
+
+
+def test_closing_ends_the_loop(server: Server, topic: str) -> None:
+    found = both(server, topic, lambda consumer, record, number: number == 3 and consumer.close(), 99)
+    assert len(found) == 3
+
+
+def test_the_same_for_asyncio(server: Server, topic: str) -> None:
+    async def body() -> list[int]:
+        found: list[int] = []
+        async with aio.Consumer(server.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([(topic, 0)])
+            async for record in consumer:
+                found.append(record.offset)
+                if len(found) == 3:
+                    consumer.seek(topic, 0, 8)
+                if len(found) == 4:
+                    consumer.seek_to_beginning()
+                if len(found) == 6:
+                    await consumer.close()
+        return found
+
+    assert asyncio.run(body()) == [0, 1, 2, 8, 0, 1]
