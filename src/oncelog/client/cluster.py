@@ -1,9 +1,10 @@
 """A cluster as a client sees it: bootstrap, metadata, and requests to the broker that they are for.
 
 `ClusterClient` is what producer, consumer, admin, the Spark shell and the command line stand on. Its `call_*` methods
-take a request message and return the response message; errors that pass by themselves (a leader or coordinator that
-moves, a lost connection, a transaction that is still being ended) are tried again, with back-off, until time is up.
-Other error codes stay in the response: `oncelog.client.outcomes.raise_for_error` turns them into exceptions.
+take a request message (`ByVersion` where its form depends on the receiver's version) and return the response message;
+errors that pass by themselves (a leader or coordinator that moves, a lost connection, a transaction that is still being
+ended) are tried again, with back-off, until time is up. Other error codes stay in the response:
+`oncelog.client.outcomes.raise_for_error` turns them into exceptions.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from oncelog import errors
 from oncelog.client.backoff import Backoff
 from oncelog.client.outcomes import first_error
 from oncelog.client.topology import Partition, Topic, Topology
+from oncelog.client.versions import Request, for_connection
 from oncelog.net.connection import Connection, ConnectionLostError, NoCommonVersionError, connect
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -311,12 +313,12 @@ class ClusterClient:
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    async def call_any(self, request: Message, version: int | None = None, *, timeout_ms: float | None = None) -> Any:
+    async def call_any(self, request: Request, version: int | None = None, *, timeout_ms: float | None = None) -> Any:
         """The response of whichever broker answers."""
         return await self._answered(request, self._any_connection, version, timeout_ms)
 
     async def call_broker(
-        self, node_id: int, request: Message, version: int | None = None, *, timeout_ms: float | None = None
+        self, node_id: int, request: Request, version: int | None = None, *, timeout_ms: float | None = None
     ) -> Any:
         """One broker's response."""
 
@@ -328,7 +330,7 @@ class ClusterClient:
         return await self._answered(request, where, version, timeout_ms)
 
     async def call_controller(
-        self, request: Message, version: int | None = None, *, timeout_ms: float | None = None
+        self, request: Request, version: int | None = None, *, timeout_ms: float | None = None
     ) -> Any:
         """The response of the controller (in KRaft, of a broker that passes the request on)."""
 
@@ -347,7 +349,7 @@ class ClusterClient:
         self,
         topic: str,
         partition: int,
-        request: Message,
+        request: Request,
         version: int | None = None,
         *,
         timeout_ms: float | None = None,
@@ -371,7 +373,7 @@ class ClusterClient:
         self,
         kind: str,
         key: str,
-        request: Message,
+        request: Request,
         version: int | None = None,
         *,
         timeout_ms: float | None = None,
@@ -429,7 +431,7 @@ class ClusterClient:
 
     async def _answered(
         self,
-        request: Message,
+        request: Request,
         where: Callable[[], Awaitable[Connection]],
         version: int | None,
         timeout_ms: float | None,
@@ -447,13 +449,13 @@ class ClusterClient:
             response: Any = None
             try:
                 connection = await where()
-                response = await connection.call(
-                    request, version, timeout_ms=max(1.0, min((limit - now()) * 1000, self.request_timeout_ms))
-                )
+                left = max(1.0, min((limit - now()) * 1000, self.request_timeout_ms))
+                message, chosen = for_connection(request, version, connection)
+                response = await connection.call(message, chosen, timeout_ms=left)
                 code = first_error(response)
                 if not code.retriable or (code in NO_SUCH_TOPIC and not about_topic):
                     return response
-                failure = errors.error_for(code, f"{type(request).__name__}: {code.text}")
+                failure = errors.error_for(code, f"{type(message).__name__}: {code.text}")
             except ConnectionLostError as error:
                 failure = errors.ConnectionFailedError(str(error))
             except NoCommonVersionError as error:

@@ -15,6 +15,7 @@ from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.group_metadata import GroupMetadata
 from oncelog.client.outcomes import raise_for_error
 from oncelog.client.types import TopicPartition
+from oncelog.client.versions import ByVersion
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_records import (
@@ -167,36 +168,32 @@ async def fetch_committed(
 
     With `require_stable` it waits for transactions that hold offsets of the group (KIP-447).
     """
-    node = await cluster._retry(lambda: _find_group(cluster, group_id), timeout_ms)
-    version = min((await cluster.connection(node)).version_for(OffsetFetchRequest), FETCH_VERSION)
     topics = None
     if partitions is not None:
         topics = [(topic, [p for _, p in tps]) for topic, tps in groupby(sorted(set(partitions)), key=lambda tp: tp[0])]
-    request = OffsetFetchRequest(require_stable=require_stable and version >= 7)
-    if version >= 8:
+
+    def request(version: int) -> OffsetFetchRequest:
+        made = OffsetFetchRequest(require_stable=require_stable and version >= 7)
+        if version < 8:
+            made.group_id, made.topics = group_id, None
+            if topics is not None:
+                made.topics = [OffsetFetchRequestTopic(name=t, partition_indexes=p) for t, p in topics]
+            return made
         named = None if topics is None else [OffsetFetchRequestTopics(name=t, partition_indexes=p) for t, p in topics]
         asked = OffsetFetchRequestGroup(group_id=group_id, topics=named)
         if version >= 9 and member is not None and member.member_id:
             asked.member_id, asked.member_epoch = member.member_id, -1
-        request.groups = [asked]
-    else:
-        request.group_id = group_id
-        request.topics = (
-            None if topics is None else [OffsetFetchRequestTopic(name=t, partition_indexes=p) for t, p in topics]
-        )
-    response = await cluster.call_coordinator("group", group_id, request, version, timeout_ms=timeout_ms)
-    return _committed(response, version, group_id)
+        made.groups = [asked]
+        return made
+
+    response = await cluster.call_coordinator(
+        "group", group_id, ByVersion(OffsetFetchRequest, request, FETCH_VERSION), timeout_ms=timeout_ms
+    )
+    return _committed(response, group_id)
 
 
-async def _find_group(cluster: ClusterClient, group_id: str) -> int:
-    try:
-        return await cluster.coordinator("group", group_id)
-    except errors.RetriableError as error:
-        raise errors.ConnectionFailedError(error.message, error.code) from error
-
-
-def _committed(response: OffsetFetchResponse, version: int, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-    answer = response.groups[0] if version >= 8 else response
+def _committed(response: OffsetFetchResponse, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    answer = response.groups[0] if response.groups else response  # several groups a request since version 8
     code = ErrorCode.of(answer.error_code)
     if code is not ErrorCode.NONE:
         raise errors.error_for(code, f"committed offsets of {group_id!r}: {code.text}")

@@ -16,6 +16,7 @@ from oncelog.client.admin.configs import RESOURCES, USER_SET, call_resource
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.outcomes import raise_for_error
 from oncelog.client.types import TopicPartition
+from oncelog.client.versions import ByVersion
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -27,7 +28,8 @@ from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteT
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
-NODES_BY_NAME_VERSION = 5
+LAST_BY_NAME = 5
+"""The last version of DeleteTopics in which topics are plain names."""
 
 
 class BrokerInfo(NamedTuple):
@@ -144,14 +146,17 @@ async def create_topics(
 
 async def delete_topics(cluster: ClusterClient, topics: Iterable[str]) -> None:
     """Delete topics; KafkaError (UnknownTopicError, TOPIC_DELETION_DISABLED), once all were tried."""
-    request = DeleteTopicsRequest(timeout_ms=cluster.request_timeout_ms)
     names = list(topics)
-    version = (await cluster._retry(cluster._any_connection, None)).version_for(DeleteTopicsRequest)
-    if version > NODES_BY_NAME_VERSION:
-        request.topics = [DeleteTopicState(name=name) for name in names]
-    else:
-        request.topic_names = names
-    response = await cluster.call_controller(request, version)
+
+    def request(version: int) -> DeleteTopicsRequest:
+        made = DeleteTopicsRequest(timeout_ms=cluster.request_timeout_ms)
+        if version <= LAST_BY_NAME:
+            made.topic_names = names
+        else:
+            made.topics = [DeleteTopicState(name=name) for name in names]
+        return made
+
+    response = await cluster.call_controller(ByVersion(DeleteTopicsRequest, request))
     for name in names:
         cluster.topology.forget(name)
     for item in response.responses:
