@@ -7,11 +7,14 @@ poll raises it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import random
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from oncelog import errors
+from oncelog.client.backoff import Backoff
 from oncelog.client.cluster import LEADER_MOVED
 from oncelog.client.consumer.fetcher import (
     LAST_WITH_NAMES,
@@ -39,7 +42,7 @@ SESSION_LOST = frozenset(
     }
 )
 
-MOVED = LEADER_MOVED | {ErrorCode.OFFSET_OUT_OF_RANGE}
+log = logging.getLogger(__name__)
 
 
 class FetchLoop:
@@ -57,7 +60,14 @@ class FetchLoop:
         for them would hold up the others, once the user has taken what is here. A seek or a new leader voids it.
         """
         self._refreshing = False
+        self._lost: dict[int, Backoff] = {}
+        """Of brokers that hung up, or refused a whole request, the last time they were asked."""
+        self._refresh_backoff = self._new_backoff()
+        self._timer: asyncio.TimerHandle | None = None
         self.failure: Exception | None = None
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(self._options["retry_backoff_ms"], self._options["retry_backoff_max_ms"])
 
     def go_on(self) -> None:
         """Ask every leader that is not being asked for what is wanted and not waiting here."""
@@ -82,8 +92,8 @@ class FetchLoop:
                     unchecked.setdefault(partition.leader, {})[tp] = (state, partition.leader_epoch)
                 continue
             node = partition.leader if state.preferred is None else self._nearest(state, partition.leader)
-            if node not in self._asked:
-                wanted = Wanted(state.position, partition.leader_epoch, limit, topic.topic_id)
+            wanted = Wanted(state.position, partition.leader_epoch, limit, topic.topic_id)
+            if node not in self._asked and not self._is_refused(state, node, wanted):
                 by_node.setdefault(node, {})[tp] = wanted
         if unknown and not self._refreshing:
             self._refreshing = True
@@ -98,6 +108,31 @@ class FetchLoop:
             for state, _ in asked.values():
                 state.checking = True
             self._reader.spawn(self._check(node, asked))
+
+    def _is_refused(self, state: PartitionState, node: int, item: Wanted) -> bool:
+        """Whether this is not to be asked for yet; somebody looks again in time."""
+        of_node, of_item, until = state.refused or (-1, None, 0.0)
+        now = self._reader.loop.time()
+        if of_node != node or of_item != item or until <= now:
+            return False
+        if self._timer is None or self._timer.when() > until:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._reader.loop.call_later(until - now, self._timer_due)
+        return True
+
+    def _timer_due(self) -> None:
+        self._timer = None
+        if not self._reader.closed and self.failure is None:
+            self.go_on()
+
+    def _refuse(self, tp: TopicPartition, node: int, item: Wanted) -> None:
+        """Not to be asked for again before a pause (retry.backoff.ms, with growth), unless from another leader."""
+        state = self._reader.states[tp]
+        backoff = self._new_backoff()
+        backoff.failures = state.refusals
+        state.refusals += 1
+        state.refused = node, item, self._reader.loop.time() + backoff.next_ms(random.random()) / 1000
 
     def _is_dry(self, node: int, tp: TopicPartition, item: Wanted) -> bool:
         of_node, of_item, until = self._dry.get(tp, (-1, None, 0.0))
@@ -137,17 +172,22 @@ class FetchLoop:
             self._reader.notify()
 
     async def _refresh(self) -> None:
+        """Learn of leaders; the next time not before a pause, unless each partition has one by then."""
         try:
-            await self._cluster.refresh({topic for topic, _ in self._reader.states})
-        except errors.KafkaError:
-            await asyncio.sleep(self._options["retry_backoff_ms"] / 1000)
-        else:
-            failures = self._cluster.topology.failures
-            if any(topic in failures for topic, _ in self._reader.states):
-                await asyncio.sleep(self._options["retry_backoff_ms"] / 1000)
+            with contextlib.suppress(errors.KafkaError):
+                await self._cluster.refresh({topic for topic, _ in self._reader.states})
+            if all(self._cluster.topology.leader(*tp) >= 0 for tp in self._reader.states):
+                self._refresh_backoff.reset()
+            else:
+                await self._pause(self._refresh_backoff)
         finally:
             self._refreshing = False
             self._reader.notify()
+        if not self._reader.closed and self.failure is None:
+            self.go_on()
+
+    async def _pause(self, backoff: Backoff) -> None:
+        await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
 
     async def _fetch_from(self, node: int, wanted: dict[TopicPartition, Wanted], *, wait: bool) -> None:
         session = self._sessions.setdefault(node, FetchSession())
@@ -169,11 +209,18 @@ class FetchLoop:
             for tp in wanted:
                 self._cluster.topology.forget(tp[0])
                 self._back_to_leader(tp)
-            await asyncio.sleep(self._options["retry_backoff_ms"] / 1000 * (0.8 + 0.4 * random.random()))
+            await self._pause(self._lost.setdefault(node, self._new_backoff()))
         except (errors.KafkaError, NoCommonVersionError) as error:
             self.failure = error
         else:
             failed = self._take_response(node, session, response, wanted)
+            code = ErrorCode.of(response.error_code)
+            if code is ErrorCode.NONE:
+                self._lost.pop(node, None)
+            elif node in self._lost or code not in SESSION_LOST:  # a new session can be had at once, but not for ever
+                await self._pause(self._lost.setdefault(node, self._new_backoff()))
+            else:
+                self._lost[node] = self._new_backoff()
             if not wait:
                 self._found_dry(node, {tp: item for tp, item in wanted.items() if tp not in failed})
         finally:
@@ -185,7 +232,7 @@ class FetchLoop:
     def _take_response(
         self, node: int, session: FetchSession, response: FetchResponse, wanted: Mapping[TopicPartition, Wanted]
     ) -> Collection[TopicPartition]:
-        """Of which of them nothing was learned, as they stand elsewhere now or their leader does."""
+        """Of which of them nothing was learned."""
         code = ErrorCode.of(response.error_code)
         if code is not ErrorCode.NONE:
             session.reset()
@@ -206,8 +253,11 @@ class FetchLoop:
                     self._take_partition(node, session, tp, state, item)
                     if not item.error_code:
                         state.checked = max(state.checked, asked.leader_epoch)
-                    elif ErrorCode.of(item.error_code) in MOVED:
+                        state.refusals, state.refused = 0, None
+                    else:
                         failed.add(tp)
+                        if item.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                            self._refuse(tp, node, asked)
         self._forget_dry(failed)
         return failed
 
@@ -260,6 +310,8 @@ class FetchLoop:
             session.reset()
             self._cluster.topology.forget(tp[0])
             self._back_to_leader(tp)
+        elif code is ErrorCode.UNKNOWN_SERVER_ERROR:  # may pass, as Kafka's consumer has it
+            log.warning("%s-%d at offset %s: the broker has an unexpected error", *tp, state.position)
         elif not code.retriable:
             self.failure = errors.error_for(code, f"Fetch of {tp[0]}-{tp[1]}: {code.text}")
 

@@ -252,6 +252,8 @@ class PartitionState:
         "paused",
         "position",
         "preferred",
+        "refusals",
+        "refused",
         "reset",
         "settled",
     )
@@ -269,6 +271,10 @@ class PartitionState:
         self.reset: int | None = None
         """Timestamp to look the position up with (-2 first, -1 end, else ms), unless it is to be the committed one."""
         self.high_watermark = self.last_stable_offset = -1
+        self.refusals = 0
+        """How often in a row a broker has refused to be asked."""
+        self.refused: tuple[int, Wanted, float] | None = None
+        """Which node refused what, and until when (the loop's time) it is not asked for the same again."""
 
     def seek(self, offset: int) -> None:
         """Go to an offset (an `OffsetAndMetadata` knows the epoch before it); what was fetched goes. UsageError."""

@@ -1,0 +1,207 @@
+"""What a broker refuses for a while is asked for again with growing pauses, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from oncelog import errors
+from oncelog.client.consumer.options import consumer_options
+from oncelog.client.consumer.reader import Reader
+from oncelog.client.topology import Partition, Topic
+from oncelog.net.connection import ConnectionLostError
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from oncelog.protocol.records import Record, build_batch
+from oncelog.sim.loop import SimLoop
+
+TOPIC_ID = uuid.uuid4()
+BACKOFF = {"retry_backoff_ms": 100, "retry_backoff_max_ms": 1_000}
+GROWING = [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+"""Seconds, each up to a fifth more or less."""
+
+
+class Brokers:
+    """Nodes 1 and 2, which answer each Fetch as told; partitions 0 and 1 of a topic, led by `leader`."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.answer: Callable[[int, int], PartitionData | ErrorCode | Exception] = lambda node, partition: (
+            ErrorCode.NONE
+        )
+        self.fetched: list[tuple[float, int, int]] = []
+        """When, from which node, which partition."""
+        self.refreshed: list[float] = []
+        self.leader = Partition(1, 5, (1, 2), (1, 2))
+        self.reader = reader
+        self.learn()
+        reader.cluster.connection = self.connection  # type: ignore[method-assign, assignment]
+        reader.cluster.refresh = self.refresh  # type: ignore[method-assign, assignment]
+
+    def learn(self) -> None:
+        topology = self.reader.cluster.topology
+        topology.brokers = {1: ("a", 1), 2: ("b", 1)}
+        topology.topics["t"] = Topic("t", TOPIC_ID, False, {0: self.leader, 1: Partition(1, 5, (1, 2), (1, 2))})
+        topology.names[TOPIC_ID] = "t"
+
+    async def refresh(self, topics: object = None, **_: object) -> None:
+        self.refreshed.append(self.reader.loop.time())
+        assert len(self.refreshed) < 1_000, "asked without a pause"
+        self.learn()
+
+    async def connection(self, node: int, purpose: str = "") -> Any:
+        async def call(request: FetchRequest, version: int | None = None, **_: object) -> FetchResponse:
+            found = []
+            for item in request.topics[0].partitions:
+                self.fetched.append((self.reader.loop.time(), node, item.partition))
+                assert len(self.fetched) < 1_000, "asked without a pause"
+                answer = self.answer(node, item.partition)
+                if isinstance(answer, Exception):
+                    raise answer
+                if isinstance(answer, ErrorCode):
+                    answer = PartitionData(error_code=answer)
+                answer.partition_index = item.partition
+                found.append(answer)
+            if not any(item.error_code or item.records for item in found):
+                await asyncio.sleep(request.max_wait_ms / 1000)
+            return FetchResponse(responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=found)])
+
+        return SimpleNamespace(call=call, version_for=lambda request: request.MAX_VERSION)
+
+    def pauses(self, partition: int = 0) -> list[float]:
+        times = [at for at, _, of in self.fetched if of == partition]
+        return [later - earlier for earlier, later in pairwise(times)]
+
+
+def run(body: Callable[[Reader, Brokers], Coroutine[Any, Any, None]], partitions: int = 1, **options: object) -> None:
+    loop = SimLoop()
+
+    async def main() -> None:
+        reader = Reader(consumer_options(None, {"bootstrap_servers": "n:1", **BACKOFF, **options}), loop)
+        reader.assign([("t", index) for index in range(partitions)])
+        for state in reader.states.values():
+            state.seek(50)
+        await body(reader, Brokers(reader))
+        await reader.close()
+
+    with closing(loop):
+        loop.run_until_complete(main())
+
+
+def records() -> PartitionData:
+    return PartitionData(records=bytes(build_batch([Record(50, 1_000, None, b"x")], base_offset=50, leader_epoch=5)))
+
+
+def grow(pauses: list[float]) -> bool:
+    return all(0.79 * due <= pause <= 1.21 * due for pause, due in zip(pauses, GROWING, strict=False))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ],
+)
+@pytest.mark.parametrize("polls", [True, False])
+def test_what_is_refused_is_asked_for_with_growing_pauses(code: ErrorCode, polls: bool) -> None:
+    async def body(reader: Reader, brokers: Brokers) -> None:
+        brokers.answer = lambda node, partition: code
+        await reader.poll(3_000 if polls else 0)
+        if not polls:
+            await asyncio.sleep(3)
+        assert len(brokers.fetched) >= 5
+        assert grow(brokers.pauses()), brokers.pauses()
+        assert len(brokers.refreshed) <= len(brokers.fetched)
+        brokers.answer = lambda node, partition: records()
+        assert len(await reader.poll(3_000)) == 1
+        count = len(brokers.fetched)
+        brokers.answer = lambda node, partition: code
+        await reader.poll(500)
+        assert grow(brokers.pauses()[count:]), "begins small again after what was answered"
+
+    run(body)
+
+
+def test_a_new_leader_is_asked_at_once() -> None:
+    async def body(reader: Reader, brokers: Brokers) -> None:
+        brokers.answer = lambda node, partition: ErrorCode.NOT_LEADER_OR_FOLLOWER if node == 1 else records()
+        await reader.poll(2_000)
+        begun = reader.loop.time()
+        brokers.leader = Partition(2, 6, (1, 2), (1, 2))
+        brokers.learn()
+        assert len(await reader.poll(2_000)) == 1
+        assert reader.loop.time() == begun
+
+    run(body)
+
+
+def test_metadata_are_asked_for_with_growing_pauses_while_there_is_no_leader() -> None:
+    async def body(reader: Reader, brokers: Brokers) -> None:
+        brokers.leader = Partition(-1, 5, (1, 2), ())
+        brokers.learn()
+        await reader.poll(3_000)
+        assert len(brokers.refreshed) >= 5
+        assert grow([later - earlier for earlier, later in pairwise(brokers.refreshed)]), brokers.refreshed
+        brokers.leader = Partition(2, 6, (1, 2), (1, 2))
+        brokers.answer = lambda node, partition: records()
+        assert len(await reader.poll(3_000)) == 1
+
+    run(body)
+
+
+def test_the_others_of_a_broker_do_not_wait() -> None:
+    async def body(reader: Reader, brokers: Brokers) -> None:
+        brokers.answer = lambda node, partition: records() if partition else ErrorCode.OFFSET_NOT_AVAILABLE
+        assert len(await reader.poll(2_000)) == 1
+        assert reader.loop.time() == 0
+
+    run(body, partitions=2)
+
+
+def test_a_seek_gives_no_reason_to_wait() -> None:
+    async def body(reader: Reader, brokers: Brokers) -> None:
+        brokers.answer = lambda node, partition: ErrorCode.OFFSET_NOT_AVAILABLE
+        await reader.poll(2_000)
+        brokers.answer = lambda node, partition: records()
+        begun = reader.loop.time()
+        reader.seek(("t", 0), 40)
+        assert len(await reader.poll(2_000)) == 1
+        assert reader.loop.time() == begun
+
+    run(body)
+
+
+def test_a_broker_that_hangs_up_is_asked_with_growing_pauses() -> None:
+    async def body(reader: Reader, brokers: Brokers) -> None:
+        brokers.answer = lambda node, partition: ConnectionLostError("gone")
+        await reader.poll(3_000)
+        assert len(brokers.fetched) >= 5
+        assert grow(brokers.pauses()), brokers.pauses()
+
+    run(body)
+
+
+def test_what_stays_wrong_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(reader: Reader, brokers: Brokers) -> None:
+        brokers.answer = lambda node, partition: ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        with pytest.raises(errors.AuthorizationError):
+            await reader.poll(2_000)
+        brokers.answer = lambda node, partition: ErrorCode.UNKNOWN_SERVER_ERROR
+        await reader.poll(250)
+        assert "t-0" in caplog.text, "somebody has to look into the broker's log"
+
+    with caplog.at_level(logging.WARNING):
+        run(body)
