@@ -119,6 +119,25 @@ def test_an_error_that_nobody_handles_fails_the_run() -> None:
         in_world(scenario)
 
 
+def test_last_words_of_a_killed_process_are_no_error() -> None:
+    """Its coroutines are closed at the end: what they clean up then, nobody waits for."""
+
+    async def scenario(world: World) -> None:
+        async def victim() -> None:
+            answer = asyncio.get_running_loop().create_future()
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                answer.set_exception(ConnectionError("closed"))
+
+        process = world.process("victim")
+        world.loop.spawn(process, victim())
+        await asyncio.sleep(1)
+        world.loop.kill(process)
+
+    in_world(scenario)
+
+
 def test_executors_run_inline() -> None:
     async def scenario(world: World) -> int:
         with pytest.raises(ValueError, match="x"):

@@ -136,6 +136,7 @@ class World:
         self.tree = MemoryTree(lambda: int(self.loop.time() * 1000))
         self.brokers: dict[int, SimBroker] = {}
         self.errors: list[dict[str, Any]] = []
+        self._over = False
         self.trace: deque[str] = deque(maxlen=TRACE_LINES)
         self._clock_error_ms = 0
         self._digest = hashlib.sha256()
@@ -217,10 +218,11 @@ class World:
         return result
 
     def _on_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if not isinstance(context.get("exception"), PowerFailure):
+        if not self._over and not isinstance(context.get("exception"), PowerFailure):
             self.errors.append(context)
 
     def _end(self) -> None:
+        self._over = True  # from here on errors are last words of the dead, as of an answer that nobody waits for
         for process in self._processes:
             self.loop.kill(process)
         for broker in self.brokers.values():
