@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from oncelog import Admin
 from support.clients.aio import AioClient
 from support.clients.base import Client
 from support.clients.confluent import ConfluentClient
@@ -31,6 +32,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture in ("client", "other_client"):
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, CLIENTS, indirect=True)
+
+
+@pytest.fixture
+def admin(server: Server) -> Iterator[Admin]:
+    """Our own administrator, of the shared server."""
+    with Admin(server.bootstrap) as made:
+        yield made
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,12 +19,6 @@ from support.wire import Wire
 
 SETTINGS = {"transaction.partition.verification.enable": "false"}
 """Of the module's own server: without the verification of KIP-890 a transaction can hang."""
-
-
-@pytest.fixture
-def admin(server: Server) -> Iterator[Admin]:
-    with Admin(server.bootstrap) as made:
-        yield made
 
 
 def code(call: pytest.ExceptionInfo[errors.KafkaError]) -> ErrorCode:

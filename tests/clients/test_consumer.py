@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,12 +13,6 @@ from support.processes import wait_until
 from support.servers import Server
 
 EARLIEST = {"auto_offset_reset": "earliest"}
-
-
-@pytest.fixture
-def admin(server: Server) -> Iterator[Admin]:
-    with Admin(server.bootstrap) as made:
-        yield made
 
 
 def test_nothing_is_lost_or_doubled_over_pauses_and_seeks(server: Server, admin: Admin, name: str) -> None:

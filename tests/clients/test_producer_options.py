@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pyarrow as pa
 import pytest
 
 from oncelog import Admin, Producer
 from support.servers import Server
 from support.wire import until
-
-
-@pytest.fixture
-def admin(server: Server) -> Iterator[Admin]:
-    with Admin(server.bootstrap) as made:
-        yield made
 
 
 def test_new_partitions_get_records(server: Server, admin: Admin, name: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,12 +15,6 @@ from support.rebalances import CLASSIC, Watched, members, settle
 from support.servers import Server
 
 COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
-
-
-@pytest.fixture
-def admin(server: Server) -> Iterator[Admin]:
-    with Admin(server.bootstrap) as made:
-        yield made
 
 
 def partitions_of(admin: Admin, topic: str, count: int) -> list[TopicPartition]:

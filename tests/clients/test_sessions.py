@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 from oncelog import Admin
+from support.groups import stable
 from support.processes import wait_until
 from support.rebalances import CLASSIC, members, settle
 from support.servers import Server
@@ -25,6 +24,9 @@ def test_a_member_lives_on_while_its_assignment_waits_to_be_taken(module_server:
         member.consumer.poll(0)
         wait_until(lambda: admin.describe_group(name).state == "Stable", "it has joined")
         before = admin.describe_group(name).members
-        time.sleep(2 * SESSION_S)  # nothing is to happen in it
+        # A session's time is over once a silent member of another group is expelled.
+        (silent,) = stable(module_server.bootstrap, f"{name}-silent", 1, session_timeout_ms=round(SESSION_S * 1000))
+        wait_until(lambda: not admin.describe_group(silent.group).members, "the silent one is out")
+        silent.close()
         assert admin.describe_group(name).members == before
         settle([member], [(name, 0), (name, 1)])

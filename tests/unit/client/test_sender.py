@@ -11,8 +11,8 @@ import pytest
 
 from oncelog import errors
 from oncelog.client.group_metadata import GroupMetadata
-from oncelog.client.options import producer_options
 from oncelog.client.producer.coordinator_requests import handle, next_request
+from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.sender import Sender
 from oncelog.client.producer.transaction_manager import State, TransactionManager
 from oncelog.protocol.errors import ErrorCode
@@ -222,7 +222,8 @@ def test_a_partition_without_a_leader_is_asked_for_with_patience_and_the_others_
         async def counted(*args: Any, **options: Any) -> None:
             nonlocal asked
             asked += 1
-            assert asked <= 120, "asked without a pause"
+            if asked >= 120:
+                await asyncio.Event().wait()  # asked without a pause: time would not pass any more
             await refresh(*args, **options)
             known = cluster.topology.topics["t"]
             partitions = {**known.partitions, 1: replace(known.partitions[1], leader=-1)}

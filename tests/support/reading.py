@@ -1,0 +1,19 @@
+"""What a topic's readers see, by our own consumer."""
+
+from __future__ import annotations
+
+from oncelog import Consumer
+from support.servers import Server
+
+
+def read(server: Server, topic: str, partitions: int = 1, *, committed: bool = True) -> list[bytes | None]:
+    """All values that can be read, by partition and offset."""
+    level = "read_committed" if committed else "read_uncommitted"
+    with Consumer(server.bootstrap, auto_offset_reset="earliest", isolation_level=level) as consumer:
+        assigned = [(topic, index) for index in range(partitions)]
+        consumer.assign(assigned)
+        ends = consumer.end_offsets(assigned)
+        found = []
+        while any(consumer.position(*tp) < end for tp, end in ends.items()):
+            found += consumer.poll(5)
+        return [record.value for record in sorted(found, key=lambda record: record[1:3])]
