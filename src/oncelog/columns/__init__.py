@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-try:
-    import numba  # noqa: F401
-    import numpy  # noqa: F401
-    import pyarrow  # noqa: F401
-except ImportError as error:
-    raise ImportError(f"tables need {error.name}, which `pip install 'oncelog[arrow]'` brings") from error
+from importlib.util import find_spec
+
+for _needed in ("numba", "numpy", "pyarrow"):  # numba is imported when a kernel is compiled, not before
+    if find_spec(_needed) is None:
+        raise ImportError(f"tables need {_needed}, which `pip install 'oncelog[arrow]'` brings")

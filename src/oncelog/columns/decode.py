@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from oncelog.columns import kernels
+from oncelog.columns.native import at, kernel
 from oncelog.protocol.compression import decompress
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import (
@@ -152,6 +152,10 @@ class _Binary:
         self.valid = np.empty(rows, np.uint8)
         self.data = np.empty(size, np.uint8)
 
+    def at(self) -> tuple[int, ...]:
+        """As a kernel takes it."""
+        return (*at("q", self.ends), *at("B", self.valid), *at("B", self.data))
+
     def array(self, rows: int, type_: pa.DataType) -> pa.Array:
         ends = self.ends[: rows + 1].astype(np.int32)
         valid = self.valid[:rows]
@@ -171,17 +175,18 @@ def _columns(
     items = _header_count(batches) if include_headers else 0
     header_rows = np.zeros(rows + 1 if include_headers else 1, np.int64)
     names, contents = (_Binary(items, size if items else 0) for _ in range(2))
+    columns_at = (*at("q", offsets), *at("q", timestamps), *keys.at(), *values.at())
+    headers_at = (*at("q", header_rows), *names.at(), *contents.at())
+    decode_records = kernel("decode_records")
     row = 0
     for batch in batches:
         header = batch.header
         first = row
         row = _checked(
-            kernels.decode_records(
-                batch.payload, header.count, header.base_offset, header.base_timestamp,
+            decode_records(
+                *at("B", batch.payload), header.count, header.base_offset, header.base_timestamp,
                 header.max_timestamp if header.timestamp_type else -1, start_offset, row,
-                offsets, timestamps, keys.ends, keys.valid, keys.data, values.ends, values.valid, values.data,
-                include_headers, header_rows, names.ends, names.valid, names.data,
-                contents.ends, contents.valid, contents.data,
+                *columns_at, include_headers, *headers_at,
             ),
             header,
         )  # fmt: skip
@@ -189,11 +194,11 @@ def _columns(
     columns = [
         keys.array(row, pa.binary()),
         values.array(row, pa.binary()),
-        pa.repeat(pa.scalar(topic, pa.string()), row),
-        pa.array(np.full(row, partition, np.int32)),
-        pa.array(offsets[:row]),
-        pa.Array.from_buffers(TIMESTAMP, row, [None, pa.py_buffer(_microseconds(timestamps[:row]))]),
-        pa.array(kinds[:row]),
+        pa.repeat(_text(topic), row),
+        _fixed(np.full(row, partition, np.int32), pa.int32()),
+        _fixed(offsets[:row], pa.int64()),
+        _fixed(_microseconds(timestamps[:row]), TIMESTAMP),
+        _fixed(kinds[:row], pa.int32()),
     ]
     if not include_headers:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
@@ -207,8 +212,20 @@ def _columns(
     pairs = pa.StructArray.from_arrays(
         [keys_of_headers, contents.array(used, pa.binary())], fields=list(HEADERS.value_type)
     )
-    lists = pa.ListArray.from_arrays(pa.array(header_rows[: row + 1].astype(np.int32)), pairs)
+    lists = pa.ListArray.from_arrays(_fixed(header_rows[: row + 1].astype(np.int32), pa.int32()), pairs)
     return pa.RecordBatch.from_arrays([*columns, lists.cast(HEADERS)], schema=SCHEMA_WITH_HEADERS)
+
+
+def _fixed(numbers: Any, kind: pa.DataType) -> pa.Array:
+    """A numpy array as a column. `pa.array` would import pandas: half a second of CPU in each of Spark's workers."""
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _text(text: str) -> pa.Scalar:
+    """As `pa.scalar`, without pandas."""
+    data = text.encode()
+    ends = pa.py_buffer(np.array([0, len(data)], np.int32))
+    return pa.StringArray.from_buffers(1, ends, pa.py_buffer(data))[0]
 
 
 def _microseconds(timestamps: Any) -> Any:
@@ -220,7 +237,8 @@ def _microseconds(timestamps: Any) -> Any:
 
 def _header_count(batches: list[_Batch]) -> int:
     return sum(
-        _checked(kernels.count_headers(batch.payload, batch.header.count), batch.header) for batch in batches
+        _checked(kernel("count_headers")(*at("B", batch.payload), batch.header.count), batch.header)
+        for batch in batches
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from oncelog.columns import kernels
+from oncelog.columns.native import TOO_SMALL, at, kernel
 from oncelog.protocol.compression import Codec, compress
 from oncelog.protocol.records import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC
 
@@ -61,7 +61,7 @@ def _partitions(column: _Column, partitions: int) -> Any:
     if partitions < 1:
         raise ValueError(f"a topic has at least one partition, not {partitions}")
     out = np.empty(column.rows, np.int32)
-    kernels.murmur2_partitions(column.ends, column.valid, column.data, partitions, out)
+    kernel("murmur2_partitions")(*column.at(), partitions, *at("i", out))
     return out
 
 
@@ -98,11 +98,9 @@ class Rows:
     def longest(self) -> int:
         """Bytes of key, value and headers of the largest row."""
         lists = self._lists
-        return int(
-            kernels.longest_row(
-                self.count, self._key, self._keys.ends, self._value, self._values.ends,
-                self._headers, lists.rows, lists.names.ends, lists.values.ends,
-            )
+        return kernel("longest_row")(
+            self.count, self._key, *at("q", self._keys.ends), self._value, *at("q", self._values.ends),
+            self._headers, *at("q", lists.rows), *at("q", lists.names.ends), *at("q", lists.values.ends),
         )  # fmt: skip
 
     def batches(
@@ -115,21 +113,25 @@ class Rows:
         if len(chosen) and not 0 <= chosen.min() <= chosen.max() < self.count:
             raise ValueError(f"row numbers from {chosen.min()} to {chosen.max()} of a table of {self.count} rows")
         times, keys, values, lists = self._times, self._keys, self._values, self._lists
+        columns = (
+            *at("q", times), self._key, *keys.at(), self._value, *values.at(), self._headers, *at("q", lists.rows),
+            *at("q", lists.names.ends), *at("B", lists.names.data), *lists.values.at(),
+        )  # fmt: skip
+        chosen_at = at("q", chosen)
+        result = np.empty(2, np.int64)
+        result_at = at("q", result)
+        encode_records = kernel("encode_records")
         limit = max(max_batch_bytes - HEADER_SIZE, 1)
         room = limit
         first = 0
         while first < len(chosen):
             base_timestamp = int(times[chosen[first]])
             buffer = bytearray(HEADER_SIZE + room)
-            count, size, latest = kernels.encode_records(
-                chosen, first, limit, base_timestamp, times,
-                self._key, keys.ends, keys.valid, keys.data,
-                self._value, values.ends, values.valid, values.data,
-                self._headers, lists.rows, lists.names.ends, lists.names.data,
-                lists.values.ends, lists.values.valid, lists.values.data,
-                np.frombuffer(buffer, np.uint8, room, HEADER_SIZE),
-            )  # fmt: skip
-            if count == kernels.TOO_SMALL:
+            out = np.frombuffer(buffer, np.uint8, room, HEADER_SIZE)
+            count = encode_records(*chosen_at, first, limit, base_timestamp, *columns, *at("B", out), *result_at)
+            del out  # the buffer is cut to size below
+            size, latest = result.tolist()
+            if count == TOO_SMALL:
                 room = size
                 continue
             room = limit
@@ -202,6 +204,10 @@ class _Column:
         all_ends = np.frombuffer(ends, np.int64 if wide else np.int32)
         self.ends = all_ends[array.offset : array.offset + self.rows + 1].astype(np.int64)
         self.data = _NO_BYTES if data is None else np.frombuffer(data, np.uint8)
+
+    def at(self) -> tuple[int, ...]:
+        """As a kernel takes it."""
+        return (*at("q", self.ends), *at("B", self.valid), *at("B", self.data))
 
 
 class _Headers:

@@ -13,9 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from oncelog.columns.json_scan import MOST_ADDED, PREFIX, json_lines
+from oncelog.columns.native import at, kernel
 from oncelog.columns.values import Bad, check_schema_id, frame
 
+PREFIX = np.frombuffer(b'{"v":', np.uint8)
+"""Of each line that pyarrow.json reads."""
+MOST_ADDED = len(PREFIX) + 2
+"""Bytes of a line besides its value's, at most."""
 BLOCK = 1 << 22
 """Bytes that one of Arrow's threads parses at a time, at least the longest line's."""
 
@@ -138,7 +142,9 @@ def _lines(data: Any, ends: Any, valid: Any) -> tuple[Any, Any]:
     """One line a value, and where each ends; `valid` becomes 0 for those that are no JSON text."""
     size = int(ends[-1] - ends[0]) + MOST_ADDED * len(valid)
     out, line_ends = np.empty(size, np.uint8), np.empty(len(valid) + 1, np.int64)
-    json_lines(data, ends, valid, PREFIX, out, line_ends)
+    kernel("json_lines")(
+        *at("B", data), *at("q", ends), *at("B", valid), *at("B", PREFIX), *at("B", out), *at("q", line_ends)
+    )
     return out[: line_ends[-1]], line_ends
 
 

@@ -1,16 +1,13 @@
-"""The inner loops between record batches and Arrow buffers, compiled by numba.
+"""The inner loops between record batches and Arrow buffers. Compiled by numba, and called, by way of `native`.
 
-Few kernels with explicit signatures, cached on disk so that the first use in a new process costs a load and not a
-compilation: in the folder that NUMBA_CACHE_DIR names, else beside this file, else in the user's cache folder. No
-`parallel`: Spark's daemon forks. Decoding trusts no length. A negative result is an error; the callers say which.
+Decoding trusts no length. A negative result is an error; the callers say which. Arrays have one dimension and no gaps.
 """
 
-# numba has no types of its own to check against:
-# mypy: disable-error-code="untyped-decorator, no-untyped-call"
+# numba types less than it takes:
+# mypy: disable-error-code="untyped-decorator, no-untyped-call, call-overload, no-any-return"
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -19,28 +16,13 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_U8R = types.Array(types.uint8, 1, "C", readonly=True)
-_U8 = types.uint8[::1]
-_I32 = types.int32[::1]
-_I64 = types.int64[::1]
-_I64R = types.Array(types.int64, 1, "C", readonly=True)
+from oncelog.columns.native import MALFORMED, TOO_SMALL
 
-MALFORMED = -1
-TOO_SMALL = -2
+FRAME = 5
+"""Bytes of the schema registry's framing."""
 
-
-def kernel(signature: Any) -> Callable[[Any], Any]:
-    """Compiles a function now, or loads it; in each process anew where no folder can be written."""
-
-    def compiled(function: Any) -> Any:
-        try:
-            return numba.njit(signature, cache=True)(function)
-        except RuntimeError as error:
-            if "no locator available" not in str(error):
-                raise
-            return numba.njit(signature)(function)
-
-    return compiled
+_compiled = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""When the first kernel that calls them is, and into it. Nothing here raises: see `compiler`."""
 
 
 @intrinsic
@@ -62,7 +44,7 @@ def _copying(_typing: Any, out: Any, pos: Any, data: Any, start: Any, size: Any)
 _copy: Any = _copying
 
 
-@kernel(types.UniTuple(types.int64, 2)(_U8R, types.int64))
+@_compiled
 def _read_varlong(data: Any, pos: int) -> tuple[Any, int]:
     """A zigzag varint and the position behind it; position -1 when it is cut off or too long."""
     size = data.shape[0]
@@ -81,7 +63,7 @@ def _read_varlong(data: Any, pos: int) -> tuple[Any, int]:
     return 0, -1
 
 
-@kernel(types.UniTuple(types.int64, 2)(_U8R, types.int64, types.int64))
+@_compiled
 def _read_size(data: Any, pos: int, end: int) -> tuple[int, int]:
     """The length of a field (-1: null) and where it begins; position -1 unless it ends at `end` or before."""
     length, pos = _read_varlong(data, pos)
@@ -90,7 +72,7 @@ def _read_size(data: Any, pos: int, end: int) -> tuple[int, int]:
     return length, pos
 
 
-@kernel(types.int64(_U8R, types.int64))
+@_compiled
 def count_headers(data: Any, count: int) -> int:
     """Number of headers in a batch's records."""
     total = 0
@@ -118,7 +100,7 @@ def count_headers(data: Any, count: int) -> int:
     return total
 
 
-@kernel(types.void(_U8R, types.int64, types.int64, types.int64, _I64, _U8, _U8))
+@_compiled
 def _take(data: Any, pos: int, length: int, row: int, ends: Any, valid: Any, out: Any) -> None:
     """Copies a field to its row of a column; a length of -1 is null."""
     valid[row] = length >= 0
@@ -128,12 +110,7 @@ def _take(data: Any, pos: int, length: int, row: int, ends: Any, valid: Any, out
     ends[row + 1] = start + max(length, 0)
 
 
-@kernel(
-    types.int64(
-        _U8R, types.int64, types.int64, types.int64, types.int64,
-        _I64, _U8, _U8, _I64, _U8, _U8,
-    ),
-)  # fmt: skip
+@_compiled
 def _take_headers(
     data: Any, pos: int, end: int, headers: int, item: int,
     name_ends: Any, name_valid: Any, names: Any, item_ends: Any, item_valid: Any, items: Any,
@@ -152,13 +129,7 @@ def _take_headers(
     return pos
 
 
-@kernel(
-    types.int64(
-        _U8R, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64,
-        _I64, _I64, _I64, _U8, _U8, _I64, _U8, _U8,
-        types.boolean, _I64, _I64, _U8, _U8, _I64, _U8, _U8,
-    ),
-)  # fmt: skip
+@_compiled
 def decode_records(
     data: Any, count: int, base_offset: int, base_timestamp: int, append_time: int, start_offset: int, row: int,
     offsets: Any, timestamps: Any, key_ends: Any, key_valid: Any, keys: Any, value_ends: Any, value_valid: Any,
@@ -213,7 +184,7 @@ def decode_records(
     return row if pos == size else MALFORMED
 
 
-@kernel(types.int64(types.int64))
+@_compiled
 def _varlong_size(value: int) -> int:
     zigzag = np.uint64((value << 1) ^ (value >> 63))
     size = 1
@@ -223,12 +194,12 @@ def _varlong_size(value: int) -> int:
     return size
 
 
-@kernel(types.int64(types.int64))
+@_compiled
 def _sized(length: int) -> Any:
     return _varlong_size(length) + length
 
 
-@kernel(types.int64(_U8, types.int64, types.int64))
+@_compiled
 def _write_varlong(out: Any, pos: int, value: int) -> int:
     zigzag = np.uint64((value << 1) ^ (value >> 63))
     while zigzag >= np.uint64(0x80):
@@ -239,30 +210,24 @@ def _write_varlong(out: Any, pos: int, value: int) -> int:
     return pos + 1
 
 
-@kernel(types.int64(_U8, types.int64, _U8R, types.int64, types.int64))
+@_compiled
 def _write_sized(out: Any, pos: int, data: Any, start: int, end: int) -> int:
     pos = _write_varlong(out, pos, end - start)
     _copy(out, pos, data, start, end - start)
     return pos + end - start
 
 
-@kernel(
-    types.UniTuple(types.int64, 3)(
-        _I64R, types.int64, types.int64, types.int64, _I64R,
-        types.boolean, _I64R, _U8R, _U8R, types.boolean, _I64R, _U8R, _U8R,
-        types.boolean, _I64R, _I64R, _U8R, _I64R, _U8R, _U8R, _U8,
-    ),
-)  # fmt: skip
+@_compiled
 def encode_records(
     rows: Any, first: int, limit: int, base_timestamp: int, timestamps: Any,
     has_key: bool, key_ends: Any, key_valid: Any, keys: Any, has_value: bool, value_ends: Any, value_valid: Any,
     values: Any, has_headers: bool, header_rows: Any, name_ends: Any, names: Any, item_ends: Any, item_valid: Any,
-    items: Any, out: Any,
-) -> tuple[int, int, int]:  # fmt: skip
-    """Writes the records of `rows[first:]` to `out` while they fit into `limit` bytes, one at least.
+    items: Any, out: Any, result: Any,
+) -> int:  # fmt: skip
+    """Writes the records of `rows[first:]` to `out` while they fit into `limit` bytes, one at least; how many.
 
-    Gives (rows written, bytes written, largest timestamp); (TOO_SMALL, bytes needed, 0) when `out` cannot take even the
-    first.
+    `result` becomes (bytes written, largest timestamp), or (bytes needed, 0) with TOO_SMALL when `out` cannot take even
+    the first.
     """
     pos = 0
     latest = base_timestamp
@@ -285,9 +250,11 @@ def encode_records(
             size += _sized(item_ends[item + 1] - item_ends[item]) if item_valid[item] != 0 else 1
         needed = _sized(size)
         if index > first and pos + needed > limit:
-            return index - first, pos, before
+            result[0], result[1] = pos, before
+            return index - first
         if pos + needed > out.shape[0]:
-            return TOO_SMALL, needed, 0
+            result[0], result[1] = needed, 0
+            return TOO_SMALL
         pos = _write_varlong(out, pos, size)
         out[pos] = 0
         pos = _write_varlong(out, pos + 1, timestamp)
@@ -307,10 +274,11 @@ def encode_records(
                 pos = _write_sized(out, pos, items, item_ends[item], item_ends[item + 1])
             else:
                 pos = _write_varlong(out, pos, -1)
-    return rows.shape[0] - first, pos, latest
+    result[0], result[1] = pos, latest
+    return rows.shape[0] - first
 
 
-@kernel(types.int64(types.int64, types.boolean, _I64R, types.boolean, _I64R, types.boolean, _I64R, _I64R, _I64R))
+@_compiled
 def longest_row(
     rows: int, has_key: bool, key_ends: Any, has_value: bool, value_ends: Any, has_headers: bool, header_rows: Any,
     name_ends: Any, item_ends: Any,
@@ -330,9 +298,9 @@ def longest_row(
     return longest
 
 
-@kernel(types.void(_I64R, _U8R, _U8R, types.int64, _I32))
-def murmur2_partitions(ends: Any, valid: Any, data: Any, partitions: int, out: Any) -> None:
-    """Kafka's default partition of each key (`Utils.murmur2`, made positive, modulo); -1 without a key."""
+@_compiled
+def murmur2_partitions(ends: Any, valid: Any, data: Any, partitions: int, out: Any) -> int:
+    """Kafka's default partition of each key (`Utils.murmur2`, made positive, modulo), -1 without a key; how many."""
     for row in range(out.shape[0]):
         if valid[row] == 0:
             out[row] = -1
@@ -368,3 +336,62 @@ def murmur2_partitions(ends: Any, valid: Any, data: Any, partitions: int, out: A
         h = np.uint32(h * m)
         h ^= h >> np.uint32(15)
         out[row] = np.int64(h & np.uint32(0x7FFFFFFF)) % partitions
+    return out.shape[0]
+
+
+@_compiled
+def _closed(data: Any, start: int, end: int) -> bool:
+    """Whether brackets and strings begin and end within a text, and no comma, colon or control character lies where
+    none may: what else is wrong with it stays in its line.
+    """
+    depth = 0
+    in_string = escaped = False
+    for index in range(start, end):
+        byte = data[index]
+        if byte < 0x20 and (in_string or (byte != 0x0A and byte != 0x0D and byte != 0x09)):
+            return False
+        if in_string:
+            if escaped:
+                escaped = False
+            else:
+                escaped = byte == 0x5C
+                in_string = byte != 0x22
+            continue
+        if byte == 0x22:
+            in_string = True
+        depth += (byte == 0x7B or byte == 0x5B) - (byte == 0x7D or byte == 0x5D)
+        if depth < 0 or (depth == 0 and (byte == 0x2C or byte == 0x3A)):
+            return False
+    return end > start and depth == 0 and not in_string
+
+
+@_compiled
+def json_lines(data: Any, ends: Any, valid: Any, prefix: Any, out: Any, line_ends: Any) -> int:
+    """Writes `{"v":VALUE}` and a newline for each value, `{}` for those that are not valid; how many bytes.
+
+    A value with the schema registry's framing (a zero byte and four of id) loses it. One that could change the lines
+    around it gets 0 in `valid`. Newlines between tokens become spaces. `out` has room for the values,
+    the prefix and two bytes more each.
+    """
+    pos = 0
+    line_ends[0] = 0
+    for row in range(valid.shape[0]):
+        start, end = ends[row], ends[row + 1]
+        if end - start >= FRAME and data[start] == 0:
+            start += FRAME
+        if valid[row] != 0 and _closed(data, start, end):
+            for index in range(prefix.shape[0]):
+                out[pos] = prefix[index]
+                pos += 1
+            for index in range(start, end):
+                out[pos] = max(data[index], np.uint8(0x20))
+                pos += 1
+        else:
+            valid[row] = 0
+            out[pos] = 0x7B
+            pos += 1
+        out[pos] = 0x7D
+        out[pos + 1] = 0x0A
+        pos += 2
+        line_ends[row + 1] = pos
+    return pos

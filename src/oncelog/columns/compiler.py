@@ -1,0 +1,49 @@
+"""From a kernel's Python to object code: the only module that imports numba."""
+
+# numba types less than it takes:
+# mypy: disable-error-code="no-untyped-call, call-overload, attr-defined"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+from llvmlite import binding
+from numba import types
+
+from oncelog.columns import kernels
+from oncelog.columns.native import ARRAYS, machine, sealed
+
+FROM_C = frozenset({"memcpy", "memmove", "memset"})
+
+
+def compiled(name: str, signature: str) -> bytes:
+    """A kernel with the calling convention of C, as `native` keeps it in a file."""
+    function = getattr(kernels, name)
+    parameters, arguments, kinds = [], [], []
+    for index, letter in enumerate(signature):
+        parameters.append(f"a{index}")
+        kinds.append(types.int64)
+        if letter in ARRAYS:
+            kinds[-1] = types.CPointer(numba.from_dtype(ARRAYS[letter]))
+            parameters.append(f"n{index}")
+            kinds.append(types.int64)
+            arguments.append(f"carray(a{index}, (n{index},))")
+        else:
+            arguments.append(f"a{index} != 0" if letter == "?" else f"a{index}")
+    space: dict[str, Any] = {"function": function, "carray": numba.carray}
+    exec(f"def entry({', '.join(parameters)}):\n    return function({', '.join(arguments)})", space)
+    made = numba.cfunc(types.int64(*kinds), error_model="numpy")(space["entry"])
+    module = binding.parse_assembly(made.inspect_llvm())
+    module.link_in(binding.parse_assembly(_without_numba(module)))
+    return sealed(made.native_name, machine().emit_object(module))
+
+
+def _without_numba(module: Any) -> str:
+    """Definitions for what only numba and Python have: they are there for exceptions, which no kernel raises."""
+    missing = [one.name for one in module.functions if one.is_declaration and not one.name.startswith("llvm.")]
+    functions = [
+        f'define void @"{name}"() {{ call void @llvm.trap() unreachable }}' for name in missing if name not in FROM_C
+    ]
+    variables = [f'@"{one.name}" = global i8 0' for one in module.global_variables if one.is_declaration]
+    return "\n".join(["declare void @llvm.trap()", *functions, *variables])

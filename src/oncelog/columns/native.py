@@ -1,0 +1,146 @@
+"""Kernels as machine code: compiled once a machine by numba, from then on loaded by llvmlite alone.
+
+numba's own cache needs all of numba to load a kernel: 0.75 s of CPU and 70 MB in every Python worker that Spark starts,
+ten times what llvmlite takes. The files lie in the folder that NUMBA_CACHE_DIR names, else beside this module, else in
+the user's cache folder; where none can be written, each process compiles for itself. A file's name says what its code
+depends on: the kernels' source, llvmlite's version, the processor.
+
+A kernel takes integers, and `at(array)` for arrays. It holds the interpreter's lock, as numba's functions do.
+"""
+
+# llvmlite has no types of its own to check against:
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import llvmlite
+import numpy as np
+from llvmlite import binding
+
+MALFORMED: Final = -1
+TOO_SMALL: Final = -2
+
+SIGNATURES: Final = {
+    "count_headers": "Bn",
+    "decode_records": "Bnnnnnn" "qqqBBqBB" "?" "qqBBqBB",
+    "encode_records": "qnnnq" "?qBB" "?qBB" "?qqBqBB" "Bq",
+    "json_lines": "BqBBBq",
+    "longest_row": "n?q?q?qqq",
+    "murmur2_partitions": "qBBni",
+}  # fmt: skip
+"""Parameters: arrays of B uint8, i int32, q int64; n a number, ? a truth value. All give a number."""
+
+ARRAYS: Final = {"B": np.dtype(np.uint8), "i": np.dtype(np.int32), "q": np.dtype(np.int64)}
+
+SOURCES: Final = ("kernels.py", "compiler.py", "native.py")
+"""Files that decide what the machine code is."""
+
+Kernel = Callable[..., int]
+
+_loaded: list[Any] = []
+"""Machine code in use: never freed."""
+
+
+def at(kind: str, array: Any) -> tuple[int, int]:
+    """An array, of which `kind` is in ARRAYS, as kernels take it: address and length. It must live until they return.
+
+    TypeError for another kind of array: a kernel would read beyond it.
+    """
+    if array.dtype != ARRAYS[kind] or array.ndim != 1 or not array.flags.c_contiguous:
+        raise TypeError(f"a contiguous array of {ARRAYS[kind]} is needed, not {array.dtype} of shape {array.shape}")
+    return array.__array_interface__["data"][0], len(array)
+
+
+@cache
+def kernel(name: str) -> Kernel:
+    """One of SIGNATURES, from a file where there is one."""
+    place = f"{name}-{_key()}.o"
+    for folder in _folders():
+        with contextlib.suppress(OSError):
+            found = _load(name, (folder / place).read_bytes())
+            if found is not None:
+                return found
+    from oncelog.columns.compiler import compiled
+
+    code = compiled(name, SIGNATURES[name])
+    _keep(place, code)
+    made = _load(name, code)
+    if made is None:
+        raise RuntimeError(f"the machine code of {name} was refused as soon as it was made")
+    return made
+
+
+def machine() -> Any:
+    """LLVM's view of this processor."""
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    features = binding.get_host_cpu_features().flatten()
+    target = binding.Target.from_default_triple()
+    return target.create_target_machine(cpu=binding.get_host_cpu_name(), features=features, opt=3, jit=True)
+
+
+def sealed(symbol: str, code: bytes) -> bytes:
+    """A file's contents: a digest, so that half a file is known as such, the entry's name, and the object code."""
+    rest = symbol.encode() + b"\n" + code
+    return hashlib.sha256(rest).digest() + rest
+
+
+def _load(name: str, contents: bytes) -> Kernel | None:
+    """None for contents that are damaged."""
+    digest, rest = contents[:32], contents[32:]
+    if hashlib.sha256(rest).digest() != digest:
+        return None
+    symbol, _, code = rest.partition(b"\n")
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine())
+    engine.add_object_file(binding.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _loaded.append(engine)
+    kinds = [kind for letter in SIGNATURES[name] for kind in _C[letter]]
+    return ctypes.PYFUNCTYPE(ctypes.c_int64, *kinds)(engine.get_function_address(symbol.decode()))
+
+
+_C: Final = {
+    **dict.fromkeys(ARRAYS, (ctypes.c_void_p, ctypes.c_int64)),
+    "n": (ctypes.c_int64,),
+    "?": (ctypes.c_int64,),
+}
+
+
+def _key() -> str:
+    """Of all that the machine code depends on."""
+    source = b"".join(Path(__file__).with_name(name).read_bytes() for name in SOURCES)
+    features = binding.get_host_cpu_features().flatten()
+    on = (llvmlite.__version__, binding.get_default_triple(), binding.get_host_cpu_name(), features)
+    return hashlib.sha256(source + repr(on).encode()).hexdigest()[:20]
+
+
+def _folders() -> Iterator[Path]:
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    if given:
+        yield Path(given)
+        return
+    yield Path(__file__).parent / "__pycache__"
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    yield Path(home) / "oncelog"
+
+
+def _keep(place: str, contents: bytes) -> None:
+    """In the first folder that takes it; a reader sees the whole file or none."""
+    for folder in _folders():
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            number, draft = tempfile.mkstemp(dir=folder)
+            with os.fdopen(number, "wb") as file:
+                file.write(contents)
+            os.replace(draft, folder / place)
+            return

@@ -1,0 +1,75 @@
+"""Machine code of the kernels: compiled once, loaded without numba, and never called with the wrong arrays."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oncelog.columns import native
+from oncelog.columns.native import SIGNATURES, at
+
+USE = """
+import sys
+import numpy as np
+import pyarrow as pa
+from oncelog.columns.decode import decode_batches
+from oncelog.columns.encode import encode_partition, stamp
+
+# `pa.array` of Python's values would import pandas itself
+ends = pa.py_buffer(np.array([0, 1, 3], np.int32))
+keys = pa.Array.from_buffers(pa.binary(), 2, [None, ends, pa.py_buffer(b"xyz")])
+made = encode_partition(keys, keys)[0].buffer
+stamp(made, -1, -1, -1, transactional=False)
+table, after = decode_batches([made], topic="t\\u00e9", partition=3, start_offset=0)
+assert after == 2 and table["topic"].to_pylist() == ["t\\u00e9"] * 2 and table["partition"].to_pylist() == [3, 3]
+assert table["key"].to_pylist() == [b"x", b"yz"] == table["value"].to_pylist()
+print(*sorted({"numba", "pandas"} & set(sys.modules)))
+"""
+
+
+def imported(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
+    """Which of the heavy modules a process has after one round of encoding and decoding."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    command = [sys.executable, "-c", USE]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.strip()
+
+
+def test_numba_is_needed_once_a_machine_and_pandas_never(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert imported(monkeypatch, tmp_path / "cache") == "numba"
+    kept = {path.name.partition("-")[0] for path in (tmp_path / "cache").iterdir()}
+    assert kept == {"decode_records", "encode_records"}, "what is not used is not compiled"
+    assert imported(monkeypatch, tmp_path / "cache") == ""
+
+
+def test_damaged_and_cut_files_are_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    imported(monkeypatch, tmp_path)
+    whole = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    cut, changed = whole
+    cut.write_bytes(whole[cut][:-100])
+    changed.write_bytes(whole[changed][:-1] + bytes([whole[changed][-1] ^ 1]))
+    assert imported(monkeypatch, tmp_path) == "numba"
+    assert imported(monkeypatch, tmp_path) == ""
+    assert sorted(tmp_path.iterdir()) == sorted(whole)
+
+
+def test_without_a_folder_to_write_into_a_process_compiles_for_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    taken = tmp_path / "a file"
+    taken.touch()
+    assert imported(monkeypatch, taken) == "numba"
+
+
+def test_every_kernel_loads() -> None:
+    for name in SIGNATURES:
+        assert native.kernel(name) is native.kernel(name)
+
+
+@pytest.mark.parametrize(
+    "array", [np.zeros(4, np.int32), np.zeros((2, 2), np.int64), np.zeros(8, np.int64)[::2], np.zeros(4, np.uint64)]
+)
+def test_an_array_of_another_kind_is_refused(array: np.ndarray) -> None:
+    with pytest.raises(TypeError, match="a contiguous array of int64 is needed"):
+        at("q", array)
