@@ -56,6 +56,8 @@ SERVED: dict[int, Served] = {
     ApiKey.DESCRIBE_PRODUCERS: Served(0, 0, "describe_producers"),
     ApiKey.DESCRIBE_TRANSACTIONS: Served(0, 0, "describe_transactions"),
     ApiKey.LIST_TRANSACTIONS: Served(0, 2, "list_transactions"),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(0, 1, "consumer_group_heartbeat"),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Served(0, 1, "consumer_group_describe"),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(0, 0, "describe_topic_partitions"),
 }
 
