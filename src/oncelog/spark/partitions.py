@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from oncelog import errors
+from oncelog.client import offsets
 from oncelog.client.blocking import BlockingCluster
+from oncelog.client.partition_fetch import FETCH_BYTES, FETCH_WAIT_MS, fetch_partition
 from oncelog.client.producer import markers
-from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages import add_partitions_to_txn as ap
 from oncelog.protocol.messages import fetch as fe
-from oncelog.protocol.messages import list_offsets as lo
 from oncelog.protocol.messages import produce as pr
 from oncelog.protocol.records import Record, build_batch, decode_control, decode_records, iter_batches
 from oncelog.protocol.schema import NO_UUID
@@ -21,18 +20,14 @@ from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import Owner, decode_record
 
-EARLIEST, LATEST = -2, -1
+EARLIEST, LATEST = offsets.EARLIEST, offsets.LATEST
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 WINDOW = 64
 """Entries of the decision topic that are read at once, from its end."""
-FETCH_BYTES = 1 << 20
-FETCH_VERSION = 12
-"""The newest version of Fetch with topic names."""
 PRODUCE_NEW, PRODUCE_OLD = 12, 11
 """Versions of Produce that take a partition into the transaction themselves (KIP-890), or do not."""
 ADD_PARTITIONS_VERSION = 3
 """The newest version of AddPartitionsToTxn for clients."""
-FETCH_WAIT_MS = 50
 PRODUCE_TIMEOUT_MS = 30_000
 REQUEST_TIMEOUT_MS = 30_000
 
@@ -41,27 +36,9 @@ def list_offsets(
     cluster: BlockingCluster, wanted: dict[TopicPartition, int], isolation: int = READ_UNCOMMITTED
 ) -> dict[TopicPartition, int]:
     """Offsets for timestamps (ms, or EARLIEST or LATEST) by partition; -1 if no record is that young."""
-    leaders: dict[int, list[TopicPartition]] = defaultdict(list)
-    for at in wanted:
-        leaders[cluster.partition(*at).leader].append(at)
-    found: dict[TopicPartition, int] = {}
-    for group in leaders.values():
-        topics: dict[str, list[lo.ListOffsetsPartition]] = defaultdict(list)
-        for at in group:
-            topics[at.topic].append(lo.ListOffsetsPartition(partition_index=at.partition, timestamp=wanted[at]))
-        request = lo.ListOffsetsRequest(
-            replica_id=-1,
-            isolation_level=isolation,
-            timeout_ms=REQUEST_TIMEOUT_MS,
-            topics=[lo.ListOffsetsTopic(name=t, partitions=p) for t, p in topics.items()],
-        )
-        response = cluster.call_leader(*group[0], request)
-        for topic in response.topics:
-            for answer in topic.partitions:
-                if answer.error_code:
-                    raise errors.error_for(answer.error_code, f"ListOffsets of {topic.name}-{answer.partition_index}")
-                found[TopicPartition(topic.name, answer.partition_index)] = answer.offset
-    return found
+    asked: dict[tuple[str, int], int] = dict(wanted.items())
+    (found,) = cluster.run_many([offsets.list_offsets(cluster.cluster, asked, isolation_level=isolation)])
+    return {at: found[at].offset for at in wanted}
 
 
 def fetch(
@@ -81,36 +58,9 @@ async def fetch_async(
     cluster: BlockingCluster, at: TopicPartition, offset: int, isolation: int, max_bytes: int, max_wait_ms: int
 ) -> fe.PartitionData:
     """`fetch` for who does something else meanwhile (`cluster.start`)."""
-    request = fe.FetchRequest(
-        replica_id=-1,
-        replica_state=fe.ReplicaState(replica_id=-1, replica_epoch=-1),
-        max_wait_ms=max_wait_ms,
-        min_bytes=1,
-        max_bytes=max_bytes,
-        isolation_level=isolation,
-        session_id=0,
-        forgotten_topics_data=[],
-        rack_id="",
-        topics=[
-            fe.FetchTopic(
-                topic=at.topic,
-                topic_id=NO_UUID,
-                partitions=[
-                    fe.FetchPartition(
-                        partition=at.partition,
-                        fetch_offset=offset,
-                        partition_max_bytes=max_bytes,
-                        replica_directory_id=NO_UUID,
-                    )
-                ],
-            )
-        ],
+    return await fetch_partition(
+        cluster.cluster, at, offset, isolation_level=isolation, max_bytes=max_bytes, max_wait_ms=max_wait_ms
     )
-    response = await cluster.cluster.call_leader(*at, request, FETCH_VERSION)
-    answer: fe.PartitionData = response.responses[0].partitions[0]
-    if answer.error_code and answer.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
-        raise errors.error_for(answer.error_code, f"Fetch of {at.topic}-{at.partition} at {offset}")
-    return answer
 
 
 def record_batch(owner: Owner, records: Sequence[tuple[bytes | None, bytes | None]], now_ms: int) -> bytearray:
@@ -207,6 +157,5 @@ def _messages(header: Any, view: memoryview) -> Iterable[op.Message]:
 
 def find_markers(cluster: BlockingCluster, places: tuple[op.Place, ...], wait_ms: int) -> tuple[op.Marker, ...]:
     """For each place the first control marker of its producer, waiting for those that have not come yet."""
-    wanted = [markers.Place((place.at.topic, place.at.partition), place.pid, place.after) for place in places]
-    (found,) = cluster.run_many([markers.find_markers(cluster.cluster, wanted, wait_ms)])
-    return tuple(op.Marker(marker.value) for marker in found)
+    (found,) = cluster.run_many([markers.find_markers(cluster.cluster, places, wait_ms)])
+    return tuple(found)

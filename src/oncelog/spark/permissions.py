@@ -30,7 +30,7 @@ NEEDED: dict[type, Callable[..., str]] = {
     op.EndAll: lambda o: _ids(*(owner.id for owner in o.owners)),
     op.AwaitEnded: lambda o: _ids(*(owner.id for owner in o.owners)),
     op.DescribeProducers: lambda o: _topics("Read (it looks for open transactions)", (at.topic for at in o.partitions)),
-    op.FindMarkers: lambda o: _topics("Read (it looks for commit markers)", (place.at.topic for place in o.places)),
+    op.FindMarkers: lambda o: _topics("Read (it looks for commit markers)", (place.at[0] for place in o.places)),
     op.ProduceRows: lambda o: "option topic, or column topic: the sink needs Write on it",
     op.ReadDecisions: lambda o: f"option decisionTopic: the sink needs Read on {o.at.topic}",
     op.Produce: lambda o: f"option decisionTopic: the sink needs Write on {o.at.topic}",

@@ -221,8 +221,8 @@ class Cluster:
         answers = []
         for place in o.places:
             part = INDEX[place.at]
-            kind = first_marker(kafka.logs[part], place.pid, place.after)
-            waits = kind is None and self._coming(kafka, part, place.pid)
+            kind = first_marker(kafka.logs[part], place.producer_id, place.after)
+            waits = kind is None and self._coming(kafka, part, place.producer_id)
             answers.append(() if waits else (names[kind],))
         due = answers[len(progress or ()) :][:1] if self.apart else answers
         return [] if () in due else self._one_by_one(kafka, progress, answers)

@@ -4,43 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from enum import StrEnum
-from typing import NamedTuple
 
 from oncelog import errors
 from oncelog.client.cluster import ClusterClient
-from oncelog.client.outcomes import raise_for_error
-from oncelog.client.types import TopicPartition
-from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.messages import fetch as fe
-from oncelog.protocol.messages import list_offsets as lo
+from oncelog.client.offsets import EARLIEST, list_offsets
+from oncelog.client.partition_fetch import fetch_partition
+from oncelog.client.types import Marker, Place, TopicPartition
 from oncelog.protocol.records import decode_control, iter_batches
-from oncelog.protocol.schema import NO_UUID
-
-EARLIEST = -2
-FETCH_BYTES = 1 << 20
-FETCH_WAIT_MS = 50
-FETCH_VERSION = 12
-"""The newest version of Fetch with topic names."""
-
-
-class Marker(StrEnum):
-    """What the first control marker of a producer behind an offset says."""
-
-    COMMIT = "commit"
-    ABORT = "abort"
-    MISSING = "missing"
-    """There is none, and waiting did not bring it."""
-    GONE = "gone"
-    """The log begins behind that offset (retention, DeleteRecords, topic deleted)."""
-
-
-class Place(NamedTuple):
-    """Where a producer's marker is looked for: the first one behind `after`."""
-
-    at: TopicPartition
-    producer_id: int
-    after: int
 
 
 async def find_markers(cluster: ClusterClient, places: Iterable[Place], wait_ms: float) -> list[Marker]:
@@ -62,9 +32,9 @@ async def _search(
     position = min(place.after for place in places) + 1
     while any(place not in found for place in places):
         try:
-            answer = await _fetch(cluster, at, position)
+            answer = await fetch_partition(cluster, at, position)
             if answer.error_code:
-                position = await _earliest(cluster, at)
+                position = (await list_offsets(cluster, {at: EARLIEST}))[at].offset
                 found.update({p: Marker.GONE for p in places if p not in found and p.after < position})
                 continue
         except errors.UnknownTopicError:
@@ -79,38 +49,3 @@ async def _search(
                         found.setdefault(place, Marker.COMMIT if commit else Marker.ABORT)
         if position >= answer.high_watermark and now() > until:
             return
-
-
-async def _fetch(cluster: ClusterClient, at: TopicPartition, offset: int) -> fe.PartitionData:
-    """One Fetch of everything, committed or not; its error code is left there where the offset is out of range."""
-    partition = fe.FetchPartition(
-        partition=at[1], fetch_offset=offset, partition_max_bytes=FETCH_BYTES, replica_directory_id=NO_UUID
-    )
-    request = fe.FetchRequest(
-        replica_id=-1,
-        replica_state=fe.ReplicaState(replica_id=-1, replica_epoch=-1),
-        max_wait_ms=FETCH_WAIT_MS,
-        min_bytes=1,
-        max_bytes=FETCH_BYTES,
-        isolation_level=0,
-        session_id=0,
-        forgotten_topics_data=[],
-        rack_id="",
-        topics=[fe.FetchTopic(topic=at[0], topic_id=NO_UUID, partitions=[partition])],
-    )
-    response = await cluster.call_leader(*at, request, FETCH_VERSION)
-    answer: fe.PartitionData = response.responses[0].partitions[0]
-    if answer.error_code and answer.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
-        raise errors.error_for(answer.error_code, f"Fetch of {at[0]}-{at[1]} at {offset}")
-    return answer
-
-
-async def _earliest(cluster: ClusterClient, at: TopicPartition) -> int:
-    topic = lo.ListOffsetsTopic(
-        name=at[0], partitions=[lo.ListOffsetsPartition(partition_index=at[1], timestamp=EARLIEST)]
-    )
-    request = lo.ListOffsetsRequest(replica_id=-1, isolation_level=0, timeout_ms=30_000, topics=[topic])
-    response = await cluster.call_leader(*at, request)
-    raise_for_error(response, f"ListOffsets of {at[0]}-{at[1]}")
-    offset: int = response.topics[0].partitions[0].offset
-    return offset

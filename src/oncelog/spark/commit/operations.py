@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from oncelog.client.types import Marker as Marker
+from oncelog.client.types import Place as Place
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import Owner, Record, Span
 
@@ -34,17 +36,6 @@ class State(StrEnum):
     ENDING = "Ending"
     """PrepareCommit, PrepareAbort or PrepareEpochFence."""
     COMPLETE = "Complete"
-
-
-class Marker(StrEnum):
-    """What the first control marker of a producer behind an offset says."""
-
-    COMMIT = "commit"
-    ABORT = "abort"
-    MISSING = "missing"
-    """There is none, and waiting did not bring it."""
-    GONE = "gone"
-    """The log begins behind that offset (retention, DeleteRecords, topic deleted)."""
 
 
 class Listed(NamedTuple):
@@ -72,14 +63,6 @@ class OpenProducer(NamedTuple):
     pid: int
     epoch: int
     start: int
-
-
-class Place(NamedTuple):
-    """Where a producer's marker is looked for: the first one behind `after`."""
-
-    at: TopicPartition
-    pid: int
-    after: int
 
 
 class Ended(NamedTuple):

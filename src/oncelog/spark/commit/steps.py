@@ -64,7 +64,7 @@ def see_commit(sink: Sink, place: op.Place) -> Steps[None]:
     (marker,) = yield op.FindMarkers((place,))
     if marker is not op.Marker.COMMIT:
         raise NotDecidedError(
-            f"{sink.prefix}: the decision at {place.at.topic} offset {place.after} is not committed (marker {marker}); "
+            f"{sink.prefix}: the decision at {place.at[0]} offset {place.after} is not committed (marker {marker}); "
             "Spark replays the batch"
         )
 
