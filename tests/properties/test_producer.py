@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oncelog import errors
-from oncelog.client.options import producer_options
+from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.sender import Sender
 from oncelog.client.producer.transaction_manager import State
 from support.model_cluster import BUSY, FAULTS, FINE, LATE, LOST_ANSWER, LOST_REQUEST, ModelCluster

@@ -11,9 +11,9 @@ import pytest
 
 from oncelog import errors
 from oncelog.client import offsets as offset_calls
+from oncelog.client.consumer.options import consumer_options
 from oncelog.client.consumer.reader import Reader
 from oncelog.client.group_metadata import GroupMetadata
-from oncelog.client.options import consumer_options
 
 TP, OTHER = ("t", 0), ("t", 1)
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from oncelog.client.consumer.options import CONSUMER, consumer_options
 from oncelog.client.durations import milliseconds
 from oncelog.client.not_options import INSTEAD, instead
-from oncelog.client.options import CONSUMER, PRODUCER, consumer_options, producer_options
+from oncelog.client.producer.options import PRODUCER, producer_options
 from oncelog.errors import ConfigError
 from oncelog.protocol.compression import Codec
 

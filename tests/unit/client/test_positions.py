@@ -10,9 +10,9 @@ import pytest
 
 from oncelog import errors
 from oncelog.client import offsets as offset_calls
+from oncelog.client.consumer.options import consumer_options
 from oncelog.client.consumer.reader import Reader
 from oncelog.client.offsets import Listed
-from oncelog.client.options import consumer_options
 from oncelog.client.types import TopicPartition
 
 FOUND, LOST = ("t", 0), ("t", 1)

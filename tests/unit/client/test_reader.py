@@ -8,8 +8,8 @@ import pytest
 
 from oncelog import aio, errors
 from oncelog.client.consumer.fetcher import Fetched
+from oncelog.client.consumer.options import consumer_options
 from oncelog.client.consumer.reader import Reader
-from oncelog.client.options import consumer_options
 from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import Record, build_batch
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from oncelog.client.options import producer_options
+from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.partitioner import Sticky, spread
 from oncelog.client.producer.table_batches import TableBatches, Target
 from oncelog.columns.decode import decode_batches

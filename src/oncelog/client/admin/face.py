@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from oncelog.client.options import ADMIN, cluster_options, read_options
+from oncelog.client.options import COMMON, cluster_options, read_options
 
 FIRST_CONTACT_MS = 10_000
 """How long an Admin tries addresses where nobody has ever answered, unless default_api_timeout_ms is given."""
@@ -35,7 +35,7 @@ def admin_options(
     config: Mapping[str, Any] | None, given: Mapping[str, Any]
 ) -> tuple[str | Sequence[str], dict[str, Any]]:
     """(addresses, the arguments of `ClusterClient`); ConfigError."""
-    found, explicit = read_options(ADMIN, config, given)
+    found, explicit = read_options(COMMON, config, given)
     arguments = cluster_options(found)
     if "default_api_timeout_ms" not in explicit:
         arguments["first_contact_ms"] = FIRST_CONTACT_MS

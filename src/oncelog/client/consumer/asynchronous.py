@@ -12,11 +12,11 @@ from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.consumer.face import ConsumerFace
 from oncelog.client.consumer.fetcher import ConsumerRecord
 from oncelog.client.consumer.iteration import Iteration
+from oncelog.client.consumer.options import consumer_options
 from oncelog.client.consumer.reader import Reader
 from oncelog.client.consumer.subscription import Listener, Listeners
 from oncelog.client.durations import ms
 from oncelog.client.offsets import Listed
-from oncelog.client.options import consumer_options
 from oncelog.client.topology import Partition
 from oncelog.client.types import TopicPartition
 

@@ -17,7 +17,7 @@ from oncelog.client.producer.asynchronous import Producer as Awaited
 from oncelog.client.producer.delivery import OnDelivery, RecordFuture, RecordMetadata
 from oncelog.client.producer.face import ProducerFace, abort_failed, closing_failed
 from oncelog.client.producer.prepared import PreparedTransaction
-from oncelog.client.producer.resumed import ResumedTransaction
+from oncelog.client.producer.resumed import AsyncResumedTransaction, ResumedTransaction
 from oncelog.client.producer.sender import Sender
 from oncelog.client.records import Text, to_bytes
 
@@ -213,7 +213,7 @@ class Transaction:
         `with Transaction.resume(handle, "localhost:9092") as transaction: transaction.commit()`. Options are a
         producer's. Resume before a producer with the same transactional id is made: that one aborts it.
         """
-        return ResumedTransaction(handle, bootstrap_servers, config, options)
+        return ResumedTransaction(AsyncResumedTransaction(handle, bootstrap_servers, config, options))
 
 
 def _forked() -> None:

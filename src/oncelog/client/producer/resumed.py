@@ -13,9 +13,11 @@ from typing import Any, Self
 from oncelog import errors
 from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.cluster import ClusterClient
-from oncelog.client.options import PRODUCER, cluster_options, read_options
-from oncelog.client.producer.markers import Marker, Place, find_markers
+from oncelog.client.options import cluster_options, read_options
+from oncelog.client.producer.markers import find_markers
+from oncelog.client.producer.options import PRODUCER
 from oncelog.client.producer.prepared import Outcome, PreparedTransaction
+from oncelog.client.types import Marker, Place
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
@@ -182,16 +184,10 @@ class ResumedTransaction(Blocking[AsyncResumedTransaction]):
     succeed. Leaving the `with` block ends nothing; it only hangs up.
     """
 
-    def __init__(
-        self,
-        handle: PreparedTransaction | str,
-        bootstrap_servers: str | Sequence[str] | None,
-        config: Mapping[str, Any] | None,
-        options: Mapping[str, Any],
-    ) -> None:
-        super().__init__(AsyncResumedTransaction(handle, bootstrap_servers, config, options))
-        self.handle = self._awaited.handle
-        self.options = self._awaited.options
+    def __init__(self, awaited: AsyncResumedTransaction) -> None:
+        super().__init__(awaited)
+        self.handle = awaited.handle
+        self.options = awaited.options
 
     commit = blocking(AsyncResumedTransaction.commit)
     abort = blocking(AsyncResumedTransaction.abort)

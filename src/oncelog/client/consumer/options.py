@@ -1,0 +1,99 @@
+"""A consumer's options, and what they demand of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from oncelog.client.consumer.assignors import ASSIGNORS
+from oncelog.client.durations import milliseconds
+from oncelog.client.options import COMMON, MAX_INT, Option, boolean, integer, optional_text, read_options
+from oncelog.errors import ConfigError
+
+
+def _choice(*choices: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"it must be one of {', '.join(choices)}")
+        return str(value)
+
+    return read
+
+
+def _choices(*choices: str) -> Callable[[Any], tuple[str, ...]]:
+    def read(value: Any) -> tuple[str, ...]:
+        found = tuple(item.strip() for item in value.split(",")) if isinstance(value, str) else tuple(value)
+        if not found or not set(found) <= set(choices):
+            raise ValueError(f"it must be one or more of {', '.join(choices)}")
+        return found
+
+    return read
+
+
+def _reset_policy(value: Any) -> str:
+    if isinstance(value, str) and value.startswith("by_duration:"):
+        milliseconds(value.removeprefix("by_duration:"))
+        return value
+    return _choice("earliest", "latest", "none", "by_duration:<ISO 8601 duration>")(value)
+
+
+def _possibly_empty_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text is needed")
+    return value
+
+
+CONSUMER: dict[str, Option] = COMMON | {
+    "allow_auto_create_topics": Option(False, boolean),
+    "auto_commit_interval_ms": Option(5_000, integer(0, MAX_INT)),
+    "auto_offset_reset": Option("latest", _reset_policy),
+    "check_crcs": Option(True, boolean),
+    "client_rack": Option("", _possibly_empty_text),
+    # Kafka's default is True, which commits what may not be processed yet: here nothing is lost unasked.
+    "enable_auto_commit": Option(False, boolean),
+    "exclude_internal_topics": Option(True, boolean),
+    "fetch_max_bytes": Option(52_428_800, integer(0, MAX_INT)),
+    "fetch_max_wait_ms": Option(500, integer(0, MAX_INT)),
+    "fetch_min_bytes": Option(1, integer(0, MAX_INT)),
+    "group_id": Option(None, optional_text),
+    "group_instance_id": Option(None, optional_text),
+    "group_protocol": Option("classic", _choice("classic", "consumer")),
+    "group_remote_assignor": Option(None, optional_text),
+    "heartbeat_interval_ms": Option(3_000, integer(1, MAX_INT)),
+    "isolation_level": Option("read_uncommitted", _choice("read_uncommitted", "read_committed")),
+    "max_partition_fetch_bytes": Option(1_048_576, integer(0, MAX_INT)),
+    "max_poll_interval_ms": Option(300_000, integer(1, MAX_INT)),
+    "max_poll_records": Option(500, integer(1, MAX_INT)),
+    # Java's default, and behind it what clients of Python have.
+    "partition_assignment_strategy": Option(
+        ("range", "cooperative-sticky", "roundrobin"), _choices(*sorted(ASSIGNORS))
+    ),
+    "session_timeout_ms": Option(45_000, integer(1, MAX_INT)),
+}
+CLASSIC_ONLY = ("heartbeat_interval_ms", "partition_assignment_strategy", "session_timeout_ms")
+"""What the broker decides where it divides the partitions (KIP-848)."""
+
+
+def consumer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A consumer's options, checked against each other; ConfigError."""
+    options, explicit = read_options(CONSUMER, mapping, given)
+    if options["group_id"] is None:
+        for name in ("group_instance_id", "enable_auto_commit"):
+            if name in explicit and options[name]:
+                raise ConfigError(f"{name} needs group_id, but group_id is not set")
+        options["enable_auto_commit"] = False
+    modern = options["group_protocol"] == "consumer"
+    for name in CLASSIC_ONLY if modern else ("group_remote_assignor",):
+        if name in explicit:
+            needed = "classic" if modern else "consumer"
+            raise ConfigError(
+                f"{name} is for group_protocol = {needed}, "
+                f"but group_protocol = {options['group_protocol']}"
+                + ("; the broker's group settings say it" if modern else "")
+            )
+    if options["heartbeat_interval_ms"] >= options["session_timeout_ms"]:
+        raise ConfigError(
+            f"heartbeat_interval_ms = {options['heartbeat_interval_ms']} must be less than "
+            f"session_timeout_ms = {options['session_timeout_ms']}"
+        )
+    return options
