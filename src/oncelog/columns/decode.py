@@ -103,7 +103,7 @@ def decode_batches(
     ]
     table = pa.Table.from_batches(tables, schema)
     if end_offset is not None and next_offset > end_offset:
-        keep = int(np.searchsorted(table.column("offset").to_numpy(), end_offset))
+        keep = sum(int(np.searchsorted(_offsets(batch), end_offset)) for batch in tables)
         return table.slice(0, keep), end_offset
     return table, next_offset
 
@@ -219,6 +219,11 @@ def _columns(
 def _fixed(numbers: Any, kind: pa.DataType) -> pa.Array:
     """A numpy array as a column. `pa.array` would import pandas: half a second of CPU in each of Spark's workers."""
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _offsets(batch: pa.RecordBatch) -> Any:
+    """Those of `_columns`. `to_numpy` would import pandas, too."""
+    return np.frombuffer(batch.column("offset").buffers()[1], np.int64, batch.num_rows)
 
 
 def _text(text: str) -> pa.Scalar:

@@ -27,6 +27,7 @@ stamp(made, -1, -1, -1, transactional=False)
 table, after = decode_batches([made], topic="t\\u00e9", partition=3, start_offset=0)
 assert after == 2 and table["topic"].to_pylist() == ["t\\u00e9"] * 2 and table["partition"].to_pylist() == [3, 3]
 assert table["key"].to_pylist() == [b"x", b"yz"] == table["value"].to_pylist()
+assert decode_batches([made], topic="t", partition=3, start_offset=0, end_offset=1)[0].num_rows == 1
 print(*sorted({"numba", "pandas"} & set(sys.modules)))
 """
 
