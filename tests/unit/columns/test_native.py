@@ -57,7 +57,7 @@ def test_damaged_and_cut_files_are_made_again(monkeypatch: pytest.MonkeyPatch, t
     assert sorted(tmp_path.iterdir()) == sorted(whole)
 
 
-def test_without_a_folder_to_write_into_a_process_compiles_for_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_folder_a_process_compiles_for_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     taken = tmp_path / "a file"
     taken.touch()
     assert imported(monkeypatch, taken) == "numba"
