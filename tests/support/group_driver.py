@@ -13,6 +13,7 @@ from oncelog.coordinator.groups.group import Group
 from oncelog.coordinator.groups.records import decode_record
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from oncelog.protocol.messages.group_metadata_value import GroupMetadataValue
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
@@ -315,3 +316,23 @@ class GroupDriver:
         for name in ids[1:]:
             assert self.sync(name, generation).response.assignment == name.encode()
         return ids
+
+
+def last_group(driver: GroupDriver) -> GroupMetadataValue:
+    """The newest record of the group."""
+    for entry in reversed(driver.log):
+        assert entry.key is not None
+        record = decode_record(entry.key, entry.value)
+        if record is not None and isinstance(record.value, GroupMetadataValue):
+            return record.value
+    raise AssertionError("no group record")
+
+
+def static_group(driver: GroupDriver) -> tuple[str, str]:
+    """Ids of the members "a" (the leader) and "b", stable."""
+    one, two = driver.join(instance="a"), driver.join(instance="b")
+    driver.pass_time(0)
+    ids = one.response.member_id, two.response.member_id
+    driver.sync(ids[0], 1, {ids[0]: b"A", ids[1]: b"B"}, instance="a")
+    assert driver.sync(ids[1], 1, instance="b").response.assignment == b"B"
+    return ids

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers
 from oncelog.coordinator.transactions.coordinator import TransactionConfig, TransactionCoordinator
-from oncelog.coordinator.transactions.transaction import Partition, Transaction
+from oncelog.coordinator.transactions.states import TransactionState
+from oncelog.coordinator.transactions.transaction import (
+    Partition,
+    Transaction,
+)
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -145,3 +150,25 @@ class Driver:
 
     def state(self, name: str = "etl") -> Transaction:
         return self.coordinator.transactions[name]
+
+
+S = TransactionState
+NONE = ErrorCode.NONE
+CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
+FENCED = ErrorCode.PRODUCER_FENCED
+INVALID_STATE = ErrorCode.INVALID_TXN_STATE
+UNKNOWN_ID = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+A, B = ("a", 0), ("b", 1)
+
+
+def open_transaction(driver: Driver, *, client_version: int = 2) -> tuple[int, int]:
+    producer = driver.session()
+    assert driver.add("etl", producer, A, B, client_version=client_version) == NONE
+    return producer
+
+
+def at_epoch(driver: Driver, epoch: int) -> tuple[int, int]:
+    """A session of `etl` whose epoch is nearly used up."""
+    producer_id, _ = driver.session()
+    driver.coordinator.transactions["etl"] = replace(driver.state(), producer_epoch=epoch)
+    return producer_id, epoch

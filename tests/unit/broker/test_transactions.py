@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 
 import pytest
 
-from oncelog.broker.broker import Broker
 from oncelog.cluster.features import Change
-from oncelog.cluster.tree import OutcomeUnknownError, UnavailableError
-from oncelog.coordinator.producer_ids import BLOCK_PATH
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from oncelog.protocol.messages.add_partitions_to_txn import (
@@ -22,8 +17,6 @@ from oncelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
-from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
@@ -32,51 +25,9 @@ from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from oncelog.sim.world import PORT, SimBroker, World
+from oncelog.sim.world import PORT
 from support.raw_client import RawWriter, RefusedError
-
-E = ErrorCode
-
-
-class Setup:
-    """A broker with the topic `out` of two partitions, and a writer `etl` that has started."""
-
-    def __init__(self, world: World, broker: SimBroker, writer: RawWriter, topic: UUID) -> None:
-        self.world = world
-        self.sim = broker
-        self.writer = writer
-        self.topic = topic
-
-    @property
-    def broker(self) -> Broker:
-        assert self.sim.broker is not None
-        return self.sim.broker
-
-    async def call(self, request: Any, version: int | None = None) -> Any:
-        return await self.writer.call(request, lambda _: 0, version)
-
-    async def write(self, partition: int = 0) -> None:
-        await self.writer.write(self.topic, partition, [b"x"], self.world.now_ms())
-
-    async def state(self, name: str = "etl") -> Any:
-        response = await self.call(DescribeTransactionsRequest(transactional_ids=[name]))
-        return response.transaction_states[0]
-
-    async def producers(self, partition: int = 0) -> Any:
-        request = DescribeProducersRequest(topics=[TopicRequest(name="out", partition_indexes=[partition])])
-        return (await self.call(request)).topics[0].partitions[0]
-
-
-def with_broker(scenario: Callable[[Setup], Coroutine[Any, Any, None]], **settings: Any) -> None:
-    async def run(world: World) -> None:
-        broker = await world.start_broker(**settings)
-        writer = RawWriter("broker-1", PORT, "etl")
-        topic = await writer.create_topic("out", 2)
-        await writer.start()
-        await scenario(Setup(world, broker, writer, topic))
-        await broker.stop()
-
-    World(1).run(run, limit_s=3600)
+from support.transaction_house import E, Setup, with_broker
 
 
 def refuse_markers(setup: Setup, monkeypatch: pytest.MonkeyPatch, errors: list[ErrorCode]) -> list[tuple[str, int]]:
@@ -395,79 +346,6 @@ def test_transactions_are_described() -> None:
         assert (await setup.state("nobody")).error_code == E.TRANSACTIONAL_ID_NOT_FOUND
         assert (await setup.state("")).error_code == E.INVALID_REQUEST
         assert (await setup.producers(7)).error_code == E.UNKNOWN_TOPIC_OR_PARTITION
-
-    with_broker(scenario)
-
-
-# -- producer ids ------------------------------------------------------------------------------------------------------
-
-
-def block(world: World) -> tuple[int, int, int]:
-    fields = json.loads(world.tree.get(BLOCK_PATH).data)
-    return fields["broker"], int(fields["block_start"]), int(fields["block_end"])
-
-
-def test_a_block_is_taken_at_start_and_when_the_last_one_is_used_up() -> None:
-    async def scenario(setup: Setup) -> None:
-        assert block(setup.world) == (1, 0, 999)
-        request = InitProducerIdRequest(transactional_id=None)
-        seen = {setup.writer.producer_id}
-        for _ in range(1500):
-            response = await setup.call(request)
-            assert (response.error_code, response.producer_epoch) == (E.NONE, 0)
-            seen.add(response.producer_id)
-            if len(seen) == 999:
-                assert block(setup.world) == (1, 0, 999)
-        assert seen == set(range(1501))
-        assert block(setup.world) == (1, 1000, 1999)
-        setup.sim.kill()
-        await setup.sim.start()
-        assert (await setup.call(request)).producer_id == 2000
-
-    with_broker(scenario)
-
-
-@pytest.mark.parametrize(
-    ("failure", "answers"),
-    [
-        (UnavailableError("/"), {E.NONE, E.COORDINATOR_LOAD_IN_PROGRESS}),
-        (OutcomeUnknownError("/"), {E.NONE}),  # looked up at once: it had not been written
-    ],
-)
-def test_a_store_that_fails_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch, failure: Exception, answers: set[ErrorCode]
-) -> None:
-    async def scenario(setup: Setup) -> None:
-        ids = setup.broker.transactions.producer_ids
-        while ids.remaining > 1:
-            ids.take()
-        write = setup.world.tree.set
-        failures = [failure] * 3
-
-        def fail(*args: Any) -> int:
-            if failures:
-                raise failures.pop()
-            return write(*args)
-
-        monkeypatch.setattr(setup.world.tree, "set", fail)
-        codes = []
-        producer_id = -1
-        while producer_id < 1000:
-            response = await setup.call(InitProducerIdRequest(transactional_id=None))
-            producer_id = response.producer_id
-            codes.append(response.error_code)
-            await asyncio.sleep(0.1)
-        assert set(codes) == answers
-        assert (producer_id, failures) == (1000, [])
-
-    with_broker(scenario)
-
-
-def test_a_wrong_session_request_is_refused_before_anything_happens() -> None:
-    async def scenario(setup: Setup) -> None:
-        for fields in ({"producer_id": 5}, {"producer_epoch": 5}):
-            response = await setup.call(InitProducerIdRequest(transactional_id=None, **fields))
-            assert response.error_code == E.INVALID_REQUEST
 
     with_broker(scenario)
 

@@ -1,4 +1,4 @@
-"""Classic groups: joining, assigning, leaving, time-outs, static members; every error and what is written."""
+"""Classic groups: joining, assigning, leaving, time-outs; every error and what is written."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import pytest
 
 from oncelog.coordinator.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from oncelog.coordinator.groups.group import Group
-from oncelog.coordinator.groups.records import decode_record
 from oncelog.coordinator.groups.states import GroupState as S
 from oncelog.coordinator.groups.states import IllegalTransitionError
 from oncelog.protocol.errors import ErrorCode as E
-from oncelog.protocol.messages.group_metadata_value import GroupMetadataValue
 from oncelog.protocol.messages.list_groups import ListGroupsRequest
 from support.group_driver import (
     GROUP,
@@ -21,6 +19,7 @@ from support.group_driver import (
     SESSION_MS,
     GroupDriver,
     Waiting,
+    last_group,
     subscription,
 )
 
@@ -34,16 +33,6 @@ LEGAL = {
     (S.COMPLETING_REBALANCE, S.STABLE),
     *((state, S.DEAD) for state in S),
 }
-
-
-def last_group(driver: GroupDriver) -> GroupMetadataValue:
-    """The newest record of the group."""
-    for entry in reversed(driver.log):
-        assert entry.key is not None
-        record = decode_record(entry.key, entry.value)
-        if record is not None and isinstance(record.value, GroupMetadataValue):
-            return record.value
-    raise AssertionError("no group record")
 
 
 @pytest.mark.parametrize(("old", "new"), list(product(S, S)))
@@ -411,170 +400,6 @@ def test_a_group_that_is_over_its_new_size_shrinks() -> None:
     answers = [driver.join(member) for member in ids]
     assert answers[2].error is E.GROUP_MAX_SIZE_REACHED
     assert [answer.error for answer in answers[:2]] == [E.NONE, E.NONE]
-
-
-# -- static members (KIP-345) -----------------------------------------------------------------------------------------
-
-
-def static_group(driver: GroupDriver) -> tuple[str, str]:
-    """Ids of the members "a" (the leader) and "b", stable."""
-    one, two = driver.join(instance="a"), driver.join(instance="b")
-    driver.pass_time(0)
-    ids = one.response.member_id, two.response.member_id
-    driver.sync(ids[0], 1, {ids[0]: b"A", ids[1]: b"B"}, instance="a")
-    assert driver.sync(ids[1], 1, instance="b").response.assignment == b"B"
-    return ids
-
-
-def test_static_members_need_no_second_step_and_are_named_by_their_instance() -> None:
-    driver = GroupDriver()
-    one, two = static_group(driver)
-    assert one.startswith("a-")
-    assert two.startswith("b-")
-    assert [m.group_instance_id for m in last_group(driver).members] == ["a", "b"]
-
-
-@pytest.mark.parametrize(("version", "skips"), [(5, False), (8, False), (9, True)])
-def test_a_static_leader_comes_back_without_a_rebalance(version: int, skips: bool) -> None:
-    driver = GroupDriver()
-    one, two = static_group(driver)
-    back = driver.join(instance="a", version=version)
-    new = back.response.member_id
-    assert new != one
-    assert (back.error, back.response.generation_id) == (E.NONE, 1)
-    assert back.response.skip_assignment is skips
-    assert back.response.leader == (new if skips else one)
-    assert {m.member_id for m in back.response.members} == ({new, two} if skips else set())
-    assert driver.group.state is S.STABLE
-    assert last_group(driver).leader == new
-    assert driver.sync(new, 1, instance="a").response.assignment == b"A"
-    assert driver.heartbeat(one, 1, "a") is E.FENCED_INSTANCE_ID
-    assert driver.sync(one, 1, instance="a").error is E.FENCED_INSTANCE_ID
-    assert driver.join(one, instance="a").error is E.FENCED_INSTANCE_ID
-    assert driver.commit({("t", 0): 1}, member_id=one, generation=1, instance="a") is E.FENCED_INSTANCE_ID
-    assert driver.leave((one, "a")).response.members[0].error_code == E.FENCED_INSTANCE_ID
-    assert driver.heartbeat(new, 1, "stranger") is E.UNKNOWN_MEMBER_ID
-
-
-def test_a_static_follower_that_comes_back_does_not_lead() -> None:
-    driver = GroupDriver()
-    one, _ = static_group(driver)
-    back = driver.join(instance="b")
-    assert (back.response.leader, back.response.skip_assignment, back.response.members) == (one, False, [])
-
-
-def test_a_static_member_that_wants_another_protocol_makes_a_rebalance() -> None:
-    driver = GroupDriver()
-    both = (("range", subscription("t")), ("sticky", subscription("t")))
-    one = driver.join(instance="a", protocols=both)
-    driver.pass_time(0)
-    driver.sync(one.response.member_id, 1, {}, instance="a")
-    back = driver.join(instance="a", protocols=(both[1],))
-    assert (back.response.generation_id, back.response.protocol_name) == (2, "sticky")
-
-
-def test_a_static_member_that_comes_back_while_it_waits_fences_its_former_self() -> None:
-    driver = GroupDriver()
-    _, two = static_group(driver)
-    waiting = driver.join(two, instance="b", protocols=(("range", subscription("u")),))
-    back = driver.join(instance="b")
-    assert waiting.error is E.FENCED_INSTANCE_ID
-    assert back.response is None
-    assert driver.group.state is S.PREPARING_REBALANCE
-
-
-def test_static_members_keep_their_place_in_a_rebalance() -> None:
-    driver = GroupDriver()
-    one, two = static_group(driver)
-    rejoined = driver.join(one, instance="a")
-    for _ in range(REBALANCE_MS // (SESSION_MS - 1) + 1):
-        driver.heartbeat(two, 1, "b")
-        driver.pass_time(SESSION_MS - 1)
-    assert {m.member_id for m in rejoined.response.members} == {one, two}
-
-
-def test_a_rebalance_without_anybody_waits_on_for_static_members() -> None:
-    driver = GroupDriver()
-    one, two = static_group(driver)
-    third, _ = driver.enter()
-    driver.leave((third, None))
-    for _ in range(REBALANCE_MS // (SESSION_MS - 1) + 2):
-        driver.heartbeat(one, 1, "a")
-        driver.heartbeat(two, 1, "b")
-        driver.pass_time(SESSION_MS - 1)
-    assert driver.group.state is S.PREPARING_REBALANCE
-    driver.join(one, instance="a")
-    assert driver.join(two, instance="b").response.generation_id == 2
-
-
-def test_an_administrator_removes_static_members_in_one_request() -> None:
-    driver = GroupDriver()
-    static_group(driver)
-    answer = driver.leave(("", "a"), ("", "stranger"), ("", "b"))
-    assert [member.error_code for member in answer.response.members] == [E.NONE, E.UNKNOWN_MEMBER_ID, E.NONE]
-    assert driver.group.state is S.EMPTY
-    assert driver.group.static_members == {}
-
-
-# -- appends that fail ------------------------------------------------------------------------------------------------
-
-
-def test_an_assignment_that_cannot_be_written_is_not_given() -> None:
-    driver = GroupDriver()
-    one, two = driver.stable_group(2)
-    driver.join(one)
-    driver.join(two)
-    follower = driver.sync(two, 2)
-    driver.refuse = E.NOT_ENOUGH_REPLICAS
-    leader = driver.sync(one, 2, {one: b"1", two: b"2"})
-    assert leader.failed is follower.failed is E.NOT_ENOUGH_REPLICAS
-    assert driver.group.state is S.COMPLETING_REBALANCE
-    # Both look for the coordinator and join again: the generation is still theirs.
-    assert driver.join(one).response.generation_id == 2
-    assert driver.join(two).response.generation_id == 2
-    follower = driver.sync(two, 2)
-    assert driver.sync(one, 2, {one: b"3", two: b"4"}).response.assignment == b"3"
-    assert follower.response.assignment == b"4"
-    assert driver.group.state is S.STABLE
-
-
-def test_a_static_member_whose_return_cannot_be_written_has_not_returned() -> None:
-    driver = GroupDriver()
-    one, _ = static_group(driver)
-    driver.refuse = E.NOT_ENOUGH_REPLICAS
-    assert driver.join(instance="a").failed is E.NOT_ENOUGH_REPLICAS
-    assert driver.heartbeat(one, 1, "a") is E.NONE
-    back = driver.join(instance="a")
-    assert back.error is E.NONE
-    assert driver.heartbeat(one, 1, "a") is E.FENCED_INSTANCE_ID
-
-
-# -- fail-over --------------------------------------------------------------------------------------------------------
-
-
-def test_a_stable_group_lives_on_with_a_new_coordinator() -> None:
-    driver = GroupDriver()
-    one, two = driver.stable_group(2)
-    driver.pass_time(SESSION_MS - 1)
-    driver.fail_over()
-    assert driver.group.state is S.STABLE
-    assert driver.heartbeat(one, 1) is E.NONE
-    assert driver.sync(two, 1).response.assignment == two.encode()
-    driver.pass_time(SESSION_MS)
-    assert driver.group.members == {}
-    assert driver.group.state is S.EMPTY
-    assert last_group(driver).generation == 2
-
-
-def test_an_unfinished_generation_is_forgotten_by_a_new_coordinator() -> None:
-    driver = GroupDriver()
-    (one,) = driver.stable_group(1)
-    driver.enter()
-    driver.join(one)
-    assert driver.group.generation == 2
-    driver.fail_over()
-    assert (driver.group.generation, list(driver.group.members)) == (1, [one])
-    assert driver.heartbeat(one, 2) is E.ILLEGAL_GENERATION
 
 
 # -- looking in -------------------------------------------------------------------------------------------------------

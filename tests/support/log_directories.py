@@ -1,0 +1,61 @@
+"""What tests ask a broker about its log directories."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.context import RequestContext
+from oncelog.broker.handlers.describe_log_dirs import handle as describe_log_dirs
+from oncelog.broker.handlers.metadata import handle as metadata
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponsePartition
+from support.log_houses import House
+
+SMALL_SEGMENTS = {"internal.segment.bytes": "200"}
+CONTEXT = RequestContext(3, 9, 1, "test", "127.0.0.1", 1)
+
+
+def refusal(broker: Broker, topic: str, partition: int = 0) -> ErrorCode:
+    """What somebody is told who wants the partition's log."""
+    with pytest.raises(ProtocolError) as caught:
+        broker.partitions.find(topic, partition)
+    code: ErrorCode = caught.value.code
+    return code
+
+
+async def until(good: Callable[[], bool]) -> None:
+    while not good():
+        await asyncio.sleep(0.005)
+
+
+async def described(broker: Broker, topic: str, partition: int = 0) -> MetadataResponsePartition:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    answer = metadata(broker, request, CONTEXT)
+    assert not isinstance(answer, Awaitable)
+    return answer.topics[0].partitions[partition]
+
+
+async def log_dirs(broker: Broker, topics: dict[str, list[int]] | None = None) -> DescribeLogDirsResponse:
+    asked = None
+    if topics is not None:
+        asked = [DescribableLogDirTopic(topic=name, partitions=found) for name, found in topics.items()]
+    return await describe_log_dirs(broker, DescribeLogDirsRequest(topics=asked), CONTEXT)
+
+
+async def nothing(broker: Broker) -> None:
+    """A life in which nothing happens."""
+
+
+def refused(house: House, **settings: str) -> str:
+    with pytest.raises(ProtocolError) as caught:
+        house.live(nothing, **settings)
+    return str(caught.value)

@@ -1,0 +1,303 @@
+"""Log directories that fail: what goes offline with them, and what is told of it.
+
+The disk is the real one, with failures put in by path and kind of operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import shutil
+from pathlib import Path
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.context import RequestContext
+from oncelog.broker.handlers.find_coordinator import handle as find_coordinator
+from oncelog.coordinator.partitioning import partition_for
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from support.log_directories import SMALL_SEGMENTS, described, log_dirs, refusal, refused, until
+from support.log_houses import House, append, fill
+
+KINDS = [("write", errno.ENOSPC), ("write", errno.EIO), ("write", errno.EFBIG), ("read", errno.EIO)]
+
+
+@pytest.mark.parametrize(("kind", "error"), KINDS)
+def test_a_failure_takes_the_directory_offline_and_no_other(house: House, kind: str, error: int) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        bad, good = broker.partitions.find("t", 0), broker.partitions.find("t", 1)
+        house.disk.break_down(kind, house.paths[0], error)
+        with pytest.raises(ProtocolError) as caught:
+            append(bad) if kind == "write" else bad.log.read(0, 1000, upto=1, at_least_one=True)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        house.disk.repair()  # it is too late for that
+        with pytest.raises(ProtocolError) as caught:
+            append(bad)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        await until(lambda: bad.offline)
+        assert refusal(broker, "t") is ErrorCode.KAFKA_STORAGE_ERROR
+        assert not broker.partitions.leads("t", 0)
+        append(good)
+        shown = await described(broker, "t", 0)
+        assert (shown.error_code, shown.leader_id, shown.offline_replicas) == (
+            ErrorCode.LEADER_NOT_AVAILABLE, -1, [broker.node_id]
+        )  # fmt: skip
+        shown = await described(broker, "t", 1)
+        assert (shown.error_code, shown.leader_id, shown.offline_replicas) == (0, broker.node_id, [])
+        await fill(broker, "u", 2)  # new topics go where there is room
+        assert not broker.failed.done()
+
+    async def after(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+        assert broker.partitions.find("t", 1).log.log_end_offset == 2
+
+    house.live(life)
+    assert not Path(house.paths[0], ".kafka_cleanshutdown").exists()
+    assert Path(house.paths[1], ".kafka_cleanshutdown").exists()
+    assert {name: home for name, home in house.homes().items() if name.startswith("u")} == {"u-0": "b", "u-1": "b"}
+    house.live(after)
+
+
+def test_a_failed_sync_is_not_tried_again(tmp_path: Path) -> None:
+    house = House(tmp_path, log_flush_offset_checkpoint_interval_ms="5")
+    house.disk.once = True
+
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
+        replica = broker.partitions.find("t", 0)
+        house.disk.break_down("sync", house.paths[0])
+        for _ in range(3):
+            append(replica)
+        await until(lambda: replica.offline)
+        assert replica.log.recovery_point == 0
+        assert refusal(broker, "t") is ErrorCode.KAFKA_STORAGE_ERROR
+
+    async def after(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.log_end_offset == 3
+
+    house.live(life)
+    house.live(after)
+
+
+def test_with_the_last_directory_the_broker_ends(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        for partition in range(2):
+            house.disk.break_down("write", house.paths[partition], errno.ENOSPC)
+            with pytest.raises(ProtocolError):
+                append(broker.partitions.find("t", partition))
+        reason = await broker.failed
+        assert "all log directories have failed" in reason
+        assert house.paths[0] in reason
+
+    house.live(life)
+
+
+def test_a_directory_that_is_deleted_while_it_is_used_goes_offline(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        shutil.rmtree(house.paths[1])
+        await until(lambda: [each.path for each in broker.directories.online] == [house.paths[0]])
+        codes = {each.log_dir: each.error_code for each in (await log_dirs(broker)).results}
+        assert codes == {house.paths[0]: ErrorCode.NONE, house.paths[1]: ErrorCode.KAFKA_STORAGE_ERROR}
+        shutil.rmtree(house.paths[0])
+        assert "was it deleted?" in await broker.failed
+
+    house.live(life)
+
+
+def test_a_directory_that_cannot_be_read_at_the_start_is_offline(house: House) -> None:
+    async def first(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        await broker.create_topic("empty", partitions=1)
+
+    async def second(broker: Broker) -> None:
+        assert refusal(broker, "t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert broker.partitions.find("t", 1).log.log_end_offset == 1
+        assert refusal(broker, "empty") is ErrorCode.KAFKA_STORAGE_ERROR  # it may lie there
+        await fill(broker, "new", 1)
+        answer = await log_dirs(broker)
+        codes = {result.log_dir: result.error_code for result in answer.results}
+        assert codes == {house.paths[0]: ErrorCode.KAFKA_STORAGE_ERROR, house.paths[1]: ErrorCode.NONE}
+        await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
+
+    async def third(broker: Broker) -> None:
+        await fill(broker, "t", 2)  # the deleted one's log is set aside
+
+    house.live(first)
+    house.disk.break_down("list", house.paths[0])
+    house.live(second)
+    house.disk.repair()
+    house.live(third)
+    assert list(Path(house.paths[0]).glob("t-0.*-stray"))
+    house.disk.break_down("list", str(Path(house.paths[0]).parent))
+    assert "none of the log directories can be used" in refused(house)
+
+
+def test_checkpoints_say_nothing_of_a_log_that_was_set_aside(house: House) -> None:
+    """Its topic was deleted and made again, in another directory, while its own was offline."""
+    names = ("cleaner-offset-checkpoint", "recovery-point-offset-checkpoint")
+
+    def checkpoints(path: str) -> list[bool]:
+        return ["t 0 " in Path(path, name).read_text() for name in names]
+
+    async def first(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS | {"cleanup.policy": "compact"})
+        for _ in range(9):
+            append(broker.partitions.find("t", 0))
+        assert await broker.cleaner.clean_due()
+
+    async def second(broker: Broker) -> None:
+        await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
+        await fill(broker, "t", 1)
+
+    async def third(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+
+    house.live(first, log_cleaner_enable="false")
+    assert checkpoints(house.paths[0]) == [True, True]
+    house.disk.break_down("list", house.paths[0])
+    house.live(second)
+    house.disk.repair()
+    house.live(third)
+    assert list(Path(house.paths[0]).glob("t-0.*-stray"))
+    assert checkpoints(house.paths[0]) == [False, False]
+    assert house.homes()["t-0"] == "b"
+
+
+def test_a_directory_that_fails_while_metadata_is_loaded_is_offline(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        assert {Path(each.path).name for each in broker.directories.online} == {"b"}
+        assert not broker.failed.done()
+
+    house.live(lambda broker: fill(broker, "before", 2))
+    house.disk.break_down("read whole", house.paths[0])
+    house.live(life)
+
+
+def test_one_log_that_cannot_be_read_takes_its_directory_offline(house: House) -> None:
+    async def first(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+
+    async def second(broker: Broker) -> None:
+        await until(lambda: refusal(broker, "t") is ErrorCode.KAFKA_STORAGE_ERROR)
+        assert broker.partitions.find("t", 1).log.log_end_offset == 1
+
+    house.live(first)
+    house.disk.break_down("list", f"{house.paths[0]}/t-0")
+    house.live(second)
+
+
+def test_coordinators_resign_with_their_directory(house: House) -> None:
+    def group_of(broker: Broker, path: str) -> str:
+        """A group whose coordinator lies there."""
+        for number in range(1000):
+            home = broker.directories.find("__consumer_offsets", partition_for(f"g{number}", 50))
+            if home is not None and home.path == path:
+                return f"g{number}"
+        raise AssertionError(path)
+
+    async def coordinator(broker: Broker, group: str) -> int:
+        request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
+        answer = await find_coordinator(broker, request, RequestContext(10, 6, 1, "test", "127.0.0.1", 1))
+        return answer.coordinators[0].error_code
+
+    async def life(broker: Broker) -> None:
+        await broker.ensure_internal_topic("__consumer_offsets")
+        bad, good = (group_of(broker, path) for path in house.paths)
+        context = RequestContext(11, 9, 1, "test", "127.0.0.1", 1)
+
+        def join(group: str, member: str) -> asyncio.Task[object]:
+            request = JoinGroupRequest(
+                group_id=group, member_id=member, session_timeout_ms=30_000, rebalance_timeout_ms=30_000,
+                protocol_type="consumer", protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+            )  # fmt: skip
+            return broker.loop.create_task(broker.groups.join_group(request, context))  # type: ignore[arg-type]
+
+        member = (await join(bad, "")).member_id  # type: ignore[attr-defined]
+        first = await join(bad, member)
+        assert not first.error_code  # type: ignore[attr-defined]
+        other = (await join(bad, "")).member_id  # type: ignore[attr-defined]
+        waiting = join(bad, other)  # for the first member to come again
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        house.disk.break_down("read", house.paths[0])
+        home = partition_for(bad, 50)
+        append(broker.partitions.find("__consumer_offsets", home))
+        with pytest.raises(ProtocolError):
+            broker.partitions.find("__consumer_offsets", home).log.read(0, 1000, upto=1, at_least_one=True)
+        assert (await waiting).error_code == ErrorCode.NOT_COORDINATOR  # type: ignore[attr-defined]
+        assert (await join(bad, "")).error_code == ErrorCode.NOT_COORDINATOR  # type: ignore[attr-defined]
+        assert await coordinator(broker, bad) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await join(good, "")).error_code == ErrorCode.MEMBER_ID_REQUIRED  # type: ignore[attr-defined]
+        assert await coordinator(broker, good) == ErrorCode.NONE
+
+    house.live(life)
+
+
+def test_what_lies_in_the_directories_is_described(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        answer = await log_dirs(broker)
+        assert [result.log_dir for result in answer.results] == house.paths
+        for index, result in enumerate(answer.results):
+            assert not result.error_code
+            assert 0 < result.usable_bytes <= result.total_bytes
+            (partition,) = result.topics[0].partitions
+            assert (result.topics[0].name, partition.partition_index) == ("t", index)
+            assert partition.partition_size == broker.partitions.find("t", index).log.size_bytes > 0
+            assert (partition.offset_lag, partition.is_future_key) == (0, False)
+        answer = await log_dirs(broker, {"t": [1, 7], "missing": [0]})
+        assert [[topic.name for topic in result.topics] for result in answer.results] == [[], ["t"]]
+
+    house.live(life)
+
+
+def test_others_have_their_turn_while_log_dirs_are_described(house: House) -> None:
+    """The logs are opened one by one, and looked at once however many directories there are."""
+
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=40)
+        describing = asyncio.ensure_future(log_dirs(broker))
+        opened = []
+        while not describing.done():
+            opened.append(len(broker.partitions))
+            await asyncio.sleep(0)
+        assert {later - earlier for earlier, later in itertools.pairwise(opened)} <= {0, 1}
+        found = [len(topic.partitions) for result in (await describing).results for topic in result.topics]
+        assert found == [20, 20]
+
+    house.live(life)
+
+
+def test_a_directory_that_fails_while_it_is_described_says_so(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=2)
+        house.disk.break_down("list", f"{house.paths[0]}/t-0")  # where the log is opened
+        answer = await log_dirs(broker)
+        assert [result.error_code for result in answer.results] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+        assert [[topic.name for topic in result.topics] for result in answer.results] == [[], ["t"]]
+
+    house.live(life)
+
+
+def test_a_folder_that_does_not_say_whose_it_is_is_told(house: House) -> None:
+    async def first(broker: Broker) -> None:
+        await fill(broker, "t", 1)
+
+    async def second(broker: Broker) -> None:
+        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+
+    house.live(first)
+    (path,) = Path(house.paths[0], "t-0").glob("partition.metadata")
+    text = path.read_text()
+    for damage in ("version: 0\ntopic", ""):
+        path.write_text(damage)
+        house.live(second)
+        assert path.read_text() == text

@@ -1,0 +1,86 @@
+"""Producer ids at hand: blocks of them are taken from the metadata, which may be away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from oncelog.cluster.tree import OutcomeUnknownError, UnavailableError
+from oncelog.coordinator.producer_ids import BLOCK_PATH
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.sim.world import World
+from support.transaction_house import E, Setup, with_broker
+
+
+def block(world: World) -> tuple[int, int, int]:
+    fields = json.loads(world.tree.get(BLOCK_PATH).data)
+    return fields["broker"], int(fields["block_start"]), int(fields["block_end"])
+
+
+def test_a_block_is_taken_at_start_and_when_the_last_one_is_used_up() -> None:
+    async def scenario(setup: Setup) -> None:
+        assert block(setup.world) == (1, 0, 999)
+        request = InitProducerIdRequest(transactional_id=None)
+        seen = {setup.writer.producer_id}
+        for _ in range(1500):
+            response = await setup.call(request)
+            assert (response.error_code, response.producer_epoch) == (E.NONE, 0)
+            seen.add(response.producer_id)
+            if len(seen) == 999:
+                assert block(setup.world) == (1, 0, 999)
+        assert seen == set(range(1501))
+        assert block(setup.world) == (1, 1000, 1999)
+        setup.sim.kill()
+        await setup.sim.start()
+        assert (await setup.call(request)).producer_id == 2000
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize(
+    ("failure", "answers"),
+    [
+        (UnavailableError("/"), {E.NONE, E.COORDINATOR_LOAD_IN_PROGRESS}),
+        (OutcomeUnknownError("/"), {E.NONE}),  # looked up at once: it had not been written
+    ],
+)
+def test_a_store_that_fails_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, answers: set[ErrorCode]
+) -> None:
+    async def scenario(setup: Setup) -> None:
+        ids = setup.broker.transactions.producer_ids
+        while ids.remaining > 1:
+            ids.take()
+        write = setup.world.tree.set
+        failures = [failure] * 3
+
+        def fail(*args: Any) -> int:
+            if failures:
+                raise failures.pop()
+            return write(*args)
+
+        monkeypatch.setattr(setup.world.tree, "set", fail)
+        codes = []
+        producer_id = -1
+        while producer_id < 1000:
+            response = await setup.call(InitProducerIdRequest(transactional_id=None))
+            producer_id = response.producer_id
+            codes.append(response.error_code)
+            await asyncio.sleep(0.1)
+        assert set(codes) == answers
+        assert (producer_id, failures) == (1000, [])
+
+    with_broker(scenario)
+
+
+def test_a_wrong_session_request_is_refused_before_anything_happens() -> None:
+    async def scenario(setup: Setup) -> None:
+        for fields in ({"producer_id": 5}, {"producer_epoch": 5}):
+            response = await setup.call(InitProducerIdRequest(transactional_id=None, **fields))
+            assert response.error_code == E.INVALID_REQUEST
+
+    with_broker(scenario)

@@ -1,0 +1,72 @@
+"""Classic groups whose records cannot be written, or whose coordinator moves."""
+
+from __future__ import annotations
+
+from oncelog.coordinator.groups.states import GroupState as S
+from oncelog.protocol.errors import ErrorCode as E
+from support.group_driver import (
+    SESSION_MS,
+    GroupDriver,
+    last_group,
+    static_group,
+)
+
+# -- appends that fail ------------------------------------------------------------------------------------------------
+
+
+def test_an_assignment_that_cannot_be_written_is_not_given() -> None:
+    driver = GroupDriver()
+    one, two = driver.stable_group(2)
+    driver.join(one)
+    driver.join(two)
+    follower = driver.sync(two, 2)
+    driver.refuse = E.NOT_ENOUGH_REPLICAS
+    leader = driver.sync(one, 2, {one: b"1", two: b"2"})
+    assert leader.failed is follower.failed is E.NOT_ENOUGH_REPLICAS
+    assert driver.group.state is S.COMPLETING_REBALANCE
+    # Both look for the coordinator and join again: the generation is still theirs.
+    assert driver.join(one).response.generation_id == 2
+    assert driver.join(two).response.generation_id == 2
+    follower = driver.sync(two, 2)
+    assert driver.sync(one, 2, {one: b"3", two: b"4"}).response.assignment == b"3"
+    assert follower.response.assignment == b"4"
+    assert driver.group.state is S.STABLE
+
+
+def test_a_static_member_whose_return_cannot_be_written_has_not_returned() -> None:
+    driver = GroupDriver()
+    one, _ = static_group(driver)
+    driver.refuse = E.NOT_ENOUGH_REPLICAS
+    assert driver.join(instance="a").failed is E.NOT_ENOUGH_REPLICAS
+    assert driver.heartbeat(one, 1, "a") is E.NONE
+    back = driver.join(instance="a")
+    assert back.error is E.NONE
+    assert driver.heartbeat(one, 1, "a") is E.FENCED_INSTANCE_ID
+
+
+# -- fail-over --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stable_group_lives_on_with_a_new_coordinator() -> None:
+    driver = GroupDriver()
+    one, two = driver.stable_group(2)
+    driver.pass_time(SESSION_MS - 1)
+    driver.fail_over()
+    assert driver.group.state is S.STABLE
+    assert driver.heartbeat(one, 1) is E.NONE
+    assert driver.sync(two, 1).response.assignment == two.encode()
+    driver.pass_time(SESSION_MS)
+    assert driver.group.members == {}
+    assert driver.group.state is S.EMPTY
+    assert last_group(driver).generation == 2
+
+
+def test_an_unfinished_generation_is_forgotten_by_a_new_coordinator() -> None:
+    driver = GroupDriver()
+    (one,) = driver.stable_group(1)
+    driver.enter()
+    driver.join(one)
+    assert driver.group.generation == 2
+    driver.fail_over()
+    assert (driver.group.generation, list(driver.group.members)) == (1, [one])
+    assert driver.heartbeat(one, 2) is E.ILLEGAL_GENERATION

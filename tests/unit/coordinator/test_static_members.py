@@ -1,0 +1,106 @@
+"""Static members of classic groups (KIP-345)."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncelog.coordinator.groups.states import GroupState as S
+from oncelog.protocol.errors import ErrorCode as E
+from support.group_driver import (
+    REBALANCE_MS,
+    SESSION_MS,
+    GroupDriver,
+    last_group,
+    static_group,
+    subscription,
+)
+
+
+def test_static_members_need_no_second_step_and_are_named_by_their_instance() -> None:
+    driver = GroupDriver()
+    one, two = static_group(driver)
+    assert one.startswith("a-")
+    assert two.startswith("b-")
+    assert [m.group_instance_id for m in last_group(driver).members] == ["a", "b"]
+
+
+@pytest.mark.parametrize(("version", "skips"), [(5, False), (8, False), (9, True)])
+def test_a_static_leader_comes_back_without_a_rebalance(version: int, skips: bool) -> None:
+    driver = GroupDriver()
+    one, two = static_group(driver)
+    back = driver.join(instance="a", version=version)
+    new = back.response.member_id
+    assert new != one
+    assert (back.error, back.response.generation_id) == (E.NONE, 1)
+    assert back.response.skip_assignment is skips
+    assert back.response.leader == (new if skips else one)
+    assert {m.member_id for m in back.response.members} == ({new, two} if skips else set())
+    assert driver.group.state is S.STABLE
+    assert last_group(driver).leader == new
+    assert driver.sync(new, 1, instance="a").response.assignment == b"A"
+    assert driver.heartbeat(one, 1, "a") is E.FENCED_INSTANCE_ID
+    assert driver.sync(one, 1, instance="a").error is E.FENCED_INSTANCE_ID
+    assert driver.join(one, instance="a").error is E.FENCED_INSTANCE_ID
+    assert driver.commit({("t", 0): 1}, member_id=one, generation=1, instance="a") is E.FENCED_INSTANCE_ID
+    assert driver.leave((one, "a")).response.members[0].error_code == E.FENCED_INSTANCE_ID
+    assert driver.heartbeat(new, 1, "stranger") is E.UNKNOWN_MEMBER_ID
+
+
+def test_a_static_follower_that_comes_back_does_not_lead() -> None:
+    driver = GroupDriver()
+    one, _ = static_group(driver)
+    back = driver.join(instance="b")
+    assert (back.response.leader, back.response.skip_assignment, back.response.members) == (one, False, [])
+
+
+def test_a_static_member_that_wants_another_protocol_makes_a_rebalance() -> None:
+    driver = GroupDriver()
+    both = (("range", subscription("t")), ("sticky", subscription("t")))
+    one = driver.join(instance="a", protocols=both)
+    driver.pass_time(0)
+    driver.sync(one.response.member_id, 1, {}, instance="a")
+    back = driver.join(instance="a", protocols=(both[1],))
+    assert (back.response.generation_id, back.response.protocol_name) == (2, "sticky")
+
+
+def test_a_static_member_that_comes_back_while_it_waits_fences_its_former_self() -> None:
+    driver = GroupDriver()
+    _, two = static_group(driver)
+    waiting = driver.join(two, instance="b", protocols=(("range", subscription("u")),))
+    back = driver.join(instance="b")
+    assert waiting.error is E.FENCED_INSTANCE_ID
+    assert back.response is None
+    assert driver.group.state is S.PREPARING_REBALANCE
+
+
+def test_static_members_keep_their_place_in_a_rebalance() -> None:
+    driver = GroupDriver()
+    one, two = static_group(driver)
+    rejoined = driver.join(one, instance="a")
+    for _ in range(REBALANCE_MS // (SESSION_MS - 1) + 1):
+        driver.heartbeat(two, 1, "b")
+        driver.pass_time(SESSION_MS - 1)
+    assert {m.member_id for m in rejoined.response.members} == {one, two}
+
+
+def test_a_rebalance_without_anybody_waits_on_for_static_members() -> None:
+    driver = GroupDriver()
+    one, two = static_group(driver)
+    third, _ = driver.enter()
+    driver.leave((third, None))
+    for _ in range(REBALANCE_MS // (SESSION_MS - 1) + 2):
+        driver.heartbeat(one, 1, "a")
+        driver.heartbeat(two, 1, "b")
+        driver.pass_time(SESSION_MS - 1)
+    assert driver.group.state is S.PREPARING_REBALANCE
+    driver.join(one, instance="a")
+    assert driver.join(two, instance="b").response.generation_id == 2
+
+
+def test_an_administrator_removes_static_members_in_one_request() -> None:
+    driver = GroupDriver()
+    static_group(driver)
+    answer = driver.leave(("", "a"), ("", "stranger"), ("", "b"))
+    assert [member.error_code for member in answer.response.members] == [E.NONE, E.UNKNOWN_MEMBER_ID, E.NONE]
+    assert driver.group.state is S.EMPTY
+    assert driver.group.static_members == {}
