@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from oncelog import errors
+from oncelog.client.adoption import adopt
 from oncelog.client.cluster import ClusterClient, gather_brokers
 from oncelog.client.topology import Topology
 
@@ -119,10 +120,8 @@ class Blocking(Generic[A]):
         self._awaited = awaited
 
     def __init_subclass__(cls) -> None:
-        """What was made from another class's method tells its new place, in `help` and in error messages."""
-        for name, found in vars(cls).items():
-            if hasattr(found, "__wrapped__"):
-                found.__module__, found.__qualname__ = cls.__module__, f"{cls.__qualname__}.{name}"
+        super().__init_subclass__()
+        adopt(cls)
 
     def __enter__(self) -> Self:
         return self

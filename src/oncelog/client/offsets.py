@@ -254,9 +254,9 @@ def _commit_of(partition: int, offset: OffsetAndMetadata) -> OffsetCommitRequest
 
 
 async def delete_records(cluster: ClusterClient, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Let partitions begin at an offset each (-1: their high watermark); where each begins now.
+    """Delete the records before an offset in each partition (-1: all that is committed); where each begins now.
 
-    Raises OffsetOutOfRangeError, and KafkaError (POLICY_VIOLATION) for a topic that is only compacted.
+    OffsetOutOfRangeError; KafkaError (POLICY_VIOLATION) for a topic that is only compacted.
     """
 
     async def one(topic: str, partition: int, offset: int) -> int:

@@ -1,18 +1,14 @@
-"""Settings of topics and brokers, and numbers of partitions, changed: coroutines over `ClusterClient`."""
+"""Settings of topics, brokers and groups, described and changed: coroutines over `ClusterClient`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.outcomes import raise_for_error
 from oncelog.protocol.kinds import ResourceType
-from oncelog.protocol.messages.create_partitions import (
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-)
+from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from oncelog.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -42,7 +38,17 @@ USER_SET = frozenset(SOURCES) - {5}
 _SET, _DELETE = 0, 1
 
 
-async def call_resource(cluster: ClusterClient, kind: str, name: str, request: Message) -> Any:
+class ConfigEntry(NamedTuple):
+    """A setting. `source`: who has set it, as `SOURCES` says; the value of a sensitive one is None."""
+
+    name: str
+    value: str | None
+    source: int
+    read_only: bool
+    sensitive: bool
+
+
+async def _call_resource(cluster: ClusterClient, kind: str, name: str, request: Message) -> Any:
     """The response of whoever knows the settings of a resource: the broker itself, else anybody."""
     if kind in ("broker", "broker_logger") and name:
         await cluster.require_broker(int(name))
@@ -50,18 +56,48 @@ async def call_resource(cluster: ClusterClient, kind: str, name: str, request: M
     return await cluster.call_any(request)
 
 
+async def describe_configs(
+    cluster: ClusterClient, kind: str, name: str | int, *, all_: bool = True
+) -> dict[str, str | None]:
+    """Settings of a "topic", "broker", "broker_logger" (both by node id; a broker's name "": what all brokers were
+    given) or "group", by name; with `all_` False only those that somebody has set. Sensitive ones are None.
+
+    UnknownTopicError, KafkaError (BROKER_ID_NOT_REGISTERED), UnsupportedError.
+    """
+    entries = await describe_config_entries(cluster, kind, name)
+    return {entry.name: entry.value for entry in entries if all_ or entry.source in USER_SET}
+
+
+async def describe_config_entries(cluster: ClusterClient, kind: str, name: str | int) -> list[ConfigEntry]:
+    """The same with where each value comes from and whether it may change."""
+    wanted = DescribeConfigsResource(
+        resource_type=RESOURCES[kind], resource_name=str(name), configuration_keys=None
+    )
+    request = DescribeConfigsRequest(resources=[wanted])
+    response = await _call_resource(cluster, kind, str(name), request)
+    raise_for_error(response, f"settings of {kind} {name!r}")
+    return sorted(
+        ConfigEntry(item.name, item.value, item.config_source, item.read_only, item.is_sensitive)
+        for item in response.results[0].configs
+    )
+
+
 async def alter_configs(
     cluster: ClusterClient,
     kind: str,
-    name: str,
+    name: str | int,
     to_set: Mapping[str, str],
     to_unset: Iterable[str] = (),
     *,
     validate_only: bool = False,
 ) -> None:
-    """Change settings of a "topic", "broker" (by node id; "": all brokers), "broker_logger" (levels) or "group"."""
-    request = _request(RESOURCES[kind], name, to_set, to_unset, validate_only=validate_only)
-    raise_for_error(await call_resource(cluster, kind, name, request), f"{kind} {name!r}" if name else "all brokers")
+    """Change settings of what `describe_configs` knows, all or none; those to be unset go back to their defaults.
+
+    KafkaError (INVALID_CONFIG, INVALID_REQUEST, BROKER_ID_NOT_REGISTERED), UnknownTopicError.
+    """
+    request = _request(RESOURCES[kind], str(name), to_set, to_unset, validate_only=validate_only)
+    about = "all brokers" if name == "" else f"{kind} {str(name)!r}"
+    raise_for_error(await _call_resource(cluster, kind, str(name), request), about)
 
 
 async def alter_topic_configs(
@@ -72,7 +108,7 @@ async def alter_topic_configs(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Change settings of a topic; those to be unset go back to the broker's. KafkaError (INVALID_CONFIG ...)."""
+    """Change settings of a topic; those to be unset go back to the broker's."""
     request = _request(ResourceType.TOPIC, topic, to_set, to_unset, validate_only=validate_only)
     raise_for_error(await cluster.call_controller(request), f"topic {topic!r}")
 
@@ -85,36 +121,9 @@ async def alter_broker_configs(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Change settings of a broker, or (None) of all brokers, while they run.
-
-    KafkaError (INVALID_REQUEST, BROKER_ID_NOT_REGISTERED ...).
-    """
+    """Change settings of a broker, or (None) of all brokers, while they run."""
     name = "" if broker is None else str(broker)
     await alter_configs(cluster, "broker", name, to_set, to_unset, validate_only=validate_only)
-
-
-async def create_partitions(
-    cluster: ClusterClient,
-    topic: str,
-    count: int,
-    *,
-    assignments: Sequence[Sequence[int]] | None = None,
-    validate_only: bool = False,
-) -> None:
-    """Let a topic grow to so many partitions; KafkaError (INVALID_PARTITIONS ...).
-
-    `assignments` are the brokers of each new partition.
-    """
-    placed = None
-    if assignments is not None:
-        placed = [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignments]
-    wanted = CreatePartitionsTopic(name=topic, count=count, assignments=placed)
-    request = CreatePartitionsRequest(
-        topics=[wanted], timeout_ms=cluster.request_timeout_ms, validate_only=validate_only
-    )
-    response = await cluster.call_controller(request)
-    cluster.topology.forget(topic)
-    raise_for_error(response, f"topic {topic!r}")
 
 
 def _request(

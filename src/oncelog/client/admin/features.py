@@ -32,7 +32,7 @@ class FeatureInfo(NamedTuple):
 
 
 async def describe_features(cluster: ClusterClient) -> list[FeatureInfo]:
-    """The features of whichever broker answers, by name; UnsupportedError before Kafka 3.9."""
+    """Features with the levels that the brokers support and the cluster's; UnsupportedError before Kafka 3.9."""
     request = ApiVersionsRequest(client_software_name="oncelog", client_software_version=__version__)
     response = await cluster.call_any(request, API_VERSIONS_VERSION)
     raise_for_error(response, "features")
@@ -52,9 +52,9 @@ async def describe_features(cluster: ClusterClient) -> list[FeatureInfo]:
 async def update_features(
     cluster: ClusterClient, levels: Mapping[str, int], kind: str = "upgrade", *, validate_only: bool = False
 ) -> None:
-    """Set levels, all or none; KafkaError (INVALID_UPDATE_VERSION ...).
+    """Set levels of features, all or none; `kind` is "upgrade", "safe_downgrade" or "unsafe_downgrade".
 
-    `kind` is "upgrade", "safe_downgrade" (only if nothing is lost by it) or "unsafe_downgrade".
+    KafkaError (INVALID_UPDATE_VERSION ...).
     """
     request = UpdateFeaturesRequest(
         feature_updates=[

@@ -76,9 +76,9 @@ def _known(what: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 async def list_groups(cluster: ClusterClient, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupInfo]:
-    """The groups of every coordinator, by name, in certain states (`STATES`) and of certain types (`TYPES`) or all.
+    """All groups, or those in certain states (as "Stable") and of certain types (as "Classic"), by name.
 
-    ConfigError for a state or type that there is none of; UnsupportedError where a broker cannot filter.
+    ConfigError for a state or type that there is none of.
     """
     in_states, of_types = _known("state", states, STATES), _known("type", types, TYPES)
     answers = await gather_brokers(cluster, lambda: ListGroupsRequest(states_filter=in_states, types_filter=of_types))
@@ -93,7 +93,7 @@ async def list_groups(cluster: ClusterClient, states: Sequence[str] = (), types:
 
 
 async def describe_group(cluster: ClusterClient, group_id: str) -> GroupDescription:
-    """State and members of a group, classic or KIP-848's; one that does not exist is Dead."""
+    """State and members of a classic group or one of KIP-848; a group that does not exist is Dead."""
     response = await cluster.call_coordinator("group", group_id, DescribeGroupsRequest(groups=[group_id]))
     group = response.groups[0]
     # Of a group of another type a broker says that there is none, in words before version 6.
@@ -151,15 +151,15 @@ def _assigned(assignment: bytes) -> list[TopicPartition] | None:
 
 
 async def committed(cluster: ClusterClient, group_id: str, *, require_stable: bool = True) -> dict[TopicPartition, int]:
-    """Every committed offset of a group, none of one that does not exist.
+    """Every committed offset of a group, none of one that does not exist; each with `leader_epoch` and `metadata`.
 
-    With `require_stable` it waits for transactions that hold offsets of the group (KIP-447).
+    With `require_stable` it waits for open transactions that hold offsets of the group (KIP-447).
     """
     return dict(await offset_calls.fetch_committed(cluster, group_id, require_stable=require_stable))
 
 
 async def ends(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The ends (high watermarks) of those of these partitions that are there and have a leader."""
+    """The high watermarks of those of these partitions that are there and have a leader."""
     wanted = set(partitions)
     topics = await cluster.topics(internal=True)
     led = [

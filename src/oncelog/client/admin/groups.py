@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from oncelog import errors
 from oncelog.client import offsets as offset_calls
+from oncelog.client.admin.face import names
 from oncelog.client.admin.group_descriptions import describe_group
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.group_metadata import GroupMetadata
@@ -54,10 +55,10 @@ class Step(NamedTuple):
     target: int
 
 
-async def delete_groups(cluster: ClusterClient, group_ids: Iterable[str]) -> None:
-    """Delete groups without members, with their offsets; the first error is raised after all have been tried."""
+async def delete_groups(cluster: ClusterClient, groups: str | Iterable[str]) -> None:
+    """Delete groups that have no members, with their offsets; KafkaError (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND)."""
     failure: errors.KafkaError | None = None
-    for group_id in dict.fromkeys(group_ids):
+    for group_id in dict.fromkeys(names(groups)):
         request = DeleteGroupsRequest(groups_names=[group_id])
         try:
             response = await cluster.call_coordinator("group", group_id, request)
@@ -69,7 +70,7 @@ async def delete_groups(cluster: ClusterClient, group_ids: Iterable[str]) -> Non
 
 
 async def delete_offsets(cluster: ClusterClient, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-    """Forget a group's offsets of partitions that no member reads (GROUP_SUBSCRIBED_TO_TOPIC)."""
+    """Forget a group's offsets of partitions that no member reads; KafkaError (GROUP_SUBSCRIBED_TO_TOPIC)."""
     topics = [
         OffsetDeleteRequestTopic(
             name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=tp[1]) for tp in tps]
@@ -123,11 +124,11 @@ async def remove_members(
 
 
 async def set_offsets(cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Set the committed offsets of a group without members; GroupError while it has some."""
+    """Set a group's committed offsets while it has no members; GroupError while it has some."""
     await offset_calls.commit(cluster, GroupMetadata(group_id), offsets)
 
 
-async def plan_seek(
+async def _plan_seek(
     cluster: ClusterClient, group_id: str, target: Target, partitions: Iterable[TopicPartition] | None = None
 ) -> list[Step]:
     """Where `seek` would set the group: of some partitions, or of all that it has offsets of.
@@ -170,10 +171,20 @@ async def _aims(
 
 
 async def seek(
-    cluster: ClusterClient, group_id: str, target: Target, partitions: Iterable[TopicPartition] | None = None
+    cluster: ClusterClient,
+    group_id: str,
+    target: Target,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    dry_run: bool = False,
 ) -> list[Step]:
-    """Carries out what `plan_seek` says, and returns it."""
-    steps = await plan_seek(cluster, group_id, target, partitions)
-    offsets = {(step.topic, step.partition): step.target for step in steps}
-    await offset_calls.commit(cluster, GroupMetadata(group_id), offsets)
+    """Set where a group without members goes on, in some partitions or all that it has offsets of.
+
+    What `target` is: `Target`; outside a partition it becomes its first offset or its end. UsageError
+    while the group has members. With `dry_run` nothing changes.
+    """
+    steps = await _plan_seek(cluster, group_id, target, partitions)
+    if not dry_run:
+        offsets = {(step.topic, step.partition): step.target for step in steps}
+        await offset_calls.commit(cluster, GroupMetadata(group_id), offsets)
     return steps

@@ -35,7 +35,10 @@ async def describe_log_dirs(
     brokers: Sequence[int] | None = None,
     partitions: Iterable[TopicPartition] | None = None,
 ) -> list[LogDir]:
-    """The log directories of these brokers or of all, with these partitions or all."""
+    """The log directories of these brokers or of all: bytes of space and of partitions, and whether it is online.
+
+    KafkaError (BROKER_ID_NOT_REGISTERED).
+    """
     for broker in brokers or ():
         await cluster.require_broker(broker)
     asked: list[DescribableLogDirTopic] | None = None

@@ -1,6 +1,6 @@
-"""What an administrator asks of a cluster: topics, offsets, settings, brokers. Coroutines over `ClusterClient`.
+"""What an administrator asks of a cluster: topics, offsets, brokers. Coroutines over `ClusterClient`.
 
-Groups, transactions, features and log directories have modules of their own; both `Admin`s are thin over them.
+Everything else has modules of its own; `Admin` is made of their functions.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from uuid import UUID
 
 from oncelog import errors
 from oncelog.client import offsets as offset_calls
-from oncelog.client.admin.configs import RESOURCES, USER_SET, call_resource
+from oncelog.client.admin.face import names
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.outcomes import raise_for_error
 from oncelog.client.types import TopicPartition
 from oncelog.client.versions import ByVersion
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from oncelog.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -26,7 +31,6 @@ from oncelog.protocol.messages.create_topics import (
 )
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
-from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
 LAST_BY_NAME = 5
 """The last version of DeleteTopics in which topics are plain names."""
@@ -92,19 +96,9 @@ class CreatedTopic(NamedTuple):
     replication_factor: int
 
 
-class ConfigEntry(NamedTuple):
-    """A setting. `source`: who has set it, as `config_calls.SOURCES` says; the value of a sensitive one is None."""
-
-    name: str
-    value: str | None
-    source: int
-    read_only: bool
-    sensitive: bool
-
-
 async def create_topics(
     cluster: ClusterClient,
-    topics: Iterable[str],
+    topics: str | Iterable[str],
     partitions: int = -1,
     replication_factor: int = -1,
     configs: Mapping[str, str] | None = None,
@@ -112,9 +106,11 @@ async def create_topics(
     assignments: Sequence[Sequence[int]] | None = None,
     validate_only: bool = False,
 ) -> list[CreatedTopic]:
-    """Create topics alike; -1 for the broker's defaults. KafkaError (TOPIC_ALREADY_EXISTS ...), once all were tried.
+    """Create one or more topics alike and wait until they are known; -1: the broker's default.
 
-    `assignments` are the brokers of each partition, the first of them to lead it, in place of the two numbers.
+    `assignments` are the brokers of each partition, its leader first, in place of the two numbers; `validate_only`
+    has the broker check everything and make nothing. KafkaError (TOPIC_ALREADY_EXISTS, INVALID_CONFIG,
+    INVALID_REPLICATION_FACTOR ...) once all were tried.
     """
     settings = [CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
     placed = [
@@ -129,7 +125,7 @@ async def create_topics(
             assignments=placed,
             configs=settings,
         )
-        for name in topics
+        for name in names(topics)
     ]
     request = CreateTopicsRequest(topics=wanted, timeout_ms=cluster.request_timeout_ms, validate_only=validate_only)
     response = await cluster.call_controller(request)
@@ -144,20 +140,44 @@ async def create_topics(
     return [CreatedTopic(i.name, i.topic_id, i.num_partitions, i.replication_factor) for i in response.topics]
 
 
-async def delete_topics(cluster: ClusterClient, topics: Iterable[str]) -> None:
-    """Delete topics; KafkaError (UnknownTopicError, TOPIC_DELETION_DISABLED), once all were tried."""
-    names = list(topics)
+async def create_partitions(
+    cluster: ClusterClient,
+    topic: str,
+    count: int,
+    *,
+    assignments: Sequence[Sequence[int]] | None = None,
+    validate_only: bool = False,
+) -> None:
+    """Let a topic grow to so many partitions; keys may go to other ones than before.
+
+    `assignments` are the brokers of each new partition. UnknownTopicError, KafkaError (INVALID_PARTITIONS).
+    """
+    placed = None
+    if assignments is not None:
+        placed = [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignments]
+    wanted = CreatePartitionsTopic(name=topic, count=count, assignments=placed)
+    request = CreatePartitionsRequest(
+        topics=[wanted], timeout_ms=cluster.request_timeout_ms, validate_only=validate_only
+    )
+    response = await cluster.call_controller(request)
+    cluster.topology.forget(topic)
+    raise_for_error(response, f"topic {topic!r}")
+
+
+async def delete_topics(cluster: ClusterClient, topics: str | Iterable[str]) -> None:
+    """Delete one or more topics; KafkaError (UnknownTopicError, TOPIC_DELETION_DISABLED) once all were tried."""
+    wanted = names(topics)
 
     def request(version: int) -> DeleteTopicsRequest:
         made = DeleteTopicsRequest(timeout_ms=cluster.request_timeout_ms)
         if version <= LAST_BY_NAME:
-            made.topic_names = names
+            made.topic_names = wanted
         else:
-            made.topics = [DeleteTopicState(name=name) for name in names]
+            made.topics = [DeleteTopicState(name=name) for name in wanted]
         return made
 
     response = await cluster.call_controller(ByVersion(DeleteTopicsRequest, request))
-    for name in names:
+    for name in wanted:
         cluster.topology.forget(name)
     for item in response.responses:
         if item.error_code:
@@ -166,13 +186,8 @@ async def delete_topics(cluster: ClusterClient, topics: Iterable[str]) -> None:
             raise errors.error_for(item.error_code, about)
 
 
-async def delete_records(cluster: ClusterClient, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Let partitions begin at an offset each (-1: their high watermark); where each begins now."""
-    return await offset_calls.delete_records(cluster, offsets)
-
-
 async def list_topics(cluster: ClusterClient, *, internal: bool = False) -> list[TopicListing]:
-    """All topics by name; the coordinators' own with `internal`."""
+    """All topics by name, with ids and replication factors; the coordinators' own with `internal`."""
     found = await cluster.topics(internal=internal)
     return [
         TopicListing(
@@ -186,9 +201,14 @@ async def list_topics(cluster: ClusterClient, *, internal: bool = False) -> list
     ]
 
 
-async def describe_topics(cluster: ClusterClient, topics: Iterable[str]) -> list[TopicInfo]:
-    """Topics with leaders and offsets; UnknownTopicError."""
-    return list(await asyncio.gather(*(_describe_topic(cluster, name) for name in topics)))
+async def count_partitions(cluster: ClusterClient, *, internal: bool = False) -> dict[str, int]:
+    """Number of partitions by topic name; the coordinators' own topics with `internal`."""
+    return {item.name: item.partitions for item in await list_topics(cluster, internal=internal)}
+
+
+async def describe_topics(cluster: ClusterClient, topics: str | Iterable[str]) -> list[TopicInfo]:
+    """Topics with leader, ISR, first offset, HW, LSO and LEO of each partition; UnknownTopicError."""
+    return list(await asyncio.gather(*(_describe_topic(cluster, name) for name in names(topics))))
 
 
 async def _describe_topic(cluster: ClusterClient, name: str) -> TopicInfo:
@@ -217,30 +237,8 @@ async def _describe_topic(cluster: ClusterClient, name: str) -> TopicInfo:
     return TopicInfo(name, topic.topic_id, topic.internal, partitions)
 
 
-async def describe_config_entries(cluster: ClusterClient, kind: str, name: str) -> list[ConfigEntry]:
-    """Settings with where they come from, by name. `kind` and errors as those of `describe_configs`."""
-    request = DescribeConfigsRequest(
-        resources=[DescribeConfigsResource(resource_type=RESOURCES[kind], resource_name=name, configuration_keys=None)]
-    )
-    response = await call_resource(cluster, kind, name, request)
-    raise_for_error(response, f"settings of {kind} {name!r}")
-    return sorted(
-        ConfigEntry(item.name, item.value, item.config_source, item.read_only, item.is_sensitive)
-        for item in response.results[0].configs
-    )
-
-
-async def describe_configs(cluster: ClusterClient, kind: str, name: str, *, all_: bool = True) -> dict[str, str | None]:
-    """Settings of a "topic", "broker" or "broker_logger" (by node id; a broker's name "": what all brokers were given)
-    or "group"; with `all_` False only those that somebody has set. UnknownTopicError, KafkaError
-    (BROKER_ID_NOT_REGISTERED), UnsupportedError.
-    """
-    entries = await describe_config_entries(cluster, kind, name)
-    return {entry.name: entry.value for entry in entries if all_ or entry.source in USER_SET}
-
-
 async def describe_cluster(cluster: ClusterClient) -> ClusterInfo:
-    """Brokers, controller, features."""
+    """Brokers, controller, finalized features."""
     response = await cluster.call_any(DescribeClusterRequest())
     raise_for_error(response, "cluster")
     brokers = [BrokerInfo(item.broker_id, item.host, item.port, item.rack) for item in response.brokers]
@@ -250,6 +248,8 @@ async def describe_cluster(cluster: ClusterClient) -> ClusterInfo:
 async def offsets_for(
     cluster: ClusterClient, wanted: Mapping[TopicPartition, int], *, committed_only: bool = False
 ) -> dict[TopicPartition, int]:
-    """Offset by partition for a timestamp each (-2 first, -1 end, else ms); -1 where there is no such record."""
+    """Offset by partition for a timestamp each: -2 the first, -1 the end, -3 the record with the highest timestamp,
+    else ms since the epoch (-1: no such record). With `committed_only` an end is the last stable offset.
+    """
     found = await offset_calls.list_offsets(cluster, wanted, isolation_level=int(committed_only))
     return {tp: item.offset for tp, item in found.items()}

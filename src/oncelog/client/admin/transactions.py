@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from oncelog import errors
+from oncelog.client.admin.face import names
 from oncelog.client.cluster import ClusterClient, gather_brokers
 from oncelog.client.outcomes import raise_for_error
 from oncelog.client.types import TopicPartition
@@ -82,10 +83,10 @@ async def list_transactions(
     longer_than_ms: int = -1,
     pattern: str | None = None,
 ) -> list[TransactionListing]:
-    """The transactional ids of every coordinator, in certain states or all, by name.
+    """Transactional ids by name: in certain states (as "Ongoing"), of some producers, open for longer than so many
+    ms, or that match a pattern of RE2's syntax as a whole.
 
-    ConfigError for a state that there is none of, KafkaError (INVALID_REGULAR_EXPRESSION) for a pattern that is not
-    RE2's, UnsupportedError where the brokers are too old for `longer_than_ms` (3.8) or `pattern` (4.1).
+    ConfigError for a state that there is none of; KafkaError (INVALID_REGULAR_EXPRESSION); UnsupportedError.
     """
     answers = await gather_brokers(
         cluster,
@@ -112,7 +113,7 @@ async def list_transactions(
 
 
 async def describe_transaction(cluster: ClusterClient, transactional_id: str) -> TransactionInfo:
-    """One transactional id; KafkaError (TRANSACTIONAL_ID_NOT_FOUND)."""
+    """What the coordinator knows of a transactional id; KafkaError (TRANSACTIONAL_ID_NOT_FOUND)."""
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     response = await cluster.call_coordinator("transaction", transactional_id, request)
     item = response.transaction_states[0]
@@ -146,9 +147,9 @@ def _producers(found: Any) -> list[ProducerInfo]:
 
 
 async def describe_producers(
-    cluster: ClusterClient, topic: str, partition: int, broker: int | None = None
+    cluster: ClusterClient, topic: str, partition: int, *, broker: int | None = None
 ) -> list[ProducerInfo]:
-    """The producers that a partition's leader remembers, or the replica on `broker`; UnknownTopicError."""
+    """What a partition's leader, or its replica on `broker`, remembers of its producers; UnknownTopicError."""
     request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[partition])])
     if broker is None:
         response = await cluster.call_leader(topic, partition, request)
@@ -168,11 +169,9 @@ async def find_hanging(
     broker: int | None = None,
     older_than_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
 ) -> list[HangingTransaction]:
-    """Open transactions that no coordinator will end (Kafka's `kafka-transactions find-hanging`).
+    """Open transactions that no coordinator will end: in a topic or partition, or wherever `broker` has a replica.
 
-    In one topic or partition, or in all partitions with a replica on `broker`, which is asked then in place of leaders.
-    Partitions without a leader are passed over.
-    `older_than_ms`: the brokers' transaction.max.timeout.ms; what wrote since is left out.
+    `older_than_ms`: transaction.max.timeout.ms of the brokers; what has written since is left out.
     """
     where = await _places(cluster, topic, partition, broker)
     now_ms = int(time.time() * 1000)
@@ -261,7 +260,8 @@ async def abort_transaction(
 ) -> None:
     """Abort a hanging transaction in one partition, past its coordinator: not for one that a coordinator knows of.
 
-    The three numbers are those of `ProducerInfo`. KafkaError (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED).
+    The numbers are those of `describe_producers`. KafkaError (INVALID_PRODUCER_EPOCH,
+    TRANSACTION_COORDINATOR_FENCED).
     """
     marker = WritableTxnMarker(
         producer_id=producer_id,
@@ -274,10 +274,10 @@ async def abort_transaction(
     raise_for_error(response, f"aborting the transaction of producer {producer_id} in {topic}-{partition}")
 
 
-async def fence_producers(cluster: ClusterClient, transactional_ids: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Fence whoever produces under these ids, aborting what they have open; (producer id, epoch) by id (KIP-588).
+async def fence_producers(cluster: ClusterClient, transactional_ids: str | Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Fence whoever produces under these ids, aborting what they have open; the new (producer id, epoch) of each.
 
-    The ids need not exist yet: those that do not are made.
+    Ids that do not exist yet are made, as in Kafka.
     """
 
     async def one(transactional_id: str) -> tuple[int, int]:
@@ -288,8 +288,8 @@ async def fence_producers(cluster: ClusterClient, transactional_ids: Iterable[st
         raise_for_error(response, f"fencing {transactional_id!r}")
         return response.producer_id, response.producer_epoch
 
-    names = list(dict.fromkeys(transactional_ids))
-    return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+    wanted = list(dict.fromkeys(names(transactional_ids)))
+    return dict(zip(wanted, await asyncio.gather(*map(one, wanted)), strict=True))
 
 
 async def terminate_transaction(cluster: ClusterClient, transactional_id: str) -> None:
