@@ -23,12 +23,12 @@ WORLD = frozenset({"asyncio", "socket", "time", "random", "os", "threading"})
 """Modules that reach for the world: state machines get time, randomness and bytes as arguments instead."""
 
 DRIVERS = (
-    *("blocking", "cluster", "offsets"),
+    *("blocking", "cluster", "connections", "offsets"),
     *(f"producer/{name}" for name in ("blocking", "asynchronous", "send_loop", "coordinator_driver", "routes")),
     *(f"producer/{name}" for name in ("delivery", "tables", "markers", "resumed")),
     *(f"consumer/{name}" for name in ("blocking", "asynchronous", "reader", "fetch_loop", "positions", "commits")),
     *(f"consumer/{name}" for name in ("member", "classic_member", "consumer_member")),
-    *(f"admin/{name}" for name in ("blocking", "topics", "transactions")),
+    *(f"admin/{name}" for name in ("topics", "transactions")),
 )
 """The client's modules that turn its state machines into calls; the others decide, without a world."""
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from oncelog.client.cluster import ClusterClient
+from oncelog.client import connections
 from oncelog.net.connection import Connection, connect
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
@@ -199,16 +199,10 @@ def refusal(request: ProduceRequest, error: ErrorCode) -> ProduceResponse:
 def redirect(monkeypatch: pytest.MonkeyPatch, proxy: Proxy) -> None:
     """Every client made from now on talks to brokers through the proxy, whatever address it is told."""
 
-    async def through(self: ClusterClient, host: str, port: int, *arguments: Any, **options: Any) -> Connection:
-        return await connect(
-            "127.0.0.1",
-            proxy.port,
-            client_id=self.client_id,
-            request_timeout_ms=self.request_timeout_ms,
-            connect_timeout_ms=self.connect_timeout_ms,
-        )
+    async def through(host: str, port: int, **options: Any) -> Connection:
+        return await connect("127.0.0.1", proxy.port, **options)
 
-    monkeypatch.setattr(ClusterClient, "_connect", through)
+    monkeypatch.setattr(connections, "connect", through)
 
 
 def _frame(sock: socket.socket) -> bytes | None:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog import errors
 from oncelog.client.backoff import Backoff
+from oncelog.client.connections import Connections
 from oncelog.client.outcomes import first_error
 from oncelog.client.topology import Partition, Topic, Topology
 from oncelog.client.versions import Request, for_connection
-from oncelog.net.connection import Connection, ConnectionLostError, NoCommonVersionError, connect
+from oncelog.net.connection import Connection, ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -96,6 +97,9 @@ class ClusterClient:
         retry_backoff_ms: int = 50,
         retry_backoff_max_ms: int = 1_000,
         metadata_max_age_ms: int = 300_000,
+        reconnect_backoff_ms: int = 50,
+        reconnect_backoff_max_ms: int = 1_000,
+        connections_max_idle_ms: int = 540_000,
         first_contact_ms: int | None = None,
         missing_topic_ms: int = MISSING_TOPIC_MS,
     ) -> None:
@@ -109,8 +113,14 @@ class ClusterClient:
         self._backoff = (retry_backoff_ms, retry_backoff_max_ms)
         self._max_age = metadata_max_age_ms / 1000
         self.topology = Topology()
-        self._connections: dict[tuple[int, str], Connection] = {}
-        self._connecting: dict[tuple[int, str], asyncio.Task[Connection]] = {}
+        self._connections = Connections(
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+            reconnect_backoff_ms=reconnect_backoff_ms,
+            reconnect_backoff_max_ms=reconnect_backoff_max_ms,
+            max_idle_ms=connections_max_idle_ms,
+        )
         self._coordinators: dict[tuple[int, str], int] = {}
         self._refreshing: dict[tuple[frozenset[str] | None, bool], asyncio.Task[None]] = {}
         self._refreshed_at = float("-inf")
@@ -132,16 +142,7 @@ class ClusterClient:
     async def close(self) -> None:
         """Hang up everywhere."""
         self._closed = True
-        tasks = [*self._connecting.values(), *self._refreshing.values()]
-        for task in tasks:
-            task.cancel()
-        for connection in self._connections.values():
-            connection.close()
-        if tasks:  # none: a coroutine that is closed after its loop may come here, too
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for connection in self._connections.values():  # some may have been made while we waited
-            connection.close()
-        self._connections.clear()
+        await self._connections.close(self._refreshing.values())
 
     # -- connections ----------------------------------------------------------------------------------------------
 
@@ -150,71 +151,41 @@ class ClusterClient:
 
         ConnectionFailedError when the broker cannot be reached or is not known.
         """
-        key = (node_id, purpose)
-        found = self._connections.get(key)
-        if found is not None and not found.closed:
+        found = self.open_connection(node_id, purpose)
+        if found is not None:
             return found
         if self._closed:
             raise errors.UsageError("the client is closed")
         address = self.topology.brokers.get(node_id)
         if address is None:
             raise errors.ConnectionFailedError(f"broker {node_id} is not in the cluster's metadata")
-        task = self._connecting.get(key)
-        if task is None:
-            task = asyncio.ensure_future(self._connect(*address))
-            self._connecting[key] = task
-            task.add_done_callback(lambda done: self._connected(key, done))
         try:
-            return await asyncio.shield(task)
+            return await self._connections.get((node_id, purpose), address)
         except ConnectionLostError as error:
             raise errors.ConnectionFailedError(f"broker {node_id}: {error}") from error
 
-    def _connected(self, key: tuple[int, str], task: asyncio.Task[Connection]) -> None:
-        self._connecting.pop(key, None)
-        if not task.cancelled() and task.exception() is None:
-            self._connections[key] = task.result()
-
     def open_connection(self, node_id: int, purpose: str = "") -> Connection | None:
         """The connection to a broker if there is one already."""
-        found = self._connections.get((node_id, purpose))
-        return None if found is None or found.closed else found
-
-    async def _connect(self, host: str, port: int) -> Connection:
-        return await connect(
-            host,
-            port,
-            client_id=self.client_id,
-            request_timeout_ms=self.request_timeout_ms,
-            connect_timeout_ms=self.connect_timeout_ms,
-        )
+        return self._connections.find((node_id, purpose))
 
     async def _any_connection(self) -> Connection:
         """A connection to whichever broker answers: known ones first, then the bootstrap addresses."""
-        for (_, purpose), connection in self._connections.items():
-            if not purpose and not connection.closed:  # behind a waiting fetch or join it would wait as well
-                return connection
+        found = self._connections.without_purpose()  # behind a waiting fetch or join it would wait as well
+        if found is not None:
+            return found
         if self._closed:
             raise errors.UsageError("the client is closed")
-        last: Exception | None = None
-        addresses = dict.fromkeys([*self.topology.brokers.values(), *self.bootstrap])
-        for host, port in random.sample(list(addresses), len(addresses)):
-            try:
-                connection = await self._connect(host, port)
-            except ConnectionLostError as error:
-                last = error
-                continue
-            old = self._connections.get((-1, ""))
-            if old is not None:
-                old.close()
-            self._connections[-1, ""] = connection
-            self._reached = True
-            self._unreachable_since = None
-            self._said_unreachable = False
-            self.unreachable = ""
-            return connection
-        what = self.unreachable = f"no broker can be reached: {last}"
-        self._note_unreachable(what)
-        raise errors.ConnectionFailedError(what) from last
+        try:
+            found = await self._connections.get_any((-1, ""), [*self.topology.brokers.values(), *self.bootstrap])
+        except ConnectionLostError as error:
+            what = self.unreachable = f"no broker can be reached: {error}"
+            self._note_unreachable(what)
+            raise errors.ConnectionFailedError(what) from error
+        self._reached = True
+        self._unreachable_since = None
+        self._said_unreachable = False
+        self.unreachable = ""
+        return found
 
     def _note_unreachable(self, what: str) -> None:
         """Log, once an outage, that nobody answers: a client that tries on in silence looks like one that hangs."""

@@ -6,7 +6,6 @@ _BYTES = "keys and values are bytes here: convert them where you use them, or ta
 _SECURITY = "TLS and SASL are not there yet: use a PLAINTEXT listener, or a tunnel"
 _METRICS = "this client keeps no metrics: leave it out"
 _SOCKET = "the operating system sizes a socket's buffers: leave it out"
-_CONNECTIONS = "this client reconnects as retry_backoff_ms and retry_backoff_max_ms say: leave it out"
 
 INSTEAD: dict[str, str] = {
     **dict.fromkeys(("key_deserializer", "value_deserializer", "key_serializer", "value_serializer"), _BYTES),
@@ -19,10 +18,7 @@ INSTEAD: dict[str, str] = {
     "config_providers": "values are Python's: read them from where they are",
     "send_buffer_bytes": _SOCKET,
     "receive_buffer_bytes": _SOCKET,
-    "reconnect_backoff_ms": _CONNECTIONS,
-    "reconnect_backoff_max_ms": _CONNECTIONS,
-    "socket_connection_setup_timeout_max_ms": _CONNECTIONS,
-    "connections_max_idle_ms": "connections last until the broker closes them, and are made anew then: leave it out",
+    "socket_connection_setup_timeout_max_ms": "each attempt has socket_connection_setup_timeout_ms: leave it out",
     "client_dns_lookup": "all addresses of a name are tried: leave it out",
     "metadata_recovery_strategy": "bootstrap_servers are tried whenever no known broker answers: leave it out",
     "metadata_recovery_rebootstrap_trigger_ms": (

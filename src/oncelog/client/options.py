@@ -78,6 +78,9 @@ COMMON: dict[str, Option] = {
     "retry_backoff_ms": Option(100, integer(1, MAX_INT)),
     "retry_backoff_max_ms": Option(1_000, integer(1, MAX_INT)),
     "metadata_max_age_ms": Option(300_000, integer(0)),
+    "reconnect_backoff_ms": Option(50, integer(0)),
+    "reconnect_backoff_max_ms": Option(1_000, integer(0)),
+    "connections_max_idle_ms": Option(540_000, integer(-1)),
     "security_protocol": Option("PLAINTEXT", _plaintext),
 }
 
@@ -107,6 +110,8 @@ def read_options(
             except (ValueError, TypeError) as error:
                 raise ConfigError(f"{spelled} = {value!r}: {error}") from None
             explicit[name] = str(spelled)
+    if "reconnect_backoff_ms" in explicit and "reconnect_backoff_max_ms" not in explicit:
+        options["reconnect_backoff_max_ms"] = options["reconnect_backoff_ms"]  # as Kafka's clients have it
     if not options["bootstrap_servers"]:
         raise ConfigError("bootstrap_servers is missing: HOST:PORT of one or more brokers")
     return options, frozenset(explicit)
@@ -122,4 +127,7 @@ def cluster_options(options: Mapping[str, Any]) -> dict[str, Any]:
         "retry_backoff_ms": options["retry_backoff_ms"],
         "retry_backoff_max_ms": options["retry_backoff_max_ms"],
         "metadata_max_age_ms": options["metadata_max_age_ms"],
+        "reconnect_backoff_ms": options["reconnect_backoff_ms"],
+        "reconnect_backoff_max_ms": options["reconnect_backoff_max_ms"],
+        "connections_max_idle_ms": options["connections_max_idle_ms"],
     }

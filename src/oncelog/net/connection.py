@@ -90,6 +90,8 @@ class Connection(asyncio.BufferedProtocol):
         self._writable: asyncio.Future[None] | None = None
         self._on_writable: set[Callable[[], object]] = set()
         self.address = ""
+        self.made_at = self.used_at = loop.time()
+        """When it was made, and when something was last sent: the loop's time, s."""
         self.versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
 
@@ -167,6 +169,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, chunks: list[bytes | memoryview]) -> None:
         assert self._transport is not None
+        self.used_at = self._loop.time()
         self._transport.writelines(chunks)
 
     def _timed_out(self, request: Message) -> None:

@@ -17,6 +17,7 @@ from oncelog import errors
 from oncelog.client.backoff import Backoff
 from oncelog.client.cluster import LEADER_MOVED
 from oncelog.client.consumer.fetcher import (
+    FINAL_EPOCH,
     LAST_WITH_NAMES,
     READ_COMMITTED,
     Fetched,
@@ -228,6 +229,20 @@ class FetchLoop:
             self._reader.notify()
         if not self._reader.closed and self.failure is None:  # an error is raised by the next poll, which fetches again
             self.go_on()
+
+    async def close(self) -> None:
+        """Let the brokers forget their sessions at once, as Kafka's consumer does (the final epoch of KIP-227)."""
+        known = [(node, session.session_id) for node, session in self._sessions.items() if session.session_id]
+        await asyncio.gather(*(self._end_session(node, session_id) for node, session_id in known))
+
+    async def _end_session(self, node: int, session_id: int) -> None:
+        connection = self._cluster.open_connection(node, "fetch")
+        if connection is None:
+            return  # the broker is away, or has not been asked for long
+        with contextlib.suppress(ConnectionLostError, errors.KafkaError):  # it forgets sessions by itself as well
+            if connection.in_flight:  # behind a waiting fetch it would wait, too
+                connection = await self._cluster.connection(node)
+            await connection.call(FetchRequest(session_id=session_id, session_epoch=FINAL_EPOCH, topics=[]))
 
     def _take_response(
         self, node: int, session: FetchSession, response: FetchResponse, wanted: Mapping[TopicPartition, Wanted]

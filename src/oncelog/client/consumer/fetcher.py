@@ -26,7 +26,7 @@ READ_COMMITTED = 1
 LAST_WITH_NAMES = 12
 NO_SESSION = 0
 FULL_EPOCH = 0
-SESSIONLESS = -1
+FINAL_EPOCH = -1
 
 
 class ConsumerRecord(NamedTuple):

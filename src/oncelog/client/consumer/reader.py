@@ -8,6 +8,7 @@ work (join, assignment, listeners) happens inside `poll` and the calls that need
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -24,6 +25,9 @@ from oncelog.client.group_metadata import GroupMetadata
 from oncelog.client.options import cluster_options
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ProtocolError
+
+FETCH_SESSIONS_S = 1.0
+"""How long closing waits until brokers have forgotten what was fetched: they do by themselves, too."""
 
 
 class Reader:
@@ -269,6 +273,9 @@ class Reader:
             if self.subscription.member is not None:
                 await self.subscription.member.stop()
             await asyncio.gather(*tasks, return_exceptions=True)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(timeout_ms / 1000, FETCH_SESSIONS_S)):
+                    await self._fetch_loop.close()
             await self.cluster.close()
 
 

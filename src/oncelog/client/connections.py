@@ -1,0 +1,154 @@
+"""A client's connections: made when asked for, not too soon again after a failure, closed when nothing goes over them.
+
+Kafka's ClusterConnectionStates and the Selector's IdleExpiryManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+from functools import partial
+
+from oncelog.client.backoff import Backoff
+from oncelog.net.connection import Connection, ConnectionLostError, connect
+
+Address = tuple[str, int]
+Key = tuple[int, str]
+"""Node id and purpose: a consumer's waiting fetches and its group have connections of their own."""
+
+
+class Connections:
+    """Of one client, on one event loop.
+
+    After a connection to an address failed, or one was lost as soon as it was made, the next attempt comes after
+    `reconnect_backoff_ms`, doubled with each failure up to `reconnect_backoff_max_ms`, a fifth more or less. One that
+    nothing was sent over for `max_idle_ms`, and that owes no answer, is closed; a negative number: never.
+    """
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        request_timeout_ms: int,
+        connect_timeout_ms: int,
+        reconnect_backoff_ms: int,
+        reconnect_backoff_max_ms: int,
+        max_idle_ms: int,
+    ) -> None:
+        self._connect_once = partial(
+            connect,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+        )
+        self._backoff = (reconnect_backoff_ms, reconnect_backoff_max_ms)
+        self._max_idle = max_idle_ms / 1000
+        self._made: dict[Key, Connection] = {}
+        self._being_made: dict[Key, asyncio.Task[Connection]] = {}
+        self._failing: dict[Address, tuple[Backoff, float]] = {}
+        """Those that could not be reached the last time, and when (the loop's time) they may be tried again."""
+        self._idle_timers: dict[Connection, asyncio.TimerHandle] = {}
+
+    def find(self, key: Key) -> Connection | None:
+        """The connection, if there is one."""
+        found = self._made.get(key)
+        return None if found is None or found.closed else found
+
+    def without_purpose(self) -> Connection | None:
+        """One behind which nothing waits long."""
+        return next((each for (_, purpose), each in self._made.items() if not purpose and not each.closed), None)
+
+    async def get(self, key: Key, address: Address) -> Connection:
+        """The connection, made if need be; ConnectionLostError."""
+        found = self.find(key)
+        if found is not None:
+            return found
+        task = self._being_made.get(key)
+        if task is None:
+            task = asyncio.ensure_future(self._make(address, self._lost_early(key)))
+            self._being_made[key] = task
+            task.add_done_callback(lambda done: self._done(key, done))
+        return await asyncio.shield(task)
+
+    def _done(self, key: Key, task: asyncio.Task[Connection]) -> None:
+        self._being_made.pop(key, None)
+        if not task.cancelled() and task.exception() is None:
+            self._made[key] = task.result()
+
+    async def get_any(self, key: Key, addresses: Iterable[Address]) -> Connection:
+        """A new connection to one of them; those that are to rest only if all are. ConnectionLostError of the last."""
+        wanted = list(dict.fromkeys(addresses))
+        rests = {address: rest for address in wanted if (rest := self._rest(address)) > 0}
+        if len(rests) == len(wanted):
+            wanted = [min(wanted, key=rests.__getitem__)]
+        else:
+            wanted = [address for address in random.sample(wanted, len(wanted)) if address not in rests]
+        last = ConnectionLostError("no address is known")
+        for address in wanted:
+            try:
+                connection = await self._make(address)
+            except ConnectionLostError as error:
+                last = error
+                continue
+            old = self._made.get(key)
+            if old is not None:
+                old.close()
+            self._made[key] = connection
+            return connection
+        raise last
+
+    async def _make(self, address: Address, not_before: float = 0.0) -> Connection:
+        loop = asyncio.get_running_loop()
+        rest = max(self._rest(address), not_before - loop.time())
+        if rest > 0:
+            await asyncio.sleep(rest)
+        begun = loop.time()
+        try:
+            connection = await self._connect_once(*address)
+        except ConnectionLostError:
+            backoff, _ = self._failing.get(address) or (Backoff(*self._backoff), 0.0)
+            self._failing[address] = backoff, begun + backoff.next_ms(random.random()) / 1000
+            raise
+        self._failing.pop(address, None)
+        if self._max_idle >= 0:
+            self._idle_timers[connection] = loop.call_later(self._max_idle, self._check_idle, connection)
+        return connection
+
+    def _rest(self, address: Address) -> float:
+        """Seconds until it may be tried again."""
+        until = self._failing.get(address, (None, 0.0))[1]
+        return until - asyncio.get_running_loop().time() if until else 0.0
+
+    def _lost_early(self, key: Key) -> float:
+        """When another may be made, if there was one: not sooner behind it than behind a failure."""
+        lost = self._made.get(key)
+        return 0.0 if lost is None else lost.made_at + Backoff(*self._backoff).next_ms(random.random()) / 1000
+
+    def _check_idle(self, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        left = connection.used_at + self._max_idle - loop.time()
+        if connection.closed or (left <= 0 and not connection.in_flight):
+            del self._idle_timers[connection]
+            connection.close("idle for connections_max_idle_ms")
+        else:
+            again = left if left > 0 else max(self._max_idle, 1.0)
+            self._idle_timers[connection] = loop.call_later(again, self._check_idle, connection)
+
+    async def close(self, others: Iterable[asyncio.Task[None]] = ()) -> None:
+        """Hang up everywhere, and end other tasks of the client's, too."""
+        tasks = [*self._being_made.values(), *others]
+        for task in tasks:
+            task.cancel()
+        self._hang_up()
+        if tasks:  # none: a coroutine that is closed after its loop may come here, too
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self._hang_up()  # some may have been made while we waited
+        self._made.clear()
+
+    def _hang_up(self) -> None:
+        for timer in self._idle_timers.values():
+            timer.cancel()
+        self._idle_timers.clear()
+        for connection in self._made.values():
+            connection.close()

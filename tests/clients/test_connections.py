@@ -1,0 +1,61 @@
+"""Connections of our clients on real servers: idle ones are closed, and nobody notices."""
+
+from __future__ import annotations
+
+from oncelog import Admin, Consumer, Producer
+from oncelog.client.cluster import ClusterClient
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.fetch import FetchRequest
+from support.processes import wait_until
+from support.servers import Server
+from support.wire import Wire
+
+IDLE = {"connections_max_idle_ms": 100}
+
+
+def hung_up(cluster: ClusterClient) -> bool:
+    return all(connection.closed for connection in cluster._connections._made.values())
+
+
+def test_what_is_idle_is_closed_and_made_anew(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Producer(server.bootstrap, **IDLE) as producer:
+        for number in range(3):
+            assert producer.send(name, b"%d" % number).result(30).offset == number
+            wait_until(lambda: hung_up(producer._sender.cluster), "idle connections are closed")
+        assert producer._sender.manager is not None
+        assert producer._sender.manager.producer_epoch == 0, "no sequence was in doubt over it"
+    with Consumer(server.bootstrap, group_id=name, auto_offset_reset="earliest", **IDLE) as consumer:
+        consumer.assign([(name, 0)])
+        assert [record.value for record in consumer.poll(30)] == [b"0", b"1", b"2"]
+        consumer.pause()
+        consumer.commit()
+        wait_until(lambda: consumer.poll(0) == [] and hung_up(consumer._reader.cluster), "the consumer's, too")
+        other = Producer(server.bootstrap)
+        other.send(name, b"3").result(30)
+        other.close()
+        consumer.resume()
+        assert [record.value for record in consumer.poll(30)] == [b"3"]
+        consumer.commit()
+        assert consumer.committed([(name, 0)])[name, 0] == 4
+
+
+def test_brokers_forget_the_fetch_sessions_of_a_closed_consumer(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with Producer(server.bootstrap) as producer:
+        producer.send(name, b"x").result(30)
+
+    def session_error(session_id: int) -> ErrorCode:
+        """What becomes of a request with an epoch that is not the next one."""
+        with Wire(server.bootstrap) as wire:
+            request = FetchRequest(session_id=session_id, session_epoch=1_000_000, topics=[])
+            return ErrorCode.of(wire.call(request).error_code)
+
+    with Consumer(server.bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as consumer:
+        consumer.assign([(name, 0)])
+        assert len(consumer.poll(30)) == 1
+        (session,) = consumer._reader._fetch_loop._sessions.values()
+        wait_until(lambda: consumer.poll(0) == [] and session.session_id, "a session")
+        session_id = session.session_id
+        assert session_error(session_id) is ErrorCode.INVALID_FETCH_SESSION_EPOCH, "the session is there"
+    assert session_error(session_id) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -1,0 +1,195 @@
+"""When connections are made again, and when idle ones are closed, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from oncelog.client.connections import Connections
+from oncelog.client.consumer.options import consumer_options
+from oncelog.net.connection import ConnectionLostError
+from oncelog.sim.loop import SimLoop
+
+A, B = ("a", 1), ("b", 1)
+GROWING = [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+class Made:
+    """A connection that somebody else may end."""
+
+    def __init__(self, now: float) -> None:
+        self.made_at = self.used_at = now
+        self.closed = False
+        self.in_flight = 0
+        self.reason = ""
+
+    def close(self, reason: str = "") -> None:
+        self.closed, self.reason = True, self.reason or reason
+
+
+class Network:
+    """Who can be reached, and when who was tried."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, **options: int) -> None:
+        self.tried: list[tuple[float, tuple[str, int]]] = []
+        self.up = {A, B}
+        self.loop = loop
+        given = {"reconnect_backoff_ms": 50, "reconnect_backoff_max_ms": 1_000, "max_idle_ms": 540_000, **options}
+        self.connections = Connections(client_id="c", request_timeout_ms=1, connect_timeout_ms=1, **given)
+        self.connections._connect_once = self.connect  # type: ignore[assignment]
+
+    async def connect(self, host: str, port: int) -> Made:
+        self.tried.append((self.loop.time(), (host, port)))
+        assert len(self.tried) < 1_000, "tried without a rest"
+        if (host, port) not in self.up:
+            raise ConnectionLostError("refused")
+        return Made(self.loop.time())
+
+    async def fail(self, purpose: str = "") -> None:
+        with pytest.raises(ConnectionLostError):
+            await self.connections.get((1, purpose), A)
+
+    def rests(self) -> list[float]:
+        return [later - earlier for (earlier, _), (later, _) in pairwise(self.tried)]
+
+
+def run(body: Callable[[Network], Coroutine[Any, Any, None]], **options: int) -> None:
+    loop = SimLoop()
+
+    async def main() -> None:
+        network = Network(loop, **options)
+        await body(network)
+        await network.connections.close()
+
+    with closing(loop):
+        loop.run_until_complete(main())
+
+
+def grow(rests: list[float]) -> bool:
+    return all(0.79 * due <= rest <= 1.21 * due for rest, due in zip(rests, GROWING, strict=False))
+
+
+def test_one_that_refuses_is_tried_ever_more_seldom() -> None:
+    async def body(network: Network) -> None:
+        network.up.clear()
+        for _ in range(8):
+            await network.fail()
+        assert grow(network.rests()), network.rests()
+        network.up.add(A)
+        first = await network.connections.get((1, ""), A)
+        network.up.clear()
+        first.close()
+        begun = len(network.tried) - 1
+        for _ in range(3):
+            await network.fail()
+        assert grow(network.rests()[begun:][1:]), "begins small again"
+
+    run(body)
+
+
+def test_no_rest_where_none_is_wanted() -> None:
+    async def body(network: Network) -> None:
+        network.up.clear()
+        for _ in range(4):
+            await network.fail()
+        assert network.rests() == [0, 0, 0]
+
+    run(body, reconnect_backoff_ms=0, reconnect_backoff_max_ms=0)
+
+
+def test_another_purpose_waits_for_no_one() -> None:
+    async def body(network: Network) -> None:
+        for purpose in ("", "fetch", "group"):
+            await network.connections.get((1, purpose), A)
+        assert [at for at, _ in network.tried] == [0, 0, 0]
+        network.up.clear()
+        await network.fail("more")
+        network.up.add(A)
+        await network.connections.get((1, "still more"), A)
+        assert network.tried[-1][0] >= 0.04, "it is the address that rests"
+
+    run(body)
+
+
+def test_one_that_is_lost_at_once_is_made_again_after_a_rest_and_an_old_one_without() -> None:
+    async def body(network: Network) -> None:
+        (await network.connections.get((1, ""), A)).close()
+        again = await network.connections.get((1, ""), A)
+        await asyncio.sleep(10)
+        again.close()
+        await network.connections.get((1, ""), A)
+        early, late = network.rests()
+        assert 0.039 <= early <= 0.061
+        assert late == 10
+
+    run(body)
+
+
+def test_whoever_rests_is_passed_over_while_there_are_others() -> None:
+    async def body(network: Network) -> None:
+        network.up = {B}
+        await network.fail()
+        found = await network.connections.get_any((-1, ""), [A, B])
+        assert [address for _, address in network.tried] == [A, B]
+        found.close()
+        network.up = set()
+        for _ in range(10):
+            with pytest.raises(ConnectionLostError):
+                await network.connections.get_any((-1, ""), [A, B])
+        assert network.loop.time() > 1, "all rest: no hurry"
+        assert network.connections.find((-1, "")) is None
+
+    run(body)
+
+
+def test_idle_ones_are_closed() -> None:
+    async def body(network: Network) -> None:
+        made: Any = await network.connections.get((1, ""), A)
+        await asyncio.sleep(3)
+        made.used_at = network.loop.time()
+        await asyncio.sleep(4)
+        assert not made.closed
+        await asyncio.sleep(1.1)
+        assert made.closed
+        assert "connections_max_idle_ms" in made.reason
+        assert network.connections.find((1, "")) is None
+        assert await network.connections.get((1, ""), A) is not made
+
+    run(body, max_idle_ms=5_000)
+
+
+def test_one_that_owes_an_answer_is_not_idle() -> None:
+    async def body(network: Network) -> None:
+        made: Any = await network.connections.get((1, ""), A)
+        made.in_flight = 1
+        await asyncio.sleep(60)
+        assert not made.closed
+        made.in_flight = 0
+        await asyncio.sleep(5.1)
+        assert made.closed
+
+    run(body, max_idle_ms=5_000)
+
+
+def test_none_is_idle_where_that_is_turned_off() -> None:
+    async def body(network: Network) -> None:
+        made = await network.connections.get((1, ""), A)
+        await asyncio.sleep(1e6)
+        assert not made.closed
+
+    run(body, max_idle_ms=-1)
+
+
+def test_the_options_as_kafka_has_them() -> None:
+    given = {"bootstrap_servers": "n:1"}
+    options = consumer_options({"reconnect.backoff.ms": 10, "connections.max.idle.ms": -1}, given)
+    assert (options["reconnect_backoff_ms"], options["reconnect_backoff_max_ms"]) == (10, 10)
+    assert options["connections_max_idle_ms"] == -1
+    options = consumer_options(None, given)
+    assert (options["reconnect_backoff_ms"], options["reconnect_backoff_max_ms"]) == (50, 1_000)
+    assert options["connections_max_idle_ms"] == 540_000
