@@ -146,3 +146,14 @@ def test_who_is_interrupted_gives_up_what_he_waited_for(monkeypatch: pytest.Monk
     with pytest.raises(KeyboardInterrupt):
         waiting.for_ever()
     assert waiting._awaited.ended.wait(10), "nobody waits for it any more"
+
+
+def test_an_admin_of_coroutines_is_an_index_of_functions_that_reads_like_a_class() -> None:
+    calls = {name: found for name, found in vars(aio.Admin).items() if not name.startswith("_")}
+    assert len(calls) > 30
+    for name, found in calls.items():
+        assert inspect.iscoroutinefunction(found)
+        assert next(iter(inspect.signature(found).parameters)) == "self"
+        assert (found.__module__, found.__name__, found.__qualname__) == (aio.Admin.__module__, name, f"Admin.{name}")
+    text = pydoc.render_doc(aio.Admin.list_topics, renderer=pydoc.plaintext)
+    assert "async list_topics(self, *, internal: 'bool' = False) -> 'dict[str, int]'" in text
