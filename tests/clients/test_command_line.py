@@ -284,7 +284,7 @@ def test_the_files_of_a_partition_are_dumped(tool: Tool, server: Server, name: s
         (
             ".txnindex",
             struct.pack(">hqqqq", 0, 7, 5, 6, 7),
-            [{"producer_id": 7, "first_offset": 5, "last_offset": 6, "last_stable_offset": 7}],
+            [{"version": 0, "producer_id": 7, "first_offset": 5, "last_offset": 6, "last_stable_offset": 7}],
         ),
         (
             ".snapshot",
@@ -294,8 +294,11 @@ def test_the_files_of_a_partition_are_dumped(tool: Tool, server: Server, name: s
                     "producer_id": 7,
                     "producer_epoch": 1,
                     "coordinator_epoch": 2,
+                    "first_sequence": 4,
                     "last_sequence": 4,
                     "last_offset": 9,
+                    "offset_delta": 0,
+                    "timestamp": 99,
                     "transaction_start": 5,
                     "last_timestamp": 99,
                 }

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 
+from oncelog.cli.message_json import message_json
 from oncelog.coordinator.groups.records import decode_record
-from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
-from oncelog.protocol.schema import NO_UUID, Message
+from oncelog.protocol.schema import Message
 
 
 def as_offset_metadata(value: OffsetCommitValue) -> str:
@@ -59,64 +58,7 @@ def shown(key: bytes, value: bytes | None, form: str, *, group: str | None, grou
 
 def _json(key: Message, key_version: int, value: Message | None, version: int) -> dict[str, Any]:
     """As `OffsetsMessageFormatter` and `GroupMetadataMessageFormatter` of Kafka 4 write it."""
-    shown_value = None
-    if value is not None:
-        shown_value = {"version": version, "data": _VALUES[type(value)](value, version)}
-    return {"key": {"type": key_version, "data": _key(key)}, "value": shown_value}
-
-
-def _key(key: Message) -> dict[str, Any]:
-    if isinstance(key, OffsetCommitKey):
-        return {"group": key.group, "topic": key.topic, "partition": key.partition}
-    assert isinstance(key, GroupMetadataKey)
-    return {"group": key.group}
-
-
-def _offset(value: OffsetCommitValue, version: int) -> dict[str, Any]:
-    data: dict[str, Any] = {"offset": value.offset}
-    if version >= 3:
-        data["leaderEpoch"] = value.leader_epoch
-    data |= {"metadata": value.metadata, "commitTimestamp": value.commit_timestamp}
-    if version == 1:
-        data["expireTimestamp"] = value.expire_timestamp
-    if value.topic_id != NO_UUID:
-        data["topicId"] = _uuid(value.topic_id)
-    return data
-
-
-def _generation(value: GroupMetadataValue, version: int) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "protocolType": value.protocol_type,
-        "generation": value.generation,
-        "protocol": value.protocol,
-        "leader": value.leader,
+    return {
+        "key": {"type": key_version, "data": message_json(key, key_version)},
+        "value": None if value is None else {"version": version, "data": message_json(value, version)},
     }
-    if version >= 2:
-        data["currentStateTimestamp"] = value.current_state_timestamp
-    data["members"] = [_member(member, version) for member in value.members]
-    return data
-
-
-def _member(member: MemberMetadata, version: int) -> dict[str, Any]:
-    data: dict[str, Any] = {"memberId": member.member_id}
-    if version >= 3:
-        data["groupInstanceId"] = member.group_instance_id
-    data |= {"clientId": member.client_id, "clientHost": member.client_host}
-    if version >= 1:
-        data["rebalanceTimeout"] = member.rebalance_timeout
-    return data | {
-        "sessionTimeout": member.session_timeout,
-        "subscription": base64.b64encode(member.subscription).decode(),
-        "assignment": base64.b64encode(member.assignment).decode(),
-    }
-
-
-_VALUES: dict[type[Message], Callable[[Any, int], dict[str, Any]]] = {
-    OffsetCommitValue: _offset,
-    GroupMetadataValue: _generation,
-}
-
-
-def _uuid(value: UUID) -> str:
-    """As Kafka writes ids: base64 for URLs, without padding."""
-    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()

@@ -6,17 +6,27 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from oncelog.cli.common import formatted, show
 from oncelog.cli.consume import text_or_base64
+from oncelog.cli.internal_records import DECODERS, Decoder, decoded, decoder_of
 from oncelog.cli.lazy import LazyGroup
 from oncelog.log.snapshot import CorruptSnapshotError, decode_snapshot
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ProtocolError
-from oncelog.protocol.records import check_crc, decode_control, decode_records, iter_batches
+from oncelog.protocol.records import (
+    NO_SEQUENCE,
+    BatchHeader,
+    Record,
+    check_crc,
+    decode_control,
+    decode_records,
+    iter_batches,
+    next_sequence,
+)
 
 Row = dict[str, Any]
 
@@ -30,6 +40,13 @@ _TIME_ENTRY = Struct(">qI")
 _ABORTED_ENTRY = Struct(">hqqqq")
 
 
+class Records(NamedTuple):
+    """Whether records are shown, and how those of a coordinator's topic are decoded."""
+
+    wanted: bool
+    decoder: Decoder | None
+
+
 def _base_offset(path: str) -> int:
     """The offset in a file's name."""
     digits = os.path.basename(path).split(".")[0]
@@ -38,7 +55,7 @@ def _base_offset(path: str) -> int:
     return int(digits)
 
 
-def _batches(path: str, data: memoryview, records: bool) -> Iterator[Row]:
+def _batches(path: str, data: memoryview, records: Records) -> Iterator[Row]:
     """Batches in order; `valid` is whether the checksum holds. ClickException where the file is no log any more."""
     position = 0
     try:
@@ -49,34 +66,44 @@ def _batches(path: str, data: memoryview, records: bool) -> Iterator[Row]:
                 "last_offset": header.last_offset,
                 "count": header.count,
                 "size": header.size,
+                "magic": header.magic,
                 "leader_epoch": header.partition_leader_epoch,
                 "producer_id": header.producer_id,
                 "producer_epoch": header.producer_epoch,
                 "base_sequence": header.base_sequence,
+                "last_sequence": header.last_sequence,
                 "transactional": header.is_transactional,
                 "control": header.is_control,
                 "codec": Codec(header.codec).name.lower(),
+                "timestamp_type": "LogAppendTime" if header.timestamp_type else "CreateTime",
                 "max_timestamp": header.max_timestamp,
+                "delete_horizon": header.delete_horizon_ms,
+                "crc": header.crc,
                 "valid": _is_valid(header, view),
             }
             if header.is_control and header.count:
                 commit, coordinator_epoch = decode_control(view)
                 row |= {"marker": "COMMIT" if commit else "ABORT", "coordinator_epoch": coordinator_epoch}
-            elif records and row["valid"]:
-                row["records"] = [
-                    {
-                        "offset": item.offset,
-                        "timestamp": item.timestamp,
-                        "key": text_or_base64(item.key),
-                        "value": text_or_base64(item.value),
-                        "headers": [[name, text_or_base64(value)] for name, value in item.headers],
-                    }
-                    for item in decode_records(view)
-                ]
+            elif records.wanted and row["valid"]:
+                row["records"] = [_record(header, item, records.decoder) for item in decode_records(view)]
             yield row
             position += header.size
     except ProtocolError as error:
         raise click.ClickException(f"{path}: no batch at position {position}: {error}") from error
+
+
+def _record(header: BatchHeader, item: Record, decoder: Decoder | None) -> Row:
+    row: Row = {
+        "offset": item.offset,
+        "timestamp": item.timestamp,
+        "sequence": next_sequence(header.base_sequence, item.offset - header.base_offset)
+        if header.base_sequence >= 0
+        else NO_SEQUENCE,
+        "key": text_or_base64(item.key),
+        "value": text_or_base64(item.value),
+        "headers": [[name, text_or_base64(value)] for name, value in item.headers],
+    }
+    return row | ((decoder and decoded(item.key, item.value, decoder)) or {})
 
 
 def _is_valid(header: Any, view: memoryview) -> bool:
@@ -93,7 +120,7 @@ def _entries(path: str, data: memoryview, entry: Struct) -> Iterator[tuple[Any, 
     return entry.iter_unpack(data)
 
 
-def _index(path: str, data: memoryview, _: bool) -> Iterator[Row]:
+def _index(path: str, data: memoryview, _: Records) -> Iterator[Row]:
     base = _base_offset(path)
     for number, (offset, position) in enumerate(_entries(path, data, _OFFSET_ENTRY)):
         if number and not offset:
@@ -101,7 +128,7 @@ def _index(path: str, data: memoryview, _: bool) -> Iterator[Row]:
         yield {"offset": base + offset, "position": position}
 
 
-def _timeindex(path: str, data: memoryview, _: bool) -> Iterator[Row]:
+def _timeindex(path: str, data: memoryview, _: Records) -> Iterator[Row]:
     base = _base_offset(path)
     for number, (timestamp, offset) in enumerate(_entries(path, data, _TIME_ENTRY)):
         if number and not timestamp:
@@ -109,9 +136,10 @@ def _timeindex(path: str, data: memoryview, _: bool) -> Iterator[Row]:
         yield {"timestamp": timestamp, "offset": base + offset}
 
 
-def _txnindex(path: str, data: memoryview, _: bool) -> Iterator[Row]:
-    for _version, producer_id, first, last, stable in _entries(path, data, _ABORTED_ENTRY):
+def _txnindex(path: str, data: memoryview, _: Records) -> Iterator[Row]:
+    for version, producer_id, first, last, stable in _entries(path, data, _ABORTED_ENTRY):
         yield {
+            "version": version,
             "producer_id": producer_id,
             "first_offset": first,
             "last_offset": last,
@@ -119,7 +147,7 @@ def _txnindex(path: str, data: memoryview, _: bool) -> Iterator[Row]:
         }
 
 
-def _snapshot(path: str, data: memoryview, _: bool) -> Iterator[Row]:
+def _snapshot(path: str, data: memoryview, _: Records) -> Iterator[Row]:
     try:
         producers = decode_snapshot(bytes(data))
     except CorruptSnapshotError as error:
@@ -130,14 +158,17 @@ def _snapshot(path: str, data: memoryview, _: bool) -> Iterator[Row]:
             "producer_id": item.producer_id,
             "producer_epoch": item.epoch,
             "coordinator_epoch": item.coordinator_epoch,
+            "first_sequence": None if last is None else last.first_sequence,
             "last_sequence": None if last is None else last.last_sequence,
             "last_offset": None if last is None else last.last_offset,
+            "offset_delta": None if last is None else last.offset_delta,
+            "timestamp": None if last is None else last.timestamp,
             "transaction_start": None if item.txn_start < 0 else item.txn_start,
             "last_timestamp": item.touched_ms,
         }
 
 
-KINDS: dict[str, Callable[[str, memoryview, bool], Iterator[Row]]] = {
+KINDS: dict[str, Callable[[str, memoryview, Records], Iterator[Row]]] = {
     ".log": _batches,
     ".index": _index,
     ".timeindex": _timeindex,
@@ -149,11 +180,15 @@ KINDS: dict[str, Callable[[str, memoryview, bool], Iterator[Row]]] = {
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE...")
 @click.option("--records", is_flag=True, help="Show the records of .log files, not only their batches.")
+@click.option(
+    "--decode", type=click.Choice(tuple(DECODERS)), help="Whose records they are; by default the folder tells."
+)
 @formatted
-def dump(files: tuple[str, ...], records: bool, form: str) -> None:
+def dump(files: tuple[str, ...], records: bool, decode: str | None, form: str) -> None:
     """Show what lies in files of a partition: .log, .index, .timeindex, .txnindex and .snapshot.
 
-    They may be open in a broker: what it appends meanwhile may be shown in part, as a last batch that is cut off.
+    Records of __consumer_offsets and __transaction_state are decoded. Files may be open in a broker: what it appends
+    meanwhile may be shown in part, as a last batch that is cut off.
     """
     for path in files:
         if os.path.splitext(path)[1] not in KINDS:
@@ -163,7 +198,8 @@ def dump(files: tuple[str, ...], records: bool, form: str) -> None:
     for path in files:
         rows: list[Row] = []
         try:
-            rows.extend(KINDS[os.path.splitext(path)[1]](path, _content(path), records))
+            how = Records(records or decode is not None, DECODERS[decode] if decode else decoder_of(path))
+            rows.extend(KINDS[os.path.splitext(path)[1]](path, _content(path), how))
         except click.ClickException as error:
             broken = broken or error
         found.append({"file": path, "entries": rows})

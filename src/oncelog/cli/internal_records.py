@@ -1,0 +1,59 @@
+"""Records of the coordinators' topics, decoded for `oncelog log dump` (the decoders of Kafka's DumpLogSegments)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from oncelog.cli.message_json import message_json
+from oncelog.coordinator.effects import CoordinatorRecord
+from oncelog.coordinator.groups.records import decode_record as decode_group_record
+from oncelog.coordinator.transactions.records import decode_record as decode_transaction_record
+from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from oncelog.protocol.messages.group_metadata_value import GroupMetadataValue
+from oncelog.protocol.schema import DecodeError, Message, read_version
+from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+
+Decoder = Callable[[bytes, "bytes | None"], "CoordinatorRecord | None"]
+
+DECODERS: dict[str, Decoder] = {"offsets": decode_group_record, "transactions": decode_transaction_record}
+_OF_TOPIC = {CONSUMER_OFFSETS: DECODERS["offsets"], TRANSACTION_STATE: DECODERS["transactions"]}
+
+
+def decoder_of(path: str) -> Decoder | None:
+    """What the folder of a partition's file says that its records are."""
+    return _OF_TOPIC.get(os.path.basename(os.path.dirname(os.path.abspath(path))).rpartition("-")[0])
+
+
+def decoded(key: bytes | None, value: bytes | None, decoder: Decoder) -> dict[str, Any] | None:
+    """`key` and `value` as documents; None for a record that is none of the topic's, or of a newer version."""
+    try:
+        record = None if key is None else decoder(key, value)
+    except (DecodeError, IndexError):
+        return None
+    if record is None:
+        return None
+    value_shown: dict[str, Any] | None = None
+    if record.value is not None:
+        fields = message_json(record.value, record.value_version)
+        if isinstance(record.value, GroupMetadataValue) and record.value.protocol_type == "consumer":
+            for member, row in zip(record.value.members, fields["members"], strict=True):
+                row["subscription"] = _of_consumer(
+                    member.subscription, ConsumerProtocolSubscription, row["subscription"]
+                )
+                row["assignment"] = _of_consumer(member.assignment, ConsumerProtocolAssignment, row["assignment"])
+        value_shown = {"version": record.value_version, "data": fields}
+    return {
+        "key": {"type": record.key_version, "data": message_json(record.key, record.key_version)},
+        "value": value_shown,
+    }
+
+
+def _of_consumer(data: bytes, kind: type[Message], otherwise: str) -> dict[str, Any] | str:
+    """What a consumer told its group; as it is where it is something else."""
+    try:
+        version = min(read_version(data), kind.MAX_VERSION)
+        return message_json(kind.decode_from(data, 2, version)[0], version)
+    except (DecodeError, IndexError):
+        return otherwise
