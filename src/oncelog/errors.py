@@ -118,7 +118,9 @@ class PartlySentError(OncelogError):
 
     def __init__(self, message: str, sent: TableFuture, unsent: pa.RecordBatchReader) -> None:
         self.sent, self.unsent = sent, unsent
-        super().__init__(f"{message}. Do not send the table again: error.unsent has the rows that were not sent")
+        super().__init__(
+            f"{message.rstrip('. ')}. Do not send the table again: error.unsent has the rows that were not sent"
+        )
 
 
 class WakeupError(OncelogError):
