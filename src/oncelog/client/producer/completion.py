@@ -13,7 +13,7 @@ from oncelog.client.backoff import Backoff
 from oncelog.client.cluster import LEADER_MOVED
 from oncelog.client.producer.accumulator import Accumulator
 from oncelog.client.producer.batch import Batch
-from oncelog.client.producer.produce_requests import Answer, Place
+from oncelog.client.producer.produce_requests import Answer, BatchAnswer
 from oncelog.client.producer.transaction_manager import State, TransactionManager
 from oncelog.protocol.errors import ErrorCode
 
@@ -47,7 +47,7 @@ class Completion:
         taken, self._outcomes = self._outcomes, []
         return taken
 
-    def finish(self, batch: Batch, error: BaseException | None, place: Place | None = None) -> None:
+    def finish(self, batch: Batch, error: BaseException | None, place: BatchAnswer | None = None) -> None:
         """Settle a batch: its memory now, its futures with `take`."""
         if batch.done:
             return
@@ -167,7 +167,7 @@ class Completion:
             self.finish(batch, self.lost(batch, batch in on_wire, "before the producer was closed"))
 
 
-def _by_record(error: BaseException, batch: Batch, place: Place | None) -> Callable[[int], BaseException] | None:
+def _by_record(error: BaseException, batch: Batch, place: BatchAnswer | None) -> Callable[[int], BaseException] | None:
     """What each record's future says of a batch that was refused for some of its records (KIP-467)."""
     refused = {} if place is None else dict(place.record_errors)
     if not refused or not isinstance(error, errors.KafkaError):

@@ -39,7 +39,7 @@ MAY_BE_APPENDED = frozenset(
 """Answers (the first of them our own, for none) after which a batch may be in the log, or get there (KAFKA-13574)."""
 
 
-class Place(NamedTuple):
+class BatchAnswer(NamedTuple):
     """What the broker says of a batch; -1 for what it does not say. `record_errors`: (index, text) of refused ones."""
 
     base_offset: int
@@ -48,8 +48,8 @@ class Place(NamedTuple):
     record_errors: tuple[tuple[int, str | None], ...] = ()
 
 
-UNANSWERED = Place(-1, -1, -1)
-Answer = tuple[Batch, ErrorCode, str, Place]
+UNANSWERED = BatchAnswer(-1, -1, -1)
+Answer = tuple[Batch, ErrorCode, str, BatchAnswer]
 
 
 def build(
@@ -99,6 +99,6 @@ def match(sent: list[Batch], response: ProduceResponse, topology: Topology) -> l
             continue
         code = ErrorCode.of(answer.error_code)
         refused = tuple((each.batch_index, each.batch_index_error_message) for each in answer.record_errors or ())
-        place = Place(answer.base_offset, answer.log_append_time_ms, answer.log_start_offset, refused)
+        place = BatchAnswer(answer.base_offset, answer.log_append_time_ms, answer.log_start_offset, refused)
         found.append((batch, code, answer.error_message or "", place))
     return found
