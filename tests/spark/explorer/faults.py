@@ -161,7 +161,7 @@ class Faults(Moves):
         kafka = self.kafkas.values[world.kafka]
         kinds = {None: op.Marker.MISSING, model.COMMIT: op.Marker.COMMIT, model.ABORT: op.Marker.ABORT}
         answer = tuple(
-            kinds[model.first_marker(kafka.logs[model.INDEX[p.at]], p.pid, p.after)] for p in operation.places
+            kinds[model.first_marker(kafka.logs[model.INDEX[p.at]], p.producer_id, p.after)] for p in operation.places
         )
         moved = driver._replace(node=self.programs.advance(driver.node, answer), progress=None)
         yield f"D{index} looks for markers too briefly", self.settle_driver(spent, index, moved)
