@@ -14,10 +14,11 @@ from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import MisuseError, NotDecidedError, NotVerifiedError, SinkError, TornBatchError
 from oncelog.spark.commit.finish import Committing, abort_batch, c1_collect
 from oncelog.spark.commit.names import Attempt, TopicPartition, check_prefix, is_task_id, task_id
+from oncelog.spark.commit.ownership import Permission, already_committed
 from oncelog.spark.commit.plan import Carried, Planning, last_decided, p4_clear
 from oncelog.spark.commit.record import APP, STREAM, WRITE, Owner, Record, Source, Span, Transaction, decode_record
 from oncelog.spark.commit.steps import Sink, Steps
-from oncelog.spark.commit.task import Permission, Prepared, Skipped, Tasking, already_committed, k2_begin
+from oncelog.spark.commit.task import Prepared, Skipped, Tasking, k2_begin
 from oncelog.spark.commit.undo import u3_accept, u3_take_back
 from oncelog.spark.sink import SinkMessage, StreamSink
 
@@ -87,9 +88,9 @@ def test_aborted_records_are_skipped() -> None:
 def test_what_k1_says(last: Source, source: Source, permission: Permission, expected: bool | str) -> None:
     if isinstance(expected, str):
         with pytest.raises(MisuseError, match=expected):
-            already_committed(Record(last), source, permission)
+            already_committed("p", Record(last), source, permission)
     else:
-        assert already_committed(Record(last), source, permission) is expected
+        assert already_committed("p", Record(last), source, permission) is expected
 
 
 def prepared(slot: int, plan: int = 1, rows: int = 5) -> Prepared:
@@ -253,11 +254,11 @@ def test_what_is_taken_back_is_written_again_and_nothing_before_it(source: Sourc
         phase.send((op.Marker.ABORT,))
     record = stopped.value.value.record
     assert record.source == before
-    assert already_committed(record, source, Permission()) is False
+    assert already_committed("p", record, source, Permission()) is False
     if source.kind == APP:
-        assert already_committed(record, before, Permission()), "an older version was committed, or given up"
+        assert already_committed("p", record, before, Permission()), "an older version was committed, or given up"
     with pytest.raises(MisuseError, match="takeOver"):
-        already_committed(record, Source(APP, "another", 9), Permission())
+        already_committed("p", record, Source(APP, "another", 9), Permission())
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from spark.explorer.mutants import MUTANTS, NEEDLESS, Mutant
 from spark.explorer.walks import walk
 from spark.explorer.worlds import (
     APPLICATION,
+    CHECKPOINT,
+    ID,
     KINDS,
     MOVED,
     QUERY,
@@ -42,9 +44,10 @@ def bounds(
     begin: str = "",
     split: int = 0,
     queries: tuple[Query, ...] = (QUERY,),
+    untouched: bool = False,
 ) -> Bounds:
     limits = {kind: faults.get(kind, 0) for kind in KINDS}
-    return Bounds(batches, sum(faults.values()), limits, begin=begin, split=split, queries=queries)
+    return Bounds(batches, sum(faults.values()), limits, begin=begin, split=split, queries=queries, untouched=untouched)
 
 
 class Case(NamedTuple):
@@ -60,6 +63,12 @@ class Case(NamedTuple):
     split: int = 0
     every: int = 50
     deep: bool = False
+    untouched: bool = False
+
+
+def told(*queries: Query, by: str = ID) -> tuple[Query, ...]:
+    """The same, whose plans know whose they are."""
+    return tuple(query._replace(told=by) for query in queries)
 
 
 CASES = {
@@ -80,6 +89,15 @@ CASES = {
     "epochs used up, two drivers": Case({"driver": 1}, begin="commit", max_epoch=1, first_epoch=1),
     "epochs used up in the middle, two drivers": Case({"driver": 1}, begin="commit", max_epoch=2),
     "two queries": Case({"other": 1}, queries=(QUERY, SUCCESSOR), begin="commit"),
+    "two queries, told apart": Case(
+        {"other": 1}, 2, queries=told(QUERY, SUCCESSOR), begin="commit", untouched=True, every=2
+    ),
+    "two queries, told apart by their checkpoints": Case(
+        {"other": 1}, 2, queries=told(QUERY, SUCCESSOR, by=CHECKPOINT), begin="commit", untouched=True, every=2
+    ),
+    "two queries, told apart from the start": Case({"other": 1}, queries=told(QUERY, SUCCESSOR), deep=True),
+    "a query told apart, started anew": Case({"driver": 1}, queries=told(QUERY, by=CHECKPOINT), begin="commit"),
+    "takeOver, told apart": Case({"other": 1}, queries=told(QUERY, SUCCESSOR_TAKER), begin="commit"),
     "takeOver": Case({"other": 1}, queries=(QUERY, SUCCESSOR_TAKER), begin="commit"),
     "takeOver, and it starts anew": Case({"driver": 1}, queries=(TAKER,), begin="commit"),
     "a checkpoint ahead": Case({"leap": 1}, 2),
@@ -168,7 +186,7 @@ def test_a_batch_whose_end_is_unknown_is_not_taken_back(faults: dict[str, int], 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if EXPLORE_DEEP or not case.deep])
 def test_worlds_of_every_kind(name: str, new: bool) -> None:
     case = CASES[name]
-    limits = bounds(case.batches, case.faults, case.begin, case.split, case.queries)
+    limits = bounds(case.batches, case.faults, case.begin, case.split, case.queries, case.untouched)
     cluster = Cluster(new=new, max_epoch=case.max_epoch, first_epoch=case.first_epoch, apart=case.apart)
     sink = replace(SINK, last_epoch=case.max_epoch)
     report = Explorer(cluster, replace(limits, states=MOST_STATES), sink=sink).run(recover_every=case.every)
@@ -207,7 +225,7 @@ def test_rows_left_by_a_lost_abort_marker_are_seen_at_the_commit(new: bool) -> N
 def _explore(mutant: Mutant, rules: Rules, new: bool):  # type: ignore[no-untyped-def]
     sink = SINK if mutant.targets else Sink(SINK.prefix, SINK.decision)
     sink = replace(sink, last_epoch=mutant.max_epoch)
-    limits = bounds(mutant.batches, mutant.faults, mutant.begin, mutant.split, mutant.queries)
+    limits = bounds(mutant.batches, mutant.faults, mutant.begin, mutant.split, mutant.queries, mutant.untouched)
     cluster = Cluster(new=new, max_epoch=mutant.max_epoch, first_epoch=mutant.first_epoch)
     return Explorer(cluster, limits, rules, sink).run(recover_every=mutant.every)
 

@@ -10,7 +10,9 @@ import pytest
 
 from oncelog.client.blocking import BlockingCluster
 from oncelog.protocol.messages import offset_fetch as of
-from oncelog.spark.sink import make_plan, sink_options
+from oncelog.spark.commit.record import NOBODY
+from oncelog.spark.driver import make_plan
+from oncelog.spark.options import sink_options
 from spark.judges import create, open_producers, values
 from support.servers import Server
 
@@ -176,7 +178,7 @@ def test_a_driver_elsewhere_is_fenced(pipeline: Pipeline) -> None:
         "topic": pipeline.out,
         "transactionalIdPrefix": pipeline.prefix,
     }
-    make_plan(sink_options(given, streaming=True))
+    make_plan(sink_options(given, streaming=True), NOBODY)
     pipeline.fill(50, 50)
     pipeline.run()
     pipeline.check(100)

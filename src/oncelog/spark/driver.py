@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
+
 from oncelog import errors
 from oncelog.client.blocking import BlockingCluster
 from oncelog.client.outcomes import raise_for_error
@@ -14,7 +18,7 @@ from oncelog.spark.commit import plan, steps, undo
 from oncelog.spark.commit.errors import MisuseError, NotPermittedError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.plan import Carried, Planning
-from oncelog.spark.commit.record import Owner, Record
+from oncelog.spark.commit.record import Owner, Record, Source
 from oncelog.spark.commit.steps import MARGIN_MS, Sink
 from oncelog.spark.options import SinkOptions, reach
 
@@ -28,13 +32,29 @@ def sink_of(options: SinkOptions, targets: tuple[TopicPartition, ...] = ()) -> S
     return Sink(options.prefix, decision, targets, task_timeout_ms=options.timeout_ms, margin_ms=margin_ms)
 
 
-def make_plan(options: SinkOptions) -> tuple[Sink, Carried]:
-    """Plan(b), on the driver."""
+class _StreamMetadata(msgspec.Struct):
+    id: str
+
+
+def query_id(checkpoint: str) -> str:
+    """The query id that Spark keeps in a checkpoint of this machine; "" where it cannot be read from here."""
+    scheme, colon, path = checkpoint.rpartition(":")
+    if not path or (colon and scheme != "file"):
+        return ""
+    try:
+        return msgspec.json.decode((Path(path) / "metadata").read_bytes(), type=_StreamMetadata).id
+    except (OSError, msgspec.DecodeError):
+        return ""
+
+
+def make_plan(options: SinkOptions, applicant: Source) -> tuple[Sink, Carried]:
+    """Plan(b), on the driver, of whoever wants to write."""
     faults.enter("plan")
     with BlockingCluster(**options.client) as cluster:
         reach(cluster, options.client["bootstrap_servers"], options.bootstrap_ms)
         sink = prepare(cluster, options)
-        return sink, run(steps.run(plan.PLAN, Planning(sink)), Brokers(cluster)).carried()
+        planning = Planning(sink, applicant, options.permission)
+        return sink, run(steps.run(plan.PLAN, planning), Brokers(cluster)).carried()
 
 
 def prepare(cluster: BlockingCluster, options: SinkOptions) -> Sink:

@@ -13,7 +13,7 @@ from oncelog.client.cluster import parse_bootstrap
 from oncelog.errors import ConfigError, ConnectionFailedError
 from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.commit.names import check_prefix, decision_topic
-from oncelog.spark.commit.task import Permission
+from oncelog.spark.commit.ownership import Permission
 
 if TYPE_CHECKING:
     from oncelog.client.blocking import BlockingCluster
@@ -253,6 +253,8 @@ class SinkOptions:
     app: tuple[str, int] | None
     client: dict[str, Any] = field(hash=False)
     bootstrap_ms: int = DEFAULT_BOOTSTRAP_MS
+    checkpoint: str = ""
+    """Where a streaming query keeps its own; "" where Spark does not tell."""
 
 
 def _check_topic(option: str, name: str) -> str:
@@ -289,4 +291,5 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         app=None if app is None or version is None else (app, version),
         client=options.client(),
         bootstrap_ms=options.bootstrap_ms(),
+        checkpoint=options.text("checkpointLocation") or "",
     )

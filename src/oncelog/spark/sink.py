@@ -21,7 +21,7 @@ from oncelog.spark.commit.plan import Carried
 from oncelog.spark.commit.record import APP, STREAM, WRITE, Source
 from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Tasking, TaskMessage
-from oncelog.spark.driver import make_plan, sink_of
+from oncelog.spark.driver import make_plan, query_id, sink_of
 from oncelog.spark.faces import plain
 from oncelog.spark.options import sink_options
 
@@ -81,8 +81,12 @@ class Writer:
     @plain
     def __getstate__(self) -> dict[str, Any]:
         if self.carried is None:
-            self.sink, self.carried = make_plan(self.options)
+            self.sink, self.carried = make_plan(self.options, self.applicant())
         return self.__dict__
+
+    def applicant(self) -> Source:
+        """Who wants to write, as far as the driver knows it."""
+        raise NotImplementedError
 
     def write_rows(self, iterator: Iterator[pa.RecordBatch], source: Source) -> SinkMessage:
         """One attempt of one task: K1 to K4, or an abort of what it has begun."""
@@ -137,6 +141,11 @@ def _unwrapped(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessa
 class StreamSink(Writer, DataSourceStreamArrowWriter):
     """The writer of streaming queries."""
 
+    def applicant(self) -> Source:
+        """Spark tells the query's id to tasks only: here its checkpoint does, or is at least named."""
+        checkpoint = self.options.checkpoint
+        return Source(STREAM, query_id(checkpoint), -1, checkpoint)
+
     @plain
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task."""
@@ -145,7 +154,7 @@ class StreamSink(Writer, DataSourceStreamArrowWriter):
         query = context.getLocalProperty(QUERY_ID) if context is not None else None
         if batch is None or query is None:
             raise SinkError(f"the task has no {BATCH_ID} or {QUERY_ID}: this Spark is not one that oncelog knows")
-        return self.write_rows(iterator, Source(STREAM, query, int(batch)))
+        return self.write_rows(iterator, Source(STREAM, query, int(batch), self.options.checkpoint))
 
     @plain
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -167,6 +176,10 @@ class BatchSink(Writer, DataSourceArrowWriter):
         super().__init__(given, schema, overwrite)
         app = self.options.app
         self.source = Source(WRITE, uuid.uuid4().hex, 0) if app is None else Source(APP, *app)
+
+    def applicant(self) -> Source:
+        """Known here already."""
+        return self.source
 
     @plain
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

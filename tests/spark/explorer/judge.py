@@ -10,7 +10,7 @@ from oncelog.spark.commit.plan import Planning
 from oncelog.spark.commit.record import STREAM
 from spark.explorer import kafka as model
 from spark.explorer.faults import Faults
-from spark.explorer.worlds import ROWS, SLOTS, World, split_of
+from spark.explorer.worlds import DEAD, ROWS, SLOTS, World, split_of
 
 
 class Judge(Faults):
@@ -18,11 +18,18 @@ class Judge(Faults):
 
     def check(self, world: World) -> str:
         """The violated invariant, or nothing."""
+        if self.bounds.untouched and (stopped := self._stopped(world)):
+            return stopped
         key = (world.kafka, world.committed, world.accepted, world.leapt)
         known = self._checked.get(key)
         if known is None:
             known = self._checked[key] = self._check(world)
         return known
+
+    def _stopped(self, world: World) -> str:
+        first = self.drivers.values[world.drivers][0]
+        failed = first.phase == "abort" if first is not DEAD else len(world.committed[0]) < self.bounds.batches
+        return f"stopped: the first driver, at {world.committed[0]}" if failed else ""
 
     def _check(self, world: World) -> str:
         rows = self.visible(world.kafka)
@@ -89,7 +96,7 @@ class Judge(Faults):
         return world, error
 
     def _run_batch(self, number: int, query: int, batch: int) -> tuple[int, str]:
-        number, planned = self._alone(number, self.programs.start(self.rules.plan, Planning(self.sink)), 0)
+        number, planned = self._alone(number, self.programs.start(self.rules.plan, self.plan(query)), 0)
         messages: list[Any] = []
         for slot in range(SLOTS):
             if isinstance(planned, Exception):

@@ -30,7 +30,12 @@ class Moves:
 
     def planning(self, query: int, batch: int) -> Driver:
         """A driver at the beginning of a batch."""
-        return Driver("plan", query, batch, self.programs.start(self.rules.plan, Planning(self.sink)))
+        return Driver("plan", query, batch, self.programs.start(self.rules.plan, self.plan(query)))
+
+    def plan(self, query: int) -> Planning:
+        """What a query's plan starts with."""
+        wanted = self.bounds.queries[query]
+        return Planning(self.sink, wanted.applicant, wanted.permission)
 
     def operating(self, phases: Any, phase: str) -> Driver:
         """What an operator runs."""

@@ -10,11 +10,26 @@ from oncelog.spark.commit import finish, plan, task, undo
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import AnotherDriverError, NotVerifiedError
 from oncelog.spark.commit.names import Attempt, task_id
+from oncelog.spark.commit.ownership import Permission, already_committed, check_idle, check_owner
 from oncelog.spark.commit.record import APP, NOBODY, WRITE, Owner, Record, Source
 from oncelog.spark.commit.steps import commit_all, verify_all, write_record
-from oncelog.spark.commit.task import Permission, Prepared, already_committed
+from oncelog.spark.commit.task import Prepared
 from oncelog.spark.commit.undo import UNDO_ACCEPTING
-from spark.explorer.worlds import APPLICATION, MOVED, QUERY, SUCCESSOR, SUCCESSOR_TAKER, TAKER, WRITES, Query, Rules
+from spark.explorer.worlds import (
+    APPLICATION,
+    ID,
+    MOVED,
+    QUERY,
+    SINK,
+    SUCCESSOR,
+    SUCCESSOR_TAKER,
+    TAKER,
+    WRITES,
+    Query,
+    Rules,
+)
+
+PREFIX = SINK.prefix
 
 
 class Mutant(NamedTuple):
@@ -31,6 +46,7 @@ class Mutant(NamedTuple):
     queries: tuple[Query, ...] = (Query(),)
     max_epoch: int = 1000
     first_epoch: int = 0
+    untouched: bool = False
 
 
 def _plan(**changed: Any) -> tuple[Any, ...]:
@@ -43,6 +59,22 @@ def _task(**changed: Any) -> tuple[Any, ...]:
 
 def _commit(**changed: Any) -> tuple[Any, ...]:
     return tuple(p for p in (changed.get(phase.__name__, phase) for phase in finish.COMMIT) if p is not None)
+
+
+def admit_before_looking(state: Any) -> Any:
+    """P0 where the record is read before the look for open transactions."""
+    window = yield op.ReadDecisions(state.sink.decision)
+    record = yield from plan.read_record(state.sink, window)
+    check_owner(PREFIX, record, state.applicant, state.permission)
+    state = yield from plan.p0_look(state)
+    if state.left:
+        check_idle(PREFIX, record, state.applicant, state.permission)
+    return state
+
+
+def owner_only(state: Any) -> Any:
+    """P0 where only who has committed is asked for, not who is at work."""
+    return replace((yield from plan.p0_admit(replace(state, left=()))), left=state.left)
 
 
 def share_driver(state: Any) -> Any:
@@ -86,13 +118,13 @@ def not_compared(state: Any) -> Any:
     """K1 without the comparison: the record as it is now decides, whoever wrote it."""
     window = yield op.ReadDecisions(state.sink.decision)
     now = yield from plan.read_record(state.sink, window)
-    return replace(state, skip=task.already_committed(now, state.source, state.permission))
+    return replace(state, skip=already_committed(state.sink.prefix, now, state.source, state.permission))
 
 
 def not_read_again(state: Any) -> Any:
     """K1 without the second look: the record that the plan wrote decides."""
     yield from ()
-    return replace(state, skip=task.already_committed(state.carried.record, state.source, state.permission))
+    return replace(state, skip=already_committed(PREFIX, state.carried.record, state.source, state.permission))
 
 
 def never_skip(state: Any) -> Any:
@@ -120,38 +152,38 @@ def _deciding(decide: Decide) -> tuple[Any, ...]:
 
 def anybody(record: Record, source: Source, permission: Permission) -> bool:
     """K1 without "another query"."""
-    return already_committed(record, source, permission._replace(take_over=True))
+    return already_committed(PREFIX, record, source, permission._replace(take_over=True))
 
 
 def take_over_first(record: Record, source: Source, permission: Permission) -> bool:
     """K1 where takeOver stands before "committed already"."""
-    return not permission.take_over and already_committed(record, source, permission)
+    return not permission.take_over and already_committed(PREFIX, record, source, permission)
 
 
 def any_gap(record: Record, source: Source, permission: Permission) -> bool:
     """K1 without "batches between never came here"."""
-    return already_committed(record, source, permission._replace(adopt_checkpoint=True))
+    return already_committed(PREFIX, record, source, permission._replace(adopt_checkpoint=True))
 
 
 def adopt_older(record: Record, source: Source, permission: Permission) -> bool:
     """K1 where adoptCheckpoint lets an older checkpoint in as well."""
     older = permission.adopt_checkpoint and source.batch < record.source.batch
-    return not older and already_committed(record, source, permission)
+    return not older and already_committed(PREFIX, record, source, permission)
 
 
 def only_same_version(record: Record, source: Source, permission: Permission) -> bool:
     """K1 where an older txnVersion is none that was committed."""
-    return already_committed(record, source, permission) and (source.kind != APP or source == record.source)
+    return already_committed(PREFIX, record, source, permission) and (source.kind != APP or source == record.source)
 
 
 def version_ignored(record: Record, source: Source, permission: Permission) -> bool:
     """K1 where txnVersion tells nothing."""
-    return source.kind != APP and already_committed(record, source, permission)
+    return source.kind != APP and already_committed(PREFIX, record, source, permission)
 
 
 def writes_follow_all(record: Record, source: Source, permission: Permission) -> bool:
     """K1 where a write without a name may follow whoever wrote, and whoever else may follow it."""
-    return WRITE not in (record.source.kind, source.kind) and already_committed(record, source, permission)
+    return WRITE not in (record.source.kind, source.kind) and already_committed(PREFIX, record, source, permission)
 
 
 def last_epoch_used(state: Any) -> Any:
@@ -251,7 +283,18 @@ def _move(phases: tuple[Any, ...], phase: Any, before: Any) -> tuple[Any, ...]:
     return tuple(rest)
 
 
+TOLD = (QUERY._replace(told=ID), SUCCESSOR._replace(told=ID))
+
+
+def _admitting(phases: tuple[Any, ...]) -> Mutant:
+    return Mutant(Rules(plan=phases), {"other": 1}, 2, begin="commit", every=0, queries=TOLD, untouched=True)
+
+
 MUTANTS: dict[str, Mutant] = {
+    "P0 admits all": _admitting(_plan(p0_admit=None)),
+    "P0 admits after the fence": _admitting(_move(plan.PLAN, plan.p0_admit, plan.p2_read)),
+    "P0 admits before it looks": _admitting(_plan(p0_look=None, p0_admit=admit_before_looking)),
+    "P0 asks for the owner only": _admitting(_plan(p0_admit=owner_only)),
     "P0 after P3": Mutant(Rules(plan=_move(plan.PLAN, plan.p0_look, plan.p4_clear)), {"driver": 1}),
     "P1 no fence": Mutant(
         Rules(plan=_plan(p1_fence=share_driver)), {"driver": 1}, begin="commit", every=0, generations=(False,)

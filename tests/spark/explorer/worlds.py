@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from oncelog.spark.commit.finish import COMMIT, abort_batch
 from oncelog.spark.commit.names import Attempt, task_id
+from oncelog.spark.commit.ownership import NO_PERMISSION, Permission
 from oncelog.spark.commit.plan import PLAN
-from oncelog.spark.commit.record import APP, STREAM, WRITE, Source
+from oncelog.spark.commit.record import APP, NOBODY, STREAM, WRITE, Source
 from oncelog.spark.commit.steps import Sink
-from oncelog.spark.commit.task import NO_PERMISSION, TASK, Permission
+from oncelog.spark.commit.task import TASK
 from oncelog.spark.commit.undo import UNDO, UNDO_ACCEPTING
 from spark.explorer import kafka as model
 
@@ -41,17 +42,23 @@ DEAD = ("dead",)
 class Query(NamedTuple):
     """A streaming query, an application that writes batches with txnAppId and txnVersion, or one write without.
 
-    `first`: the batch or version at which it comes here.
+    `first`: the batch or version at which it comes here. `told`: by what a plan knows whose it is, "" for not at all.
     """
 
     kind: str = STREAM
     name: str = "q"
     permission: Permission = NO_PERMISSION
     first: int = 0
+    told: str = ""
 
     def source(self, batch: int) -> Source:
         """Whose rows, as the record says it."""
-        return Source(self.kind, self.name, batch)
+        return Source(self.kind, self.name, batch, f"/{self.name}" if self.told else "")
+
+    @property
+    def applicant(self) -> Source:
+        """Whose plan it is, as far as the plan knows."""
+        return self.source(-1)._replace(query=self.name if self.told == ID else "") if self.told else NOBODY
 
     @property
     def repeats(self) -> bool:
@@ -59,6 +66,7 @@ class Query(NamedTuple):
         return self.kind != WRITE
 
 
+ID, CHECKPOINT = "id", "checkpoint"
 QUERY = Query()
 SUCCESSOR = Query(name="r")
 TAKER = Query(permission=Permission(take_over=True))
@@ -93,6 +101,8 @@ class Bounds:
     begin: str = ""
     split: int = 0
     queries: tuple[Query, ...] = (Query(),)
+    untouched: bool = False
+    """Whether the first driver has to come through, whoever else comes."""
 
     def budget(self) -> tuple[int, ...]:
         """What is left at the beginning: of all kinds together, then of each."""

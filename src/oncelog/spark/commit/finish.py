@@ -47,6 +47,7 @@ def c1_collect(state: Committing) -> Steps[Committing]:
         settled=not transactions,
         transactions=transactions,
         topics=tuple(sorted({*carried.record.topics, *(s.at.topic for t in transactions for s in t.spans)})),
+        planner=carried.record.planner,
     )
     return replace(state, carried=carried, record=record)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import AnotherDriverError, NotVerifiedError
 from oncelog.spark.commit.names import is_task_id
-from oncelog.spark.commit.record import Owner, Record
+from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, check_idle, check_owner
+from oncelog.spark.commit.record import NOBODY, Owner, Record, Source
 from oncelog.spark.commit.steps import Phase, Sink, Steps, commit_all, see_commit, verify_all, write_record
 
 
@@ -24,6 +25,9 @@ class Planning:
     """The state between two phases of a plan."""
 
     sink: Sink
+    applicant: Source = NOBODY
+    """Who wants to write, as far as the plan can tell; NOBODY: an operator, who does not."""
+    permission: Permission = NO_PERMISSION
     left: tuple[Owner, ...] = ()
     """Open task transactions of earlier drivers (P0)."""
     strays: tuple[op.OpenProducer, ...] = ()
@@ -72,6 +76,21 @@ def p0_look(state: Planning) -> Steps[Planning]:
     """What earlier drivers left open. Before the fence: whatever is seen here is not a successor's."""
     left, strays = yield from find_open(state.sink)
     return replace(state, left=left, strays=strays)
+
+
+def p0_admit(state: Planning) -> Steps[Planning]:
+    """Refuse whoever is known to be another, before anything of the prefix's owner is fenced. K1 knows all the rest.
+
+    The record is read after the look for open transactions: a first batch that is not open any more is in it.
+    """
+    if state.applicant == NOBODY:
+        return state
+    window: op.Window = yield op.ReadDecisions(state.sink.decision)
+    record = yield from read_record(state.sink, window)
+    check_owner(state.sink.prefix, record, state.applicant, state.permission)
+    if state.left:
+        check_idle(state.sink.prefix, record, state.applicant, state.permission)
+    return state
 
 
 def p1_fence(state: Planning) -> Steps[Planning]:
@@ -141,7 +160,7 @@ def p3_finish(state: Planning) -> Steps[Planning]:
 def p3_write(state: Planning) -> Steps[Planning]:
     """Write this plan's record: settled, and numbered, so that a fenced driver stops here and a task knows its plan."""
     driver, record = state.carried().driver, state.carried().record
-    mine = replace(record, plan=record.plan + 1, settled=True, transactions=())
+    mine = replace(record, plan=record.plan + 1, settled=True, transactions=(), planner=state.applicant)
     after, place = yield from write_record(state.sink, driver, mine)
     yield from see_commit(state.sink, place)
     # P4 still has to know what was decided: those are not left-overs.
@@ -195,5 +214,5 @@ def abort_hanging(hanging: tuple[op.OpenProducer, ...]) -> Steps[tuple[op.OpenPr
     return denied
 
 
-PLAN: tuple[Phase[Planning], ...] = (p0_look, p1_fence, p2_read, p3_finish, p3_write, p4_clear)
+PLAN: tuple[Phase[Planning], ...] = (p0_look, p0_admit, p1_fence, p2_read, p3_finish, p3_write, p4_clear)
 """Their order is the protocol: the explorer shows what goes wrong when two of them change places."""

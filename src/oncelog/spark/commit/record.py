@@ -38,11 +38,15 @@ class Transaction(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Whose rows, and which of them: query id and batch id, or txnAppId and txnVersion."""
+    """Whose rows, and which of them: query id and batch id, or txnAppId and txnVersion.
+
+    `checkpoint`: a streaming query's option checkpointLocation, "" where it is not given.
+    """
 
     kind: str
     query: str
     batch: int
+    checkpoint: str = ""
 
 
 NOBODY = Source(WRITE, "", -1)
@@ -60,6 +64,8 @@ class Record:
     transactions: tuple[Transaction, ...] = ()
     topics: tuple[str, ...] = ()
     """Every topic that was written so far: where lost markers are looked for."""
+    planner: Source = NOBODY
+    """Who made the last plan, committed or not; its query id is "" where the plan could not tell it."""
 
     def encode(self) -> bytes:
         """As JSON, for people who look into the topic."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from oncelog.spark.commit import operations as op
-from oncelog.spark.commit.errors import AnotherDriverError, MisuseError
+from oncelog.spark.commit.errors import AnotherDriverError
 from oncelog.spark.commit.names import Attempt, task_id
+from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, already_committed, describe
 from oncelog.spark.commit.plan import Carried, read_record
-from oncelog.spark.commit.record import APP, NOBODY, WRITE, Owner, Record, Source, Transaction
+from oncelog.spark.commit.record import NOBODY, Owner, Source, Transaction
 from oncelog.spark.commit.steps import Phase, Sink, Steps
 
 
@@ -36,16 +37,6 @@ class Prepared(NamedTuple):
 
 
 TaskMessage = Skipped | Prepared
-
-
-class Permission(NamedTuple):
-    """Options `adoptCheckpoint` and `takeOver`."""
-
-    adopt_checkpoint: bool = False
-    take_over: bool = False
-
-
-NO_PERMISSION = Permission()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,47 +67,6 @@ class Tasking:
         return Prepared(self.attempt.slot, transaction, self.rows.rows, self.carried, self.source)
 
 
-def already_committed(record: Record, source: Source, permission: Permission) -> bool:
-    """Whether this batch is in the record. Raises MisuseError if the two cannot belong together.
-
-    Writes without a name follow each other freely. Nothing else follows one unasked: what its record has replaced may
-    be this very query's, and its last batch would be written twice.
-    """
-    last = record.source
-    same = (last.kind, last.query) == (source.kind, source.query)
-    if last != NOBODY and not same and not last.kind == source.kind == WRITE:
-        if permission.take_over:
-            return False
-        raise MisuseError(
-            f"option transactionalIdPrefix: it belongs to {last.kind} {last.query!r} (last batch {last.batch}), this "
-            f"is {source.kind} {source.query!r}. Two that run need a prefix each. If the former never runs again, "
-            "takeOver=true goes on under its name; but if this is a new query because its checkpoint was deleted, it "
-            "begins where startingOffsets says, and with earliest writes again all that the former has written"
-        )
-    if source.kind == APP:
-        return source.batch <= last.batch
-    if source.kind == WRITE:
-        return False
-    return _compare_batches(last.batch, source, permission)
-
-
-def _compare_batches(last: int, source: Source, permission: Permission) -> bool:
-    if source.batch == last:
-        return True
-    if source.batch < last:
-        raise MisuseError(
-            f"option checkpointLocation: it is older than the sink, at batch {source.batch}; committed is {last}. "
-            "If another driver of this query was running a moment ago, start the query again; else restore the "
-            "checkpoint"
-        )
-    if source.batch > last + 1 and not permission.adopt_checkpoint:
-        raise MisuseError(
-            f"option checkpointLocation: it is at batch {source.batch}, the sink at {last}: those between never came. "
-            "adoptCheckpoint=true accepts that, for a query that moved here from another sink"
-        )
-    return False
-
-
 def k1_compare(state: Tasking) -> Steps[Tasking]:
     """The record must still be the plan's own; it tells whether the batch is committed already.
 
@@ -128,11 +78,13 @@ def k1_compare(state: Tasking) -> Steps[Tasking]:
     if window.stable == window.end:
         now = yield from read_record(state.sink, window)
     if now != state.carried.record:
+        planner = NOBODY if now is None else now.planner
+        who = "another driver" if planner in (NOBODY, state.carried.record.planner) else describe(planner)
         raise AnotherDriverError(
-            f"option transactionalIdPrefix={state.sink.prefix}: another driver is at work under it, the record is not "
+            f"option transactionalIdPrefix={state.sink.prefix}: {who} is at work under it, the record is not "
             "this plan's any more. One query, one prefix; one that was started twice goes on when it is started again"
         )
-    return replace(state, skip=already_committed(now, state.source, state.permission))
+    return replace(state, skip=already_committed(state.sink.prefix, now, state.source, state.permission))
 
 
 def k2_begin(state: Tasking) -> Steps[Tasking]:

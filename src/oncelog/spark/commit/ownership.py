@@ -1,0 +1,95 @@
+"""Whose prefix it is: who may write under it, and what of theirs is committed already."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from oncelog.spark.commit.errors import MisuseError
+from oncelog.spark.commit.record import APP, NOBODY, WRITE, Record, Source
+
+
+class Permission(NamedTuple):
+    """Options `adoptCheckpoint` and `takeOver`."""
+
+    adopt_checkpoint: bool = False
+    take_over: bool = False
+
+
+NO_PERMISSION = Permission()
+
+
+def describe(source: Source) -> str:
+    """Who it is, in a message."""
+    told = [f"{source.kind} {source.query!r}" if source.query else source.kind]
+    if source.checkpoint:
+        told.append(f"checkpointLocation {source.checkpoint!r}")
+    return ", ".join(told)
+
+
+def is_another(one: Source, other: Source) -> bool:
+    """Whether they are known to be two. A plan cannot always tell its query's id: then the checkpoint's place tells."""
+    if one.kind != other.kind:
+        return True
+    if one.query and other.query:
+        return one.query != other.query
+    return bool(one.checkpoint and other.checkpoint) and one.checkpoint != other.checkpoint
+
+
+def check_owner(prefix: str, record: Record, source: Source, permission: Permission) -> None:
+    """MisuseError if the prefix belongs to somebody else: to whose rows were committed last.
+
+    Writes without a name follow each other freely. Nothing else follows one unasked: what its record has replaced may
+    be this very query's, and its last batch would be written twice.
+    """
+    owner = record.source
+    if owner == NOBODY or owner.kind == source.kind == WRITE or permission.take_over or not is_another(owner, source):
+        return
+    raise MisuseError(
+        f"option transactionalIdPrefix={prefix}: it belongs to {describe(owner)} (last batch {owner.batch}), this is "
+        f"{describe(source)}. Two that run need a prefix each. If the former never runs again, takeOver=true goes on "
+        "under its name; but if this is a new query because its checkpoint was deleted, it begins where "
+        "startingOffsets says, and with earliest writes again all that the former has written"
+    )
+
+
+def check_idle(prefix: str, record: Record, source: Source, permission: Permission) -> None:
+    """While task transactions are open: MisuseError if somebody else has planned them, perhaps before its first commit.
+
+    A write without a name is not waited for: once it is dead, it comes again under another name, and finds itself.
+    """
+    writer = record.planner
+    if writer.kind == WRITE or permission.take_over or not is_another(writer, source):
+        return
+    raise MisuseError(
+        f"option transactionalIdPrefix={prefix}: {describe(writer)} is at work under it, this is {describe(source)}. "
+        f"Two that run need a prefix each. If the former is dead, `oncelog sink settle {prefix}` ends what it left open"
+    )
+
+
+def already_committed(prefix: str, record: Record, source: Source, permission: Permission) -> bool:
+    """Whether this batch is in the record. Raises MisuseError if the two cannot belong together."""
+    check_owner(prefix, record, source, permission)
+    last = record.source
+    same = last != NOBODY and not is_another(last, source)
+    if source.kind == APP:
+        return same and source.batch <= last.batch
+    if source.kind == WRITE:
+        return False
+    return _compare_batches(last.batch if same else -1, source, permission)
+
+
+def _compare_batches(last: int, source: Source, permission: Permission) -> bool:
+    if source.batch == last:
+        return True
+    if source.batch < last:
+        raise MisuseError(
+            f"option checkpointLocation: it is older than the sink, at batch {source.batch}; committed is {last}. "
+            "If another driver of this query was running a moment ago, start the query again; else restore the "
+            "checkpoint"
+        )
+    if source.batch > last + 1 and not permission.adopt_checkpoint:
+        raise MisuseError(
+            f"option checkpointLocation: it is at batch {source.batch}, the sink at {last}: those between never came. "
+            "adoptCheckpoint=true accepts that, for a query that moved here from another sink"
+        )
+    return False
