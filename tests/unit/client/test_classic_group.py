@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from oncelog.client.consumer.classic_group import Membership
+from oncelog.client.consumer.protocol import decode_assignment
 from oncelog.client.group_metadata import GroupMetadata
 from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.messages.join_group import JoinGroupResponse
+from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from oncelog.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from oncelog.protocol.messages.sync_group import SyncGroupResponse
+from oncelog.protocol.schema import encode_versioned
 
 
 def member() -> Membership:
@@ -33,3 +38,21 @@ def test_a_zombie_commits_under_its_old_generation_and_not_as_nobody() -> None:
 
 def test_before_the_first_assignment_a_member_is_nobody() -> None:
     assert Membership("g").metadata() == GroupMetadata("g")
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin"])
+def test_static_members_come_first_as_in_javas_assignors(strategy: str) -> None:
+    """Java's MemberInfo: by instance id, then the others by member id, whatever the static ones' member ids are."""
+    wanted = encode_versioned(ConsumerProtocolSubscription(topics=["t"]), 1)
+    members = [
+        JoinGroupResponseMember(member_id=member, group_instance_id=instance, metadata=wanted)
+        for member, instance in (("c", None), ("a", None), ("z", "i1"), ("b", "i2"))
+    ]
+    leader = Membership("g", strategies=[strategy])
+    leader.join_request()
+    leader.joined(
+        JoinGroupResponse(generation_id=1, member_id="a", leader="a", protocol_name=strategy, members=members)
+    )
+    request = leader.sync_request({"t": 4})
+    given = {item.member_id: decode_assignment(item.assignment) for item in request.assignments}
+    assert given == {"z": [("t", 0)], "b": [("t", 1)], "a": [("t", 2)], "c": [("t", 3)]}

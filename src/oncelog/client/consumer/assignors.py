@@ -1,7 +1,7 @@
 """Who reads what: the leader of a classic group divides the partitions (Kafka's RangeAssignor, RoundRobinAssignor).
 
 Pure: (partitions by topic, topics by member, what each had) -> partitions by member. Every member's list is sorted.
-The sticky ones are in `sticky`.
+Range and round-robin serve members in the order in which they come. The sticky ones are in `sticky`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Assignor = Callable[
 def range_assignor(
     partitions: Mapping[str, int], members: Mapping[str, Sequence[str]], claims: Mapping[str, Claim]
 ) -> dict[str, list[TopicPartition]]:
-    """Each topic in contiguous ranges over its members by name; the first get one more if it does not come out."""
+    """Each topic in contiguous ranges over its members; the first get one more if it does not come out."""
     result: dict[str, list[TopicPartition]] = {member: [] for member in members}
     for topic in sorted({topic for topics in members.values() for topic in topics}):
-        readers = sorted(member for member, topics in members.items() if topic in topics)
+        readers = [member for member, topics in members.items() if topic in topics]
         count = partitions.get(topic, 0)
         each, more = divmod(count, len(readers))
         start = 0
@@ -38,7 +38,7 @@ def round_robin_assignor(
 ) -> dict[str, list[TopicPartition]]:
     """All partitions of all topics, dealt out one by one to the members that read the topic."""
     result: dict[str, list[TopicPartition]] = {member: [] for member in members}
-    names = sorted(members)
+    names = list(members)
     turn = 0
     for topic in sorted({topic for topics in members.values() for topic in topics}):
         for partition in range(partitions.get(topic, 0)):

@@ -21,7 +21,12 @@ from oncelog.client.group_metadata import NO_GENERATION, GroupMetadata
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
-from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from oncelog.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from oncelog.protocol.schema import Message
@@ -139,7 +144,7 @@ class Membership:
             if response.leader == response.member_id and not response.skip_assignment:
                 found = {
                     member.member_id: consumer_protocol.decode_subscription(self.chosen, member.metadata)
-                    for member in response.members
+                    for member in sorted(response.members, key=_place)
                 }
                 self.members = {member: topics for member, (topics, _) in found.items()}
                 self._claims = {member: claim for member, (_, claim) in found.items()}
@@ -222,14 +227,7 @@ class Membership:
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             self.needs_join = True
             return Next.GO_ON
-        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
-            self.forget(keep_id=code is ErrorCode.ILLEGAL_GENERATION)
-            return Next.GO_ON
-        if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
-            return Next.FIND_COORDINATOR
-        if code.retriable:
-            return Next.WAIT
-        raise errors.error_for(code, f"Heartbeat in {self.group_id!r}: {code.text}")
+        return self._failed(code, "Heartbeat")
 
     def leave_request(self) -> Message | None:
         """Tell the others that we go; None for a static member, whose place is kept for its successor."""
@@ -239,3 +237,9 @@ class Membership:
             group_id=self.group_id,
             members=[MemberIdentity(member_id=self.member_id, reason="the consumer is being closed")],
         )
+
+
+def _place(member: JoinGroupResponseMember) -> tuple[bool, str]:
+    """Static members come first, by their instance id, so that one that starts again is in its place (MemberInfo)."""
+    instance = member.group_instance_id
+    return instance is None, member.member_id if instance is None else instance
