@@ -36,6 +36,7 @@ EDGES = {
     "net/*": WORLD,
     "log/disk.py": WORLD,
     "cluster/tree_sqlite.py": WORLD,
+    "columns/native.py": frozenset({"os"}),
     "broker/process.py": WORLD,
     "broker/broker.py": frozenset({"asyncio", "random"}),
     "broker/*": frozenset({"asyncio"}),
