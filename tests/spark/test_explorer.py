@@ -100,6 +100,9 @@ CASES = {
     "takeOver, told apart": Case({"other": 1}, queries=told(QUERY, SUCCESSOR_TAKER), begin="commit"),
     "takeOver": Case({"other": 1}, queries=(QUERY, SUCCESSOR_TAKER), begin="commit"),
     "takeOver, and it starts anew": Case({"driver": 1}, queries=(TAKER,), begin="commit"),
+    "takeOver by a query that is ahead": Case(
+        {"other": 1, "leap": 1}, 2, queries=(QUERY, SUCCESSOR_TAKER), begin="commit", deep=True
+    ),
     "a checkpoint ahead": Case({"leap": 1}, 2),
     "adoptCheckpoint": Case({"leap": 1}, 2, queries=(MOVED,), begin="commit"),
     "adoptCheckpoint, old checkpoint": Case({"rewind": 1}, 2, queries=(MOVED,)),

@@ -171,6 +171,12 @@ def adopt_older(record: Record, source: Source, permission: Permission) -> bool:
     return not older and already_committed(PREFIX, record, source, permission)
 
 
+def take_over_anywhere(record: Record, source: Source, permission: Permission) -> bool:
+    """K1 where takeOver lets a checkpoint in that is ahead of what came here."""
+    adopted = permission._replace(adopt_checkpoint=True) if record.source.query != source.query else permission
+    return already_committed(PREFIX, record, source, adopted)
+
+
 def only_same_version(record: Record, source: Source, permission: Permission) -> bool:
     """K1 where an older txnVersion is none that was committed."""
     return already_committed(PREFIX, record, source, permission) and (source.kind != APP or source == record.source)
@@ -357,6 +363,14 @@ MUTANTS: dict[str, Mutant] = {
         Rules(task=_deciding(take_over_first)), {"driver": 1}, begin="commit", queries=(TAKER,)
     ),
     "takeOver for both": Mutant(Rules(), {"other": 1}, begin="commit", queries=(TAKER, SUCCESSOR_TAKER)),
+    "takeOver from any batch": Mutant(
+        Rules(task=_deciding(take_over_anywhere)),
+        {"other": 1, "leap": 1},
+        2,
+        begin="commit",
+        every=0,
+        queries=(QUERY, SUCCESSOR_TAKER),
+    ),
     "a gap goes on": Mutant(Rules(task=_deciding(any_gap)), {"leap": 1}, 2),
     "adoptCheckpoint before all": Mutant(Rules(task=_deciding(adopt_older)), {"rewind": 1}, 2, queries=(MOVED,)),
     "older txnVersion not skipped": Mutant(

@@ -88,8 +88,9 @@ def _compare_batches(last: int, source: Source, permission: Permission) -> bool:
             "checkpoint"
         )
     if source.batch > last + 1 and not permission.adopt_checkpoint:
+        here = f"the sink at {last}: those between never came" if last >= 0 else "nothing of it came here yet"
         raise MisuseError(
-            f"option checkpointLocation: it is at batch {source.batch}, the sink at {last}: those between never came. "
+            f"option checkpointLocation: it is at batch {source.batch}, {here}. "
             "adoptCheckpoint=true accepts that, for a query that moved here from another sink"
         )
     return False
