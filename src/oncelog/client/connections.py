@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import Iterable
 from functools import partial
 
@@ -141,7 +142,8 @@ class Connections:
         for task in tasks:
             task.cancel()
         self._hang_up()
-        if tasks:  # none: a coroutine that is closed after its loop may come here, too
+        # A coroutine that is itself closed, as one whose loop has ended or whose process was killed, must not wait.
+        if tasks and not isinstance(sys.exception(), GeneratorExit):
             await asyncio.gather(*tasks, return_exceptions=True)
         self._hang_up()  # some may have been made while we waited
         self._made.clear()

@@ -8,7 +8,6 @@ work (join, assignment, listeners) happens inside `poll` and the calls that need
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -256,6 +255,7 @@ class Reader:
             return
         if self.iteration is not None:
             self.iteration.stop()
+        orderly = False
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 if self.subscription.member is None:
@@ -263,6 +263,7 @@ class Reader:
                         await self.commits.before_rebalance()
                 else:
                     await self.subscription.end()
+            orderly = True
         except TimeoutError:
             pass  # the group finds out by session.timeout.ms
         finally:
@@ -273,10 +274,14 @@ class Reader:
             if self.subscription.member is not None:
                 await self.subscription.member.stop()
             await asyncio.gather(*tasks, return_exceptions=True)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(timeout_ms / 1000, FETCH_SESSIONS_S)):
-                    await self._fetch_loop.close()
-            await self.cluster.close()
+            try:
+                if orderly:  # a coroutine that is closed after its loop comes here, too, and must not wait
+                    async with asyncio.timeout(min(timeout_ms / 1000, FETCH_SESSIONS_S)):
+                        await self._fetch_loop.close()
+            except TimeoutError:
+                pass
+            finally:
+                await self.cluster.close()
 
 
 async def _told(listener: Listener, partitions: list[TopicPartition]) -> None:
