@@ -12,6 +12,7 @@ from oncelog import Admin, Producer, errors
 from oncelog.client import cluster as module
 from oncelog.client.cluster import ClusterClient
 from oncelog.spark.commit.errors import SinkError
+from oncelog.spark.commit.record import NOBODY
 from oncelog.spark.driver import make_plan
 from oncelog.spark.options import sink_options
 from oncelog.spark.source import BatchSource, StreamSource
@@ -63,7 +64,9 @@ def test_first_calls_name_the_address_and_the_cause(dead: str) -> None:
 @pytest.mark.parametrize(
     "first_call",
     [
-        lambda given: make_plan(sink_options({**given, "transactionalIdPrefix": "p", "topic": "t"}, streaming=True)),
+        lambda given: make_plan(
+            sink_options({**given, "transactionalIdPrefix": "p", "topic": "t"}, streaming=True), NOBODY
+        ),
         lambda given: StreamSource({**given, "subscribe": "t"}).initialOffset(),
         lambda given: BatchSource({**given, "subscribe": "t"}).partitions(),
     ],
