@@ -54,6 +54,15 @@ class _Batch:
     header: BatchHeader
     payload: Any
 
+    def described(self) -> tuple[int, ...]:
+        """For the kernel `decode_batches`. The payload is contiguous, as all that `np.frombuffer` makes."""
+        header = self.header
+        kind = header.timestamp_type
+        return (
+            self.payload.__array_interface__["data"][0], len(self.payload), header.count, header.base_offset,
+            header.base_timestamp, kind, header.max_timestamp if kind else -1,
+        )  # fmt: skip
+
 
 def decode_batches(
     chunks: Iterable[Buffer],
@@ -175,22 +184,13 @@ def _columns(
     items = _header_count(batches) if include_headers else 0
     header_rows = np.zeros(rows + 1 if include_headers else 1, np.int64)
     names, contents = (_Binary(items, size if items else 0) for _ in range(2))
-    columns_at = (*at("q", offsets), *at("q", timestamps), *keys.at(), *values.at())
-    headers_at = (*at("q", header_rows), *names.at(), *contents.at())
-    decode_records = kernel("decode_records")
-    row = 0
-    for batch in batches:
-        header = batch.header
-        first = row
-        row = _checked(
-            decode_records(
-                *at("B", batch.payload), header.count, header.base_offset, header.base_timestamp,
-                header.max_timestamp if header.timestamp_type else -1, start_offset, row,
-                *columns_at, include_headers, *headers_at,
-            ),
-            header,
-        )  # fmt: skip
-        kinds[first:row] = header.timestamp_type
+    described = np.array([batch.described() for batch in batches], np.int64).reshape(-1)
+    row = kernel("decode_batches")(
+        *at("q", described), start_offset, *at("q", offsets), *at("q", timestamps), *at("i", kinds),
+        *keys.at(), *values.at(), include_headers, *at("q", header_rows), *names.at(), *contents.at(),
+    )  # fmt: skip
+    if row < 0:
+        raise _malformed(batches[-1 - row].header)
     columns = [
         keys.array(row, pa.binary()),
         values.array(row, pa.binary()),
@@ -241,16 +241,13 @@ def _microseconds(timestamps: Any) -> Any:
 
 
 def _header_count(batches: list[_Batch]) -> int:
-    return sum(
-        _checked(kernel("count_headers")(*at("B", batch.payload), batch.header.count), batch.header)
-        for batch in batches
-    )
-
-
-def _checked(result: int, header: BatchHeader) -> int:
-    if result < 0:
-        raise _malformed(header)
-    return result
+    total = 0
+    for batch in batches:
+        found = kernel("count_headers")(*at("B", batch.payload), batch.header.count)
+        if found < 0:
+            raise _malformed(batch.header)
+        total += found
+    return total
 
 
 def _malformed(header: BatchHeader) -> ProtocolError:

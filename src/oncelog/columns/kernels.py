@@ -44,6 +44,20 @@ def _copying(_typing: Any, out: Any, pos: Any, data: Any, start: Any, size: Any)
 _copy: Any = _copying
 
 
+@intrinsic
+def _pointing(_typing: Any, address: Any) -> Any:
+    """A pointer to bytes at an address."""
+
+    def build(_context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = _context.get_value_type(signature.return_type)
+        return builder.inttoptr(arguments[0], kind)
+
+    return types.CPointer(types.uint8)(types.int64), build
+
+
+_pointer: Any = _pointing
+
+
 @_compiled
 def _read_varlong(data: Any, pos: int) -> tuple[Any, int]:
     """A zigzag varint and the position behind it; position -1 when it is cut off or too long."""
@@ -130,18 +144,45 @@ def _take_headers(
 
 
 @_compiled
-def decode_records(
+def decode_batches(
+    batches: Any, start_offset: int, offsets: Any, timestamps: Any, kinds: Any,
+    key_ends: Any, key_valid: Any, keys: Any, value_ends: Any, value_valid: Any, values: Any,
+    with_headers: bool, header_rows: Any, name_ends: Any, name_valid: Any, names: Any, item_ends: Any,
+    item_valid: Any, items: Any,
+) -> int:  # fmt: skip
+    """Takes the records of batches apart, from `start_offset` on; gives the number of rows, or -1 - i for damage in
+    batch i.
+
+    Of each batch `batches` has address and length of its records, their number, base offset, base timestamp, timestamp
+    type, and the time of the append or -1 where each record has its own. `*_ends` are Arrow offsets: entry row + 1 is
+    written when entry row is there. The columns have room for all rows and all bytes, those of headers for as many as
+    `count_headers` says.
+    """
+    row = 0
+    for index in range(batches.shape[0] // 7):
+        at = index * 7
+        data = numba.carray(_pointer(batches[at]), (batches[at + 1],))
+        first = row
+        row = _decode_batch(
+            data, batches[at + 2], batches[at + 3], batches[at + 4], batches[at + 6], start_offset, row,
+            offsets, timestamps, key_ends, key_valid, keys, value_ends, value_valid, values,
+            with_headers, header_rows, name_ends, name_valid, names, item_ends, item_valid, items,
+        )  # fmt: skip
+        if row < 0:
+            return -1 - index
+        for filled in range(first, row):
+            kinds[filled] = batches[at + 5]
+    return row
+
+
+@_compiled
+def _decode_batch(
     data: Any, count: int, base_offset: int, base_timestamp: int, append_time: int, start_offset: int, row: int,
     offsets: Any, timestamps: Any, key_ends: Any, key_valid: Any, keys: Any, value_ends: Any, value_valid: Any,
     values: Any, with_headers: bool, header_rows: Any, name_ends: Any, name_valid: Any, names: Any, item_ends: Any,
     item_valid: Any, items: Any,
 ) -> int:  # fmt: skip
-    """Takes the records of one batch apart, from `start_offset` on; gives the next free row.
-
-    `*_ends` are Arrow offsets: entry row + 1 is written when entry row is there. `append_time` -1 means that each
-    record has its own time. The columns have room for `count` more rows and for all bytes of `data`, those of headers
-    for as many as `count_headers` says.
-    """
+    """One of `decode_batches`; gives the next free row."""
     pos = 0
     size = data.shape[0]
     for _ in range(count):

@@ -32,7 +32,7 @@ TOO_SMALL: Final = -2
 
 SIGNATURES: Final = {
     "count_headers": "Bn",
-    "decode_records": "Bnnnnnn" "qqqBBqBB" "?" "qqBBqBB",
+    "decode_batches": "qn" "qqi" "qBBqBB" "?" "qqBBqBB",
     "encode_records": "qnnnq" "?qBB" "?qBB" "?qqBqBB" "Bq",
     "json_lines": "BqBBBq",
     "longest_row": "n?q?q?qqq",
