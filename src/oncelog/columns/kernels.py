@@ -4,7 +4,7 @@ Decoding trusts no length. A negative result is an error; the callers say which.
 """
 
 # numba types less than it takes:
-# mypy: disable-error-code="untyped-decorator, no-untyped-call, call-overload, no-any-return"
+# mypy: disable-error-code="untyped-decorator, no-untyped-call, call-overload, no-any-return, attr-defined"
 
 from __future__ import annotations
 
