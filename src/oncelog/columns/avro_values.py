@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from oncelog.columns.fitting import cast, fitted
 from oncelog.columns.values import FRAME, MAGIC, Bad, Schemas, check_schema_id, frame, look_up
 
 try:
@@ -198,19 +199,11 @@ class _Compiled:
         return pa.array(rows, self._physical).cast(self.type)
 
     def rows(self, values: pa.Array) -> list[Any]:
-        """What fastavro writes, of a column. ValueError or TypeError if it is another's."""
-        if pa.types.is_struct(self.type) and pa.types.is_struct(values.type):
-            names = [field.name for field in values.type]
-            unknown = [name for name in names if self.type.get_field_index(name) < 0]
-            if unknown:
-                raise ValueError(f"the Avro schema has no field {', '.join(unknown)}")
-            # Columns that are not there get the defaults that their fields have.
-            logical, physical = (
-                pa.struct([kind.field(name) for name in names]) for kind in (self.type, self._physical)
-            )
-        else:
-            logical, physical = self.type, self._physical
-        plain = values.cast(logical).cast(physical)
+        """What fastavro writes, of a column: those that are not there get their fields' defaults. ValueError if it is
+        another's.
+        """
+        logical, physical = (fitted(kind, values.type, "Avro") for kind in (self.type, self._physical))
+        plain = cast(values, logical).cast(physical)
         return list(plain.to_pylist(maps_as_pydicts="strict" if self._maps else None))
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from oncelog.columns.fitting import cast, fitted
 from oncelog.columns.native import at, kernel
 from oncelog.columns.values import Bad, check_schema_id, frame
 
@@ -29,8 +30,9 @@ class Json:
 
     `schema`: what they are read into, a pyarrow.Schema for objects or a pyarrow.DataType for anything; fields that a
     value lacks are null, those that the schema does not name are passed over. It is not needed to write; where it is
-    there, what is written has its types. Times and dates are ISO 8601 texts, decimals numbers; NaN and infinities are
-    written as null. The schema registry's framing is passed over when reading, and written with `schema_id`.
+    there, what is written has its types, and the columns that have to be there are its fields, no more and no less.
+    Times and dates are ISO 8601 texts, decimals numbers; NaN and infinities are written as null. The schema registry's
+    framing is passed over when reading, and written with `schema_id`.
     `keep_bad`: a value that cannot be read is null, and its bytes are in the column `value_bad` (or `key_bad`).
     """
 
@@ -93,7 +95,7 @@ class Json:
     def encode(self, values: pa.Array) -> pa.Array:
         """See `Format`."""
         if self.type is not None:
-            values = values.cast(self.type)
+            values = cast(values, fitted(self.type, values.type, "JSON", complete=True))
         texts = _text(values, "the value").cast(pa.large_binary())
         if values.null_count:
             texts = pc.if_else(values.is_valid(), texts, pa.scalar(None, pa.large_binary()))

@@ -279,3 +279,66 @@ def test_avro_without_a_columns_type_is_refused() -> None:
         Avro(schemas={}).encode(pa.array([1]))
     with pytest.raises(fastavro.schema.UnknownType, match="strange"):
         Avro("strange")
+
+
+# -- columns that are not the schema's --------------------------------------------------------------------------------
+
+PRICED = pa.schema(
+    [("id", pa.int64()), ("price", pa.float64()), ("at", pa.struct([("x", pa.int64()), ("y", pa.int64())]))]
+)
+MANY = pa.schema([("list", pa.list_(PRICED.field("at").type))])
+PRICED_AVRO = {
+    "type": "record",
+    "name": "Priced",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "price", "type": ["null", "double"], "default": None},
+        {
+            "name": "at",
+            "type": {
+                "type": "record",
+                "name": "At",
+                "fields": [{"name": "x", "type": "long"}, {"name": "y", "type": "long", "default": 7}],
+            },
+        },
+    ],
+}
+AT = {"x": 1, "y": 2}
+
+
+@pytest.mark.parametrize(
+    ("schema", "row", "message"),
+    [
+        (PRICED, {"id": 1, "prise": 9.99, "at": AT}, "the JSON schema has no field prise; it has id, price, at"),
+        (PRICED, {"id": 1, "at": AT}, "the JSON schema has price, the columns do not"),
+        (PRICED, {"id": 1, "price": 1.0, "at": {"x": 1, "z": 2}}, "has no field at.z; it has at.x, at.y"),
+        (PRICED, {"id": 1, "price": 1.0, "at": {"x": 1}}, "has at.y, the columns do not"),
+        (MANY, {"list": [{"x": 1, "y": 2, "z": 3}]}, "has no field list.z"),
+        (PRICED, {"id": "x", "price": 1.0, "at": AT}, "id: Failed to parse string: 'x'"),
+        (PRICED, {"id": 1, "price": 1.0, "at": {"x": 1, "y": "z"}}, "at.y: Failed to parse string: 'z'"),
+        (PRICED, {"id": [1], "price": 1.0, "at": AT}, "id: Unsupported cast"),
+        (pa.schema([pa.field("id", pa.int64(), nullable=False)]), {"id": None}, "id: null in row 0"),
+        (PRICED_AVRO, {"id": 1, "prise": 9.99, "at": AT}, "the Avro schema has no field prise"),
+        (PRICED_AVRO, {"id": 1, "at": {"x": 1, "z": 2}}, "the Avro schema has no field at.z"),
+        (PRICED_AVRO, {"id": "x", "at": AT}, "id: Failed to parse string: 'x'"),
+    ],
+)
+def test_columns_that_do_not_fit_the_schema_are_named(schema: Any, row: dict[str, Any], message: str) -> None:
+    form: Any = Json(schema) if isinstance(schema, pa.Schema) else Avro(schema)
+    with pytest.raises((ValueError, NotImplementedError), match=message):
+        form.encode(pa.array([row]))
+
+
+def test_columns_in_another_order_and_nulls_keep_what_they_say() -> None:
+    row = {"at": {"y": 2, "x": 1}, "price": None, "id": 1}
+    values = pa.array([row, row, None, {**row, "at": None}]).slice(1)
+    texts = Json(PRICED).encode(values).to_pylist()
+    assert texts == [b'{"id":1,"price":null,"at":{"x":1,"y":2}}', None, b'{"id":1,"price":null,"at":null}']
+    texts = Json(MANY).encode(pa.array([{"list": [{"y": 2, "x": 1}]}])).to_pylist()
+    assert texts == [b'{"list":[{"x":1,"y":2}]}']
+
+
+def test_avros_defaults_stand_for_nested_columns_that_are_not_there() -> None:
+    form = Avro(PRICED_AVRO)
+    back, _ = form.decode(form.encode(pa.array([{"at": {"x": 1}, "id": 5}])))
+    assert back.to_pylist() == [{"id": 5, "price": None, "at": {"x": 1, "y": 7}}]
