@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from tools import arguments, batches, consumer, database, step
+from tools import arguments, batches, consumer, database, step, tell_shipped
 
 EVERY = 1000
 
@@ -41,6 +41,7 @@ def main() -> None:
                     sys.exit(0)  # `close` revokes
                 if number % EVERY == 0:
                     commit([])
+        tell_shipped(db)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ def main() -> None:
                 producer.send(options.topic, value(number, amount), key=key.encode())
             with contextlib.suppress(errors.OncelogError):
                 producer.close()
+            print(f"sent: {len(ORDERS)} orders, and nobody asked what became of them")
             return
         if not options.again:
             with db.transaction():
@@ -60,6 +61,8 @@ def main() -> None:
                     db.run("INSERT INTO unsent VALUES (?, ?, ?, '')", *order)
         left = db.run("SELECT number, account, amount FROM unsent ORDER BY number").fetchall()
         send(producer, db, options.topic, left)
+        refused = [number for (number,) in db.run("SELECT number FROM unsent ORDER BY number").fetchall()]
+        print(f"unsent: {len(refused)} orders {refused}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ more; that something may come twice is what the other examples cure.
 
 from __future__ import annotations
 
-from tools import Database, Order, arguments, batches, consumer, database, step
+from tools import Database, Order, arguments, batches, consumer, database, step, tell_shipped
 
 
 def ship(db: Database, order: Order) -> None:
@@ -26,6 +26,7 @@ def main() -> None:
                 ship(db, order)
                 if not options.naive:
                     orders.commit({(options.topic, order.partition): order.offset + 1})
+        tell_shipped(db)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ well: whoever does not find it where it was left (a second instance is at work) 
 
 from __future__ import annotations
 
-from tools import Database, Order, arguments, batches, consumer, database, step
+from tools import Database, Order, arguments, batches, consumer, database, step, tell_balances
 
 TABLES = (
     "balances (account TEXT PRIMARY KEY, amount BIGINT NOT NULL)",
@@ -57,6 +57,7 @@ def main() -> None:
                 else:
                     book(db, options.topic, order, expected)
                     expected = order.offset + 1
+        tell_balances(db)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,14 @@ import argparse
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from oncelog import Consumer
+from oncelog.aio import ConsumerRecord
 
 
 class Order(NamedTuple):
@@ -24,15 +27,24 @@ class Order(NamedTuple):
 
 
 def arguments(description: str, **more: str) -> argparse.Namespace:
-    """The command line that all of them have, and options of one's own (name, help)."""
+    """The command line that all of them have, and options of one's own (name, help).
+
+    `form` is added: the program's name, `-naive` behind it without the cure. Each form has a group and a file of its
+    own, for what one has read or written is no input of another.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--bootstrap", default="localhost:9092")
-    parser.add_argument("--topic", default="orders")
-    parser.add_argument("--database", default="shop.db", help="a file for SQLite, or postgresql://USER@HOST:PORT/NAME")
+    parser.add_argument("--topic", default="shop")
+    parser.add_argument(
+        "--database", help="a file for SQLite (default: EXAMPLE[-naive].db), or postgresql://USER@HOST:PORT/NAME"
+    )
     parser.add_argument("--naive", action="store_true", help="without the cure")
     for name, text in more.items():
         parser.add_argument(f"--{name}", action="store_true", help=text)
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.form = Path(sys.argv[0]).stem + "-naive" * options.naive
+    options.database = options.database or f"{options.form}.db"
+    return options
 
 
 class Database:
@@ -77,10 +89,10 @@ def database(options: argparse.Namespace, *tables: str) -> closing[Database]:
 
 
 def consumer(options: argparse.Namespace, **more: Any) -> Consumer:
-    """A consumer of the group `shop`. As a static member it takes its partitions over at once after a crash."""
+    """A consumer of the example's group. As a static member it takes its partitions over at once after a crash."""
     return Consumer(
         options.bootstrap,
-        group_id=f"shop-{options.topic}",
+        group_id=f"{options.form}-{options.topic}",
         group_instance_id="till-1",
         auto_offset_reset="earliest",
         isolation_level="read_committed",
@@ -93,17 +105,31 @@ def batches(consumer: Consumer, partitions: list[tuple[str, int]]) -> Iterator[l
     ends = consumer.end_offsets(partitions)
     behind = dict.fromkeys(partitions, 0)
     while any(behind[partition] < end for partition, end in ends.items()):
-        records = consumer.poll(0.2)
-        orders = []
-        for record in records:
-            told = json.loads(record.value or b"{}")
-            account = (record.key or b"").decode()
-            orders.append(Order(told["order"], account, told["amount"], record.partition, record.offset))
+        orders = [_order(record) for record in consumer.poll(0.2)]
         if orders:
             yield orders
         assigned = set(consumer.assignment())
         for partition in assigned.intersection(partitions):
             behind[partition] = consumer.position(*partition)
+
+
+def _order(record: ConsumerRecord) -> Order:
+    told = json.loads(record.value or b"{}")
+    if not {"order", "amount"} <= set(told):
+        raise SystemExit(f"no order at offset {record.offset} of topic {record.topic}: fill another one with orders.py")
+    return Order(told["order"], (record.key or b"").decode(), told["amount"], record.partition, record.offset)
+
+
+def tell_shipped(db: Database) -> None:
+    """What came out."""
+    rows, orders = db.run("SELECT count(*), count(DISTINCT number) FROM shipped").fetchone()
+    print(f"shipped: {rows} rows of {orders} different orders")
+
+
+def tell_balances(db: Database) -> None:
+    """What came out."""
+    accounts, amount = db.run("SELECT count(*), sum(amount) FROM balances").fetchone()
+    print(f"balances: {amount or 0} in {accounts} accounts")
 
 
 _reached: dict[str, int] = {}

@@ -7,7 +7,7 @@ the order was new.
 
 from __future__ import annotations
 
-from tools import Database, Order, arguments, batches, consumer, database, step
+from tools import Database, Order, arguments, batches, consumer, database, step, tell_balances
 
 ADD = """INSERT INTO balances VALUES (?, ?)
          ON CONFLICT (account) DO UPDATE SET amount = balances.amount + excluded.amount"""
@@ -34,6 +34,7 @@ def main() -> None:
                     book(db, order)
                 step("booked")
                 orders.commit({(options.topic, order.partition): order.offset + 1})
+        tell_balances(db)
 
 
 if __name__ == "__main__":
