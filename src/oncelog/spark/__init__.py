@@ -15,7 +15,12 @@ __all__ = ["OncelogDataSource", "register"]
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from oncelog.spark import datasource
-
+        try:
+            from oncelog.spark import datasource
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "pyspark":
+                raise
+            text = "Spark needs pyspark, 4.2 at least, which `pip install 'oncelog[spark]'` brings"
+            raise ImportError(text) from error
         return getattr(datasource, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import oncelog.columns  # noqa: F401 first: it says what is missing, and what brings it
+
+# isort: split
 import pyarrow as pa
 
 from oncelog import errors

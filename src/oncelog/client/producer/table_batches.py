@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import oncelog.columns  # noqa: F401 first: it says what is missing, and what brings it
+
+# isort: split
 import numpy as np
 import pyarrow as pa
 

@@ -1,0 +1,74 @@
+"""`pip install oncelog` alone: whatever needs more says which extra brings it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+ABSENT = """
+import asyncio, sys
+from importlib.machinery import PathFinder
+
+ABSENT = {"numba", "numpy", "llvmlite", "pyarrow", "pandas", "pyspark", "fastavro"}
+
+class Installed(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in ABSENT else super().find_spec(name, path, target)
+
+sys.meta_path[:] = [Installed if finder is PathFinder else finder for finder in sys.meta_path]
+import oncelog, oncelog.aio
+
+async def send_async():
+    async with oncelog.aio.Producer("localhost:1") as producer:
+        await producer.send_table("t", object())
+
+async def read_async():
+    async with oncelog.aio.Consumer("localhost:1") as consumer:
+        async for table in consumer.tables():
+            raise AssertionError(table)
+
+def send():
+    with oncelog.Producer("localhost:1") as producer:
+        producer.send_table("t", object())
+
+def read():
+    with oncelog.Consumer("localhost:1") as consumer:
+        next(consumer.tables())
+
+def register():
+    import oncelog.spark
+    oncelog.spark.register(None)
+
+def formats():
+    import oncelog.formats
+
+doings = {
+    "send": send, "send_async": lambda: asyncio.run(send_async()), "read": read,
+    "read_async": lambda: asyncio.run(read_async()), "register": register, "formats": formats,
+}
+for name, do in doings.items():
+    try:
+        do()
+    except Exception as error:
+        print(name, f"{type(error).__name__}: {error}", sep="|")
+"""
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, str]:
+    done = subprocess.run([sys.executable, "-c", ABSENT], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(line.split("|", 1) for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("name", ["send", "send_async", "read", "read_async", "formats"])
+def test_tables_name_the_extra_that_they_need(told: dict[str, str], name: str) -> None:
+    assert told[name] == "ImportError: tables need numba, which `pip install 'oncelog[arrow]'` brings"
+
+
+def test_spark_names_the_extra_that_it_needs(told: dict[str, str]) -> None:
+    expected = "ImportError: Spark needs pyspark, 4.2 at least, which `pip install 'oncelog[spark]'` brings"
+    assert told["register"] == expected
