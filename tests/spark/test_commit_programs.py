@@ -264,6 +264,15 @@ def test_what_is_taken_back_is_written_again_and_nothing_before_it(source: Sourc
         already_committed("p", record, Source(APP, "another", 9), Permission())
 
 
+@pytest.mark.parametrize("kind", [STREAM, APP, WRITE])
+def test_only_streams_are_told_of_checkpoints(kind: str) -> None:
+    with pytest.raises(MisuseError) as told:
+        already_committed("p", Record(Source(APP, "one", 4)), Source(kind, "another", 0), Permission())
+    assert "takeOver=true" in str(told.value)
+    assert ("startingOffsets" in str(told.value)) == (kind == STREAM)
+    assert ("txnAppId and txnVersion" in str(told.value)) == (kind == WRITE)
+
+
 @pytest.mark.parametrize(
     ("outcome", "after"), [(op.Outcome.DENIED, ()), (op.Outcome.FENCED, (HANGS,)), (op.Outcome.DONE, ())], ids=str
 )

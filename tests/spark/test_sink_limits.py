@@ -62,6 +62,9 @@ def tear(query: Query, starter: Starter) -> None:
 def test_nothing_is_open_after_the_time_out(query: Query, starter: Starter) -> None:
     assert starter.run(query, 1, "commit:0") == -signal.SIGKILL
     assert open_producers(query.bootstrap, query.topic)
+    listed = CliRunner().invoke(command, ["list", query.prefix, "-b", query.bootstrap]).output
+    assert "committed: nothing yet" in listed
+    assert "batch" not in listed
     wait_until(lambda: not open_producers(query.bootstrap, query.topic), "the time-out", timeout=30)
     query.run(2)
     check(query, 2)
@@ -102,10 +105,13 @@ def test_list_settle_and_abort_by_command(query: Query, starter: Starter) -> Non
     listed = json.loads(sink_command(query, "list").output)
     assert (listed["batch"], listed["settled"], len(listed["open"])) == (1, False, 3)
     assert all(entry["decided"] for entry in listed["open"])
-    assert sink_command(query, "abort").exit_code == 2
+    refused = sink_command(query, "abort")
+    assert (refused.exit_code, "this takes a decided batch back" in refused.output) == (2, True)
     settled = json.loads(sink_command(query, "settle").output)
     assert (settled["batch"], settled["settled"]) == (1, True)
     check(query, 2)
+    refused = sink_command(query, "abort")
+    assert (refused.exit_code, "no decided batch waits" in refused.output) == (2, True)
     taken = json.loads(sink_command(query, "abort", "--yes").output)
     assert taken["batch"] == 1, "what is settled stays"
     query.run(3)

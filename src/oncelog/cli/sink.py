@@ -51,6 +51,7 @@ def sink() -> None:
 @_common
 def list_(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None, style: str) -> None:
     """Show the last decision and the open transactions. Changes nothing."""
+    from oncelog.spark.commit.record import NOBODY
     from oncelog.spark.driver import look
 
     record, left, strays = look(_options(prefix, bootstrap, topic, decision_topic))
@@ -65,6 +66,10 @@ def list_(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | 
         "open": [{"id": o.id, "pid": o.pid, "epoch": o.epoch, "decided": o[:3] in decided} for o in left],
         "hanging": [{"topic": s.at.topic, "partition": s.at.partition, "pid": s.pid, "start": s.start} for s in strays],
     }
+    if record.source == NOBODY and style == "text":
+        for name in ("kind", "query", "batch", "rows", "settled"):
+            del shown[name]
+        shown = {**shown, "committed": "nothing yet"}
     _print(shown, style)
 
 
@@ -91,11 +96,18 @@ def abort(
     accept_loss: bool,
 ) -> None:
     """Abort all that is open, and take back a batch that is decided but not yet settled: Spark replays it."""
-    from oncelog.spark.driver import undo_decision
+    from oncelog.spark.driver import look, undo_decision
 
+    options = _options(prefix, bootstrap, topic, decision_topic)
     if not yes:
+        record, *_ = look(options)
+        if record.settled:
+            raise click.UsageError(
+                "no decided batch waits to be taken back; `settle` aborts what else is open. Add --yes to have it "
+                "aborted, and a batch that is decided meanwhile taken back"
+            )
         raise click.UsageError("this takes a decided batch back; `settle` commits it. Add --yes if that is meant")
-    done = undo_decision(_options(prefix, bootstrap, topic, decision_topic), accept_loss=accept_loss)
+    done = undo_decision(options, accept_loss=accept_loss)
     _print(_done(prefix, done), style)
 
 

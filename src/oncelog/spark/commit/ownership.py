@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from oncelog.spark.commit.errors import MisuseError
-from oncelog.spark.commit.record import APP, NOBODY, WRITE, Record, Source
+from oncelog.spark.commit.record import APP, NOBODY, STREAM, WRITE, Record, Source
 
 
 class Permission(NamedTuple):
@@ -16,6 +16,14 @@ class Permission(NamedTuple):
 
 
 NO_PERMISSION = Permission()
+
+TAKING_OVER = {
+    STREAM: "if this is a new query because its checkpoint was deleted, it begins where startingOffsets says, and with "
+    "earliest writes again all that the former has written",
+    APP: "the former's txnVersion is forgotten then: with takeOver it writes its last version a second time",
+    WRITE: "a write without txnAppId and txnVersion is not known again: repeated, it writes twice",
+}
+"""What whoever takes a prefix over has to know, by the kind of newcomer."""
 
 
 def describe(source: Source) -> str:
@@ -47,8 +55,7 @@ def check_owner(prefix: str, record: Record, source: Source, permission: Permiss
     raise MisuseError(
         f"option transactionalIdPrefix={prefix}: it belongs to {describe(owner)} (last batch {owner.batch}), this is "
         f"{describe(source)}. Two that run need a prefix each. If the former never runs again, takeOver=true goes on "
-        "under its name; but if this is a new query because its checkpoint was deleted, it begins where "
-        "startingOffsets says, and with earliest writes again all that the former has written"
+        f"under its name; but {TAKING_OVER[source.kind]}"
     )
 
 
