@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +15,7 @@ from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.resumed import AsyncResumedTransaction
 from oncelog.client.producer.sender import Sender
-from oncelog.client.records import Text, to_bytes
+from oncelog.client.records import HeaderData, Text, checked, to_bytes
 
 if TYPE_CHECKING:
     from oncelog.client.producer.tables import TableFuture
@@ -84,19 +84,38 @@ class Producer(ProducerFace):
         *,
         partition: int | None = None,
         timestamp: int | None = None,
-        headers: Sequence[tuple[str, bytes | None]] = (),
+        headers: HeaderData = (),
         on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
         """Send a record; await what it returns for the record's place. `on_delivery` as in `oncelog.Producer.send`."""
+        append: Callable[..., RecordFuture | None] = self._sender.append
+        try:
+            future = append(topic, to_bytes(value), to_bytes(key), partition, timestamp, headers)
+        except (AttributeError, TypeError, ValueError):
+            future = None  # the long way finds out what it was, and knows more kinds of headers
+        if future is None:
+            future = await self._send_when_possible(topic, value, key, partition, timestamp, headers)
+        if on_delivery is not None:
+            future.on_delivery(on_delivery)
+        return future
+
+    async def _send_when_possible(
+        self,
+        topic: str,
+        value: Text,
+        key: Text,
+        partition: int | None,
+        timestamp: int | None,
+        headers: HeaderData,
+    ) -> RecordFuture:
+        """The long way: arguments are looked at, metadata and memory are waited for."""
+        data, name, pairs = checked(topic, value, key, partition, timestamp, headers)
         sender = self._sender
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.options["max_block_ms"] / 1000
-        data, name = to_bytes(value), to_bytes(key)
         while True:
-            future = sender.append(topic, data, name, partition, timestamp, headers)
+            future = sender.append(topic, data, name, partition, timestamp, pairs)
             if future is not None:
-                if on_delivery is not None:
-                    future.on_delivery(on_delivery)
                 return future
             if topic not in sender.counts:
                 await sender.learn_topic(topic)

@@ -19,7 +19,7 @@ from oncelog.client.producer.face import ProducerFace, abort_failed, closing_fai
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.resumed import AsyncResumedTransaction, ResumedTransaction
 from oncelog.client.producer.sender import Sender
-from oncelog.client.records import Text, to_bytes
+from oncelog.client.records import HeaderData, Text, checked, to_bytes
 
 __all__ = ["Producer", "RecordFuture", "RecordMetadata", "Transaction"]
 
@@ -79,26 +79,30 @@ class Producer(ProducerFace, Blocking[Awaited]):
         *,
         partition: int | None = None,
         timestamp: int | None = None,
-        headers: Sequence[tuple[str, bytes | None]] = (),
+        headers: HeaderData = (),
         on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
         """Send a record; returns at once with the future of its `RecordMetadata`.
 
-        `timestamp` in ms since the epoch, default now. `on_delivery(metadata, error)` is called with one of both once
-        the outcome is known, in order within a partition, from the client's own thread: be quick there, and call
-        nothing that waits. Blocks up to max.block.ms for a topic's metadata or for buffer memory, then TimedOutError.
-        In an error state of the transaction it raises that error.
+        `timestamp` in ms since the epoch, default now. `headers`: pairs (name, value) or a mapping, whose values may be
+        what `value` may be. `on_delivery(metadata, error)` is called with one of both once the outcome is known, in
+        order within a partition, from the client's own thread: be quick there, and call nothing that waits. Blocks up
+        to max.block.ms for a topic's metadata or for buffer memory, then TimedOutError. UsageError names an argument of
+        another type. In an error state of the transaction it raises that error.
         """
-        future = self._append(
-            topic,
-            value if value is None or type(value) is bytes else to_bytes(value),
-            key if key is None or type(key) is bytes else to_bytes(key),
-            partition,
-            timestamp,
-            headers,
-        )
+        try:
+            future = self._append(
+                topic,
+                value if value is None or type(value) is bytes else to_bytes(value),
+                key if key is None or type(key) is bytes else to_bytes(key),
+                partition,
+                timestamp,
+                headers,
+            )
+        except (AttributeError, TypeError, ValueError):
+            future = None  # the long way finds out what it was, and knows more kinds of headers
         if future is None:
-            future = self._send_when_possible(topic, to_bytes(value), to_bytes(key), partition, timestamp, headers)
+            future = self._send_when_possible(topic, value, key, partition, timestamp, headers)
         if on_delivery is not None:
             future.on_delivery(on_delivery)
         return future
@@ -106,18 +110,20 @@ class Producer(ProducerFace, Blocking[Awaited]):
     def _send_when_possible(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None,
+        value: Text,
+        key: Text,
         partition: int | None,
         timestamp: int | None,
-        headers: Sequence[tuple[str, bytes | None]],
+        headers: HeaderData,
     ) -> RecordFuture:
+        """The long way: arguments are looked at, metadata and memory are waited for."""
+        data, name, pairs = checked(topic, value, key, partition, timestamp, headers)
         deadline = time.monotonic() + self.options["max_block_ms"] / 1000
         while True:
-            self._wait_for_room(topic, deadline)
-            future = self._append(topic, value, key, partition, timestamp, headers)
+            future = self._append(topic, data, name, partition, timestamp, pairs)
             if future is not None:
                 return future
+            self._wait_for_room(topic, deadline)
 
     def _wait_for_room(self, topic: str, deadline: float) -> None:
         if topic not in self._sender.counts:

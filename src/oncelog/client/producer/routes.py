@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from oncelog import errors
 from oncelog.client.backoff import Backoff
 from oncelog.client.producer.partitioner import spread
+from oncelog.client.records import check_topic
 
 if TYPE_CHECKING:
     from oncelog.client.cluster import ClusterClient
@@ -84,7 +85,8 @@ class Routes:
         return found
 
     async def learn_topic(self, topic: str) -> None:
-        """Learn of a topic's partitions (asking for its creation where that is allowed); KafkaError."""
+        """Learn of a topic's partitions (asking for its creation where that is allowed); KafkaError, UsageError."""
+        check_topic(topic)
         create = self._sender.options["allow_auto_create_topics"]
         limit = self._sender.options["max_block_ms"]
         try:

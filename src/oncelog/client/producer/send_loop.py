@@ -105,8 +105,7 @@ class SendLoop:
         if count is None or self.closed:
             self._check_open()
             return None
-        if partition is None:
-            partition = self.partitioner(topic, key, value, count)
+        partition = self.partitioner(topic, key, value, count) if partition is None else index_of(partition)
         if not 0 <= partition < count:
             raise errors.UnknownTopicError(f"topic {topic!r} has partitions 0 to {count - 1}, not {partition}")
         tp = (topic, partition)
