@@ -132,7 +132,7 @@ def test_asyncio(wire: Wire, bootstrap: str, name: str) -> None:
         async with aio.Producer(bootstrap, transactional_id=name) as producer, producer.transaction() as within:
             await within.send(name, b"x")
             handle = await within.prepare()
-        async with aio.Transaction.resume(handle.to_text(), bootstrap) as transaction:
+        async with aio.Transaction.resume(str(handle), bootstrap) as transaction:
             assert await transaction.outcome() is aio.Outcome.OPEN
             await transaction.commit()
             with pytest.raises(errors.TransactionCommittedError):
@@ -302,8 +302,8 @@ def test_the_handle_travels() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: PreparedTransaction.from_text("{}"), "not the text of a prepared transaction"),
-        (lambda: PreparedTransaction.from_text("17"), "not the text of a prepared transaction"),
+        (lambda: PreparedTransaction.from_text("{}"), "not the text of a prepared transaction, as its to_text"),
+        (lambda: PreparedTransaction.from_text("17"), "not the text of a prepared transaction, as its to_text"),
         (lambda: from_text('"format":1', '"format":2,"new":0'), "upgrade"),
         (lambda: from_text('"producer_id":7', '"producer_id":"7"'), "int"),
         (lambda: Transaction.resume(HANDLE), "bootstrap_servers is missing"),

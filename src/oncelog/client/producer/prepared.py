@@ -50,6 +50,10 @@ class PreparedTransaction:
     empty: bool = False
     """Nothing was sent: there is nothing to end."""
 
+    def __str__(self) -> str:
+        """What `to_text` writes, for whoever prints it to hand it on."""
+        return self.to_text()
+
     def to_text(self) -> str:
         """One line of JSON."""
         return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"))
@@ -62,7 +66,9 @@ class PreparedTransaction:
             known = fields.pop("format")
             made = None if known != FORMAT else msgspec.convert(fields, cls)
         except (ValueError, TypeError, KeyError, AttributeError, msgspec.MsgspecError) as error:
-            raise UsageError(f"this is not the text of a prepared transaction: {text[:80]!r} ({error})") from None
+            raise UsageError(
+                f"this is not the text of a prepared transaction, as its to_text() writes it: {text[:80]!r} ({error})"
+            ) from None
         if made is None:
             raise UsageError(f"the handle has format {known}, and this version of oncelog knows {FORMAT}: upgrade it")
         return made
