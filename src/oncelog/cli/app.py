@@ -39,7 +39,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         status = oncelog.main(args=arguments, prog_name="oncelog", standalone_mode=False)
         sys.stdout.flush()
     except click.UsageError as error:
-        error.show()
+        _hinted(error).show()
         _end(2)
     except click.ClickException as error:
         _fail(error, error.format_message())
@@ -52,15 +52,30 @@ def run(arguments: list[str] | None = None) -> NoReturn:
     _end(status if isinstance(status, int) else 0)
 
 
+def _hinted(error: click.UsageError) -> click.UsageError:
+    """`oncelog -b HOST:PORT topic list`: with the place where the option belongs."""
+    from oncelog.cli.common import BROKERS_OPTIONS
+
+    of_group = error.ctx is not None and isinstance(error.ctx.command, click.Group)
+    if not of_group or not isinstance(error, click.NoSuchOption) or error.option_name not in BROKERS_OPTIONS:
+        return error
+    told = f"{error.option_name} goes behind the verb: `oncelog topic list {error.option_name} HOST:PORT`"
+    return click.UsageError(told, error.ctx)
+
+
 def describe(error: Exception) -> str:
     """One sentence for an error that no command has put into words."""
     from oncelog.broker.config import ConfigError
     from oncelog.broker.process import TRACE_VARIABLE
-    from oncelog.errors import OncelogError, RequestError
+    from oncelog.cli.common import BROKERS_VARIABLE
+    from oncelog.errors import ConnectionFailedError, OncelogError, RequestError
     from oncelog.protocol.errors import ProtocolError
 
     if isinstance(error, RequestError) and error.advice == RequestError.default_advice:
         return f"{error.message} ({error.code.name})"  # the message says what is wrong, and so what to do
+    if isinstance(error, ConnectionFailedError) and error.advice == ConnectionFailedError.default_advice:
+        advice = f"Check -b (or {BROKERS_VARIABLE}) and that the broker runs, then try again."
+        return f"{error.message} ({error.code.name}). {advice}"
     if isinstance(error, (OncelogError, ProtocolError, ConfigError)):
         return str(error)
     if isinstance(error, OSError):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 Row = Mapping[str, Any]
 
+BROKERS_OPTIONS = ("-b", "--bootstrap-server")
 BROKERS_VARIABLE = "ONCELOG_BROKERS"
 DEFAULT_BROKERS = "127.0.0.1:9092"
 ANSWER_WAIT_MS = 30_000
@@ -29,12 +30,23 @@ TOPIC_WAIT_MS = 1_000
 """How long a command waits for a topic that the brokers do not know (yet)."""
 
 
+def _addresses(_ctx: click.Context, _option: click.Parameter, given: str) -> str:
+    from oncelog.client.cluster import parse_bootstrap
+
+    try:
+        parse_bootstrap(given)
+    except errors.ConfigError as error:
+        wrong = error.args[0].removeprefix("bootstrap_servers: ")
+        raise click.BadParameter(f"{wrong} (it is taken from {BROKERS_VARIABLE} where it is not given)") from error
+    return given
+
+
 def connected(command: Command) -> Command:
     """Adds `-b/--bootstrap-server`."""
     return click.option(
-        "-b",
-        "--bootstrap-server",
+        *BROKERS_OPTIONS,
         "bootstrap",
+        callback=_addresses,
         envvar=BROKERS_VARIABLE,
         default=DEFAULT_BROKERS,
         metavar="HOST:PORT,...",

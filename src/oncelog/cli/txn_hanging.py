@@ -47,7 +47,7 @@ def find_hanging(
     bootstrap: str,
     form: str,
 ) -> None:
-    """Find open transactions that no coordinator will end."""
+    """Find open transactions that no coordinator will end. Needs --topic or --broker."""
     if topic is None and broker is None:
         raise click.UsageError("--topic or --broker is needed, to limit the search")
     if partition is not None and topic is None:

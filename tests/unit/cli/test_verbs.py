@@ -120,7 +120,11 @@ def test_nobody_there() -> None:
     message = Tool("127.0.0.1:1").fails(1, "topic", "list")
     assert message.startswith("oncelog: no broker can be reached: 127.0.0.1:1: ")
     assert message.count("\n") == 1
-    assert "bootstrap" in Tool("nonsense").fails(1, "topic", "list")
+    assert "Check -b (or ONCELOG_BROKERS)" in message
+    for verb in (["topic", "list"], ["sink", "list", "some-prefix"]):
+        wrong = Tool("nonsense").fails(2, *verb)
+        assert "'-b' / '--bootstrap-server': 'nonsense' is not HOST:PORT" in wrong
+        assert "ONCELOG_BROKERS" in wrong
 
 
 # -- produce and consume ----------------------------------------------------------------------------------------------
@@ -346,6 +350,10 @@ def test_an_empty_list_has_its_headings(tool: Tool) -> None:
 
 def test_usage_errors(tool: Tool) -> None:
     assert "No such command 'nonsense'" in tool.fails(2, "nonsense")
+    for before in ([], ["topic"]):
+        assert "-b goes behind the verb" in tool.fails(2, *before, "-b", "127.0.0.1:1", "list")
+    assert "behind the verb" not in tool.fails(2, "--nonsense", "topic", "list")
+    assert "behind the verb" not in tool.fails(2, "up", "-b", "127.0.0.1:1")
     assert "Missing argument" in tool.fails(2, "topic", "create")
     for count in ("0", "-1"):
         assert "not in the range" in tool.fails(2, "topic", "create", "x", "-p", count)
