@@ -31,7 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from oncelog import Admin
 
 HERE = Path(__file__).resolve().parent
-STALLED = 180.0
+STALLED = 600.0
 """Seconds without any progress after which the demo gives up."""
 
 
