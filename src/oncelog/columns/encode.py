@@ -54,7 +54,7 @@ def stamp(
 
 def partition_of(keys: pa.Array | pa.ChunkedArray, partitions: int) -> Any:
     """Where Java's producer puts each key: int32 numpy array, -1 for rows without a key."""
-    return _partitions(_Column(keys), partitions)
+    return _partitions(_Column(keys, "key"), partitions)
 
 
 def _partitions(column: _Column, partitions: int) -> Any:
@@ -86,7 +86,7 @@ class Rows:
             raise ValueError("key, value and headers must have the same number of rows")
         self._times = _timestamps(timestamps, self.count)
         self._key, self._value, self._headers = key is not None, value is not None, headers is not None
-        self._keys, self._values = _Column(key), _Column(value)
+        self._keys, self._values = _Column(key, "key"), _Column(value, "value")
         self._lists = _Headers(headers)
 
     def partitions(self, count: int) -> Any:
@@ -175,7 +175,7 @@ def _batch(
 class _Column:
     """A binary or string column as the kernels take it; no data is copied unless it is in several chunks."""
 
-    def __init__(self, column: pa.Array | pa.ChunkedArray | None) -> None:
+    def __init__(self, column: pa.Array | pa.ChunkedArray | None, name: str) -> None:
         if column is None:
             self.rows, self.ends, self.valid, self.data = 0, _NO_ENDS, _NO_BYTES, _NO_BYTES
             return
@@ -193,7 +193,10 @@ class _Column:
             or pa.types.is_string(kind)
             or pa.types.is_large_string(kind)
         ):
-            raise TypeError(f"a key or value column must be binary or string, not {kind}")
+            raise TypeError(
+                f"the column {name} must be binary or string, not {kind}: cast it, or name a format that writes it "
+                "(oncelog.formats)"
+            )
         wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
         _, ends, data = array.buffers()
         self.rows = len(array)
@@ -215,7 +218,7 @@ class _Headers:
 
     def __init__(self, column: pa.Array | pa.ChunkedArray | None) -> None:
         if column is None:
-            self.rows, self.names, self.values = _NO_ENDS, _Column(None), _Column(None)
+            self.rows, self.names, self.values = _NO_ENDS, _Column(None, ""), _Column(None, "")
             return
         array = _one(column)
         if pa.types.is_map(array.type):
@@ -223,12 +226,12 @@ class _Headers:
             array = array.cast(pa.list_(pair))
         listed = pa.types.is_list(array.type) or pa.types.is_large_list(array.type)
         if not listed or not pa.types.is_struct(array.type.value_type):
-            raise TypeError(f"headers must be a list of structs (key, value), not {array.type}")
+            raise TypeError(f"the column headers must be a list of structs (key, value), not {array.type}")
         lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         self.rows = np.zeros(len(array) + 1, np.int64)
         np.cumsum(lengths, out=self.rows[1:])
         names, values = array.flatten().flatten()
-        self.names, self.values = _Column(names), _Column(values)
+        self.names, self.values = _Column(names, "headers.key"), _Column(values, "headers.value")
         if not self.names.valid.all():
             raise ValueError("a header must have a key")
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from oncelog import errors
 from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.partitioner import Sticky, spread
 from oncelog.client.producer.table_batches import TableBatches, Target
 from oncelog.columns.decode import decode_batches
 from oncelog.columns.encode import stamp
+from oncelog.formats import Json
 
 
 def target(weights: Sequence[int] | None, queues: Sequence[int] | None = None, partitions: int = 4) -> Target:
@@ -76,3 +80,64 @@ def test_neighbours_keep_their_order_and_none_is_lost() -> None:
         by_partition.setdefault(partition, []).extend(table["value"].to_pylist())
     assert sorted(value for found in by_partition.values() for value in found) == values
     assert all(np.all(np.diff([int(value[:6]) for value in found]) > 0) for found in by_partition.values())
+
+
+# -- what a table is refused for --------------------------------------------------------------------------------------
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a consumer's own table": (
+        {"key": ["k"], "value": ["v"], "topic": ["t"], "partition": [0], "offset": [5], "timestampType": [0]},
+        {},
+        "the columns topic, offset, timestampType are no part of a record (key, value, headers, partition, timestamp): "
+        "leave them out with table.select(['key', 'value', 'partition'])",
+    ),
+    "the same with a format": (
+        {"value": ["v"], "offset": [5]},
+        {"value": Json()},
+        "the column offset is no part of a record (key, value, headers, partition, timestamp): leave it out with "
+        "table.select(['value'])",
+    ),
+    "columns without a format": (
+        {"key": ["k"], "id": [5]},
+        {},
+        "the column id is no part of a record (key, value, headers, partition, timestamp): with value=Json() or "
+        "value=Avro(schema) it is the value",
+    ),
+    "nothing to write": ({"partition": [0]}, {"value": Json()}, "a table needs a column key, value or both"),
+    "key of numbers": (
+        {"key": [5], "value": ["v"]},
+        {},
+        "the column key must be binary or string, not int64: cast it, or name a format that writes it",
+    ),
+    "value of lists": ({"value": [[5]]}, {}, "the column value must be binary or string, not list<"),
+    "names of headers": (
+        {"value": ["v"], "headers": pa.array([[{"key": 1, "value": b"x"}]])},
+        {},
+        "the column headers.key must be binary or string, not int64",
+    ),
+    "headers": ({"value": ["v"], "headers": [5]}, {}, "the column headers must be a list of structs (key, value), not"),
+    "no name": (
+        {"value": ["v"], "headers": pa.array([[{"key": None, "value": b"x"}]], HEADERS)},
+        {},
+        "a header must have a key",
+    ),
+    "key in its format": (
+        {"key": ["x"], "value": ["v"]},
+        {"key": Json(pa.int64())},
+        "Json: key: Failed to parse string: 'x'",
+    ),
+    "value in its format": (
+        {"value": pa.array([{"id": "x"}])},
+        {"value": Json(pa.schema([("id", pa.int64())]))},
+        "Json: value: id: Failed to parse string: 'x'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_wrong_with_a_table_is_named(case: str) -> None:
+    columns, formats, message = REFUSED[case]
+    with pytest.raises(errors.UsageError) as refused:
+        list(TableBatches(pa.table(columns), target(None)._replace(**formats)))
+    assert str(refused.value).startswith(message)

@@ -118,7 +118,11 @@ class _Piece:
         self.table = table
         self._target = target
         columns = _columns(table, target)
-        self._rows = Rows(columns["key"], columns["value"], columns["headers"], _milliseconds(columns, target.now_ms))
+        times = _milliseconds(columns, target.now_ms)
+        try:
+            self._rows = Rows(columns["key"], columns["value"], columns["headers"], times)
+        except (TypeError, ValueError) as error:
+            raise errors.UsageError(str(error)) from error
         _check_sizes(self._rows, target)
         self._parts = [_Part(*part) for part in _divided(columns, self._rows, table.nbytes, target)]
 
@@ -222,26 +226,38 @@ def _columns(table: pa.Table, target: Target) -> dict[str, Any]:
             found["value"] = table.select(others).to_struct_array()
             others = []
         if found["value"] is not None:
-            found["value"] = _encoded(target.value, found["value"])
+            found["value"] = _encoded(target.value, found["value"], table, "value")
     if target.key is not None:
         if found["key"] is None:
             raise errors.UsageError("a format of the key needs a column key")
-        found["key"] = _encoded(target.key, found["key"])
-    if others or (found["key"] is None and found["value"] is None):
-        names = ", ".join(table.column_names)
-        hint = "" if target.value is not None else "; with value=Json() or Avro(schema) other columns are the value"
-        raise errors.UsageError(f"a table has key, value or both, and some of {', '.join(COLUMNS)}; not {names}{hint}")
+        found["key"] = _encoded(target.key, found["key"], table, "key")
+    if others:
+        raise errors.UsageError(_no_part_of_a_record(others, table.column_names))
+    if found["key"] is None and found["value"] is None:
+        names = ", ".join(table.column_names) or "none at all"
+        raise errors.UsageError(f"a table needs a column key, value or both; this one has {names}")
     return found
 
 
-def _encoded(form: Format, column: pa.ChunkedArray) -> pa.Array:
+def _no_part_of_a_record(others: list[str], names: list[str]) -> str:
+    are, them, they_are = ("s {} are", "them", "they are") if len(others) > 1 else (" {} is", "it", "it is")
+    kept = [name for name in names if name in COLUMNS]
+    cure = f"leave {them} out with table.select({kept})"
+    if "value" not in names:
+        cure = f"with value=Json() or value=Avro(schema) {they_are} the value"
+    return f"the column{are.format(', '.join(others))} no part of a record ({', '.join(COLUMNS)}): {cure}"
+
+
+def _encoded(form: Format, column: pa.ChunkedArray, table: pa.Table, name: str) -> pa.Array:
+    """`name`: the column's, or what all that are not named otherwise become."""
     whole = column if isinstance(column, pa.Array) else column.combine_chunks()
     if isinstance(whole, pa.ChunkedArray):
         whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
     try:
         return form.encode(whole)
     except (ValueError, TypeError, NotImplementedError) as error:
-        raise errors.UsageError(f"{type(form).__name__}: {error}") from error
+        where = f"{name}: " if name in table.column_names else ""
+        raise errors.UsageError(f"{type(form).__name__}: {where}{error}") from error
 
 
 def _milliseconds(columns: Mapping[str, Any], now_ms: Callable[[], int]) -> Any:
