@@ -98,7 +98,7 @@ class Avro:
                     raise ValueError("it has another schema than the values before it: name the one to read them into")
                 found[row] = into.read(writer, data)
             except UNREADABLE as error:
-                bad.append(Bad(row, f"{type(error).__name__}: {error}"))
+                bad.append(Bad(row, _reason(error) + self._hint(value)))
                 if not self.keep_bad:
                     found += [None] * (len(values) - row - 1)
                     break
@@ -109,7 +109,7 @@ class Avro:
         try:
             return into.column(found)
         except UNREADABLE as error:
-            self._find(into, found, 0, f"{type(error).__name__}: {error}", bad)
+            self._find(into, found, 0, _reason(error), bad)
         bad.sort()
         if not self.keep_bad:
             found[bad[0].row :] = [None] * (len(found) - bad[0].row)
@@ -128,9 +128,16 @@ class Avro:
             try:
                 into.column(part)
             except UNREADABLE as error:
-                if not self._find(into, part, start, f"{type(error).__name__}: {error}", bad):
+                if not self._find(into, part, start, _reason(error), bad):
                     return False
         return True
+
+    def _hint(self, value: bytes) -> str:
+        """Of a value that cannot be read without its frame."""
+        if self._framed or len(value) < FRAME or value[0] != MAGIC:
+            return ""
+        of = int.from_bytes(value[1:FRAME], "big")
+        return f"; if the schema registry framed it (id {of}), read with schemas={{{of}: ...}} or schema_id={of}"
 
     def _writer(self, value: bytes) -> tuple[_Compiled, bytes]:
         """The schema that a value was written with, and its bytes."""
@@ -169,6 +176,29 @@ class Avro:
         )
 
 
+def _reason(error: Exception) -> str:
+    text = str(error) or ("it ends too early" if isinstance(error, EOFError) else "it cannot be taken apart")
+    return f"{type(error).__name__}: {text}"
+
+
+def _parsed(schema: object) -> Any:
+    """As fastavro takes it, with full names. TypeError, or ValueError, for what is no schema."""
+    if not isinstance(schema, str | Mapping | list):
+        raise TypeError(f"an Avro schema is a dict or its JSON text, not {type(schema).__name__}")
+    plain: Any = schema
+    if isinstance(schema, str) and schema.lstrip()[:1] in ("{", "[", '"'):
+        try:
+            plain = json.loads(schema)
+        except ValueError as error:
+            raise ValueError(f"the Avro schema is no JSON text: {error}") from None
+    if isinstance(plain, str) and plain not in PLAIN:
+        raise ValueError(
+            f"{plain!r} is no Avro schema: give a dict, its JSON text (of a file: Path(...).read_text()), or one of "
+            f"{', '.join(name for name in PLAIN if name != 'enum')}"
+        )
+    return fastavro.parse_schema(plain)
+
+
 def _bits(values: pa.Array) -> pa.Buffer:
     valid = values.is_valid().to_numpy(zero_copy_only=False)
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
@@ -178,8 +208,7 @@ class _Compiled:
     """A schema as fastavro takes it, without the logical types that are numbers or texts, and its column's type."""
 
     def __init__(self, schema: Any) -> None:
-        plain = json.loads(schema) if isinstance(schema, str) and schema.lstrip()[:1] in ("{", "[", '"') else schema
-        plain = fastavro.parse_schema(plain)  # with full names; and what is wrong is told of what was given
+        plain = _parsed(schema)  # what is wrong is told of what was given
         walk = _Walk()
         self.type, self._physical = walk.types(plain, "")
         self.parsed = fastavro.parse_schema(walk.stripped(plain))

@@ -39,6 +39,11 @@ class Json:
     def __init__(
         self, schema: pa.Schema | pa.DataType | None = None, *, schema_id: int | None = None, keep_bad: bool = False
     ) -> None:
+        if not isinstance(schema, pa.Schema | pa.DataType | None):
+            raise TypeError(
+                "JSON's schema is a pyarrow.Schema or a pyarrow.DataType, as in Json(pa.schema([('id', pa.int64())])), "
+                f"not {type(schema).__name__}"
+            )
         self.type = pa.struct(list(schema)) if isinstance(schema, pa.Schema) else schema
         self._parsed = None if self.type is None else _parsed_type(self.type, "the value")
         self._frame = frame(check_schema_id(schema_id))

@@ -6,6 +6,7 @@ import datetime
 import io
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -277,8 +278,9 @@ def test_avro_without_a_columns_type_is_refused() -> None:
         Avro()
     with pytest.raises(TypeError, match="to write Avro"):
         Avro(schemas={}).encode(pa.array([1]))
-    with pytest.raises(fastavro.schema.UnknownType, match="strange"):
-        Avro("strange")
+    itself_named = {"type": "record", "name": "R", "fields": [{"name": "x", "type": "strange"}]}
+    with pytest.raises(ValueError, match="strange"):
+        Avro(itself_named)
 
 
 # -- columns that are not the schema's --------------------------------------------------------------------------------
@@ -342,3 +344,34 @@ def test_avros_defaults_stand_for_nested_columns_that_are_not_there() -> None:
     form = Avro(PRICED_AVRO)
     back, _ = form.decode(form.encode(pa.array([{"at": {"x": 1}, "id": 5}])))
     assert back.to_pylist() == [{"id": 5, "price": None, "at": {"x": 1, "y": 7}}]
+
+
+# -- what a format is made of, and what it says of values -------------------------------------------------------------
+
+
+def test_what_is_no_schema_is_told_what_one_is() -> None:
+    with pytest.raises(ValueError, match=r"'order\.avsc' is no Avro schema: .* a dict, its JSON text .*read_text\(\)"):
+        Avro("order.avsc")
+    with pytest.raises(ValueError, match=r"the Avro schema is no JSON text: Expecting"):
+        Avro('{"type": "record", ')
+    for wrong in (pa.schema([]), 5, Path("order.avsc")):
+        with pytest.raises(TypeError, match=rf"an Avro schema is a dict or its JSON text, not {type(wrong).__name__}"):
+            Avro(wrong)  # type: ignore[arg-type]
+    for wrong in ({"id": "int"}, "int", pa.field("id", pa.int64())):
+        with pytest.raises(TypeError, match=rf"a pyarrow.Schema or a pyarrow.DataType, .* not {type(wrong).__name__}"):
+            Json(wrong)  # type: ignore[arg-type]
+
+
+def test_framed_values_without_the_schemas_of_their_ids() -> None:
+    framed = Avro("string", schema_id=7).encode(pa.array(["order"]))
+    _, (bad,) = Avro("string").decode(framed)
+    assert bad.reason.startswith("ValueError: 10 bytes behind it; ")
+    assert bad.reason.endswith("if the schema registry framed it (id 7), read with schemas={7: ...} or schema_id=7")
+    _, (bad,) = Avro("string").decode(pa.array([b"\x04abc"]))
+    assert bad.reason == "ValueError: 1 bytes behind it"
+
+
+def test_avro_that_ends_too_early_says_so() -> None:
+    record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+    _, (bad,) = Avro(record).decode(pa.array([b""]))
+    assert bad.reason == "EOFError: it ends too early"
