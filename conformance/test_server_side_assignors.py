@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from oncelog import Admin, Consumer, Producer, errors
+from oncelog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from support import copying
 from support.apache_kafka import ApacheKafka
 from support.processes import wait_until
-from support.rebalances import MODERN, QUICK, TopicPartition, Watched, members, settle
+from support.rebalances import MODERN, QUICK, TopicPartition, Watched, close_after, members, settle
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +125,15 @@ def test_fenced_members_join_again(apache_kafka: ApacheKafka, admin: Admin, name
         settle([slow, other], partitions)
         assert slow.consumer.group_metadata().member_id == stale.member_id, "one id for the consumer's life (KIP-1082)"
     slow.consumer.close()
+
+
+def test_a_member_closed_while_it_joins_leaves(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:
+    partitions_of(admin, name, 1)
+    with members(apache_kafka.bootstrap, name, 1, **MODERN) as (other,):
+        other.subscribe([name])
+        settle([other], [(name, 0)])
+        close_after(apache_kafka.bootstrap, name, ConsumerGroupHeartbeatRequest, 1, MODERN)
+        assert len(admin.describe_group(name).members) == 1
 
 
 def test_transactions_carry_the_member_epoch(apache_kafka: ApacheKafka, admin: Admin, name: str) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from oncelog import Consumer
+import pytest
+
+from oncelog import Consumer, aio
+from oncelog.net.connection import Connection
+from oncelog.protocol.schema import Message
 from support.processes import wait_until
 
 TopicPartition = tuple[str, int]
@@ -59,3 +64,32 @@ def settle(among: Sequence[Watched], partitions: Sequence[TopicPartition], what:
         return sorted(tp for mine in found for tp in mine) == sorted(partitions) and max(sizes) - min(sizes) <= 1
 
     wait_until(shared, what or f"{len(among)} members share {len(partitions)} partitions")
+
+
+def close_after(bootstrap: str, topic: str, request_type: type[Message], number: int, options: dict[str, Any]) -> None:
+    """Subscribe, in a group named as the topic, and close as soon as this request was sent for the `number`th time."""
+    asyncio.run(_close_after(bootstrap, topic, request_type, number, options))
+
+
+async def _close_after(
+    bootstrap: str, topic: str, request_type: type[Message], number: int, options: dict[str, Any]
+) -> None:
+    sent, count, send = asyncio.Event(), 0, Connection.send
+
+    def watched(self: Connection, request: Message, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        nonlocal count
+        future = send(self, request, *args, **kwargs)
+        count += isinstance(request, request_type)
+        if count == number:
+            sent.set()
+        return future
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Connection, "send", watched)
+        async with aio.Consumer(bootstrap, group_id=topic, **options) as consumer:
+            consumer.subscribe([topic])
+            polling = asyncio.ensure_future(consumer.poll(30))
+            waiting = asyncio.ensure_future(sent.wait())
+            await asyncio.wait([polling, waiting], return_when=asyncio.FIRST_COMPLETED)
+            assert sent.is_set(), f"poll ended before {request_type.__name__} {number}"
+            polling.cancel()

@@ -10,6 +10,7 @@ from oncelog.client.group_metadata import GroupMetadata
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from oncelog.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
+from oncelog.protocol.messages.leave_group import LeaveGroupRequest
 from oncelog.protocol.messages.sync_group import SyncGroupResponse
 from oncelog.protocol.schema import encode_versioned
 
@@ -38,6 +39,24 @@ def test_a_zombie_commits_under_its_old_generation_and_not_as_nobody() -> None:
 
 def test_before_the_first_assignment_a_member_is_nobody() -> None:
     assert Membership("g").metadata() == GroupMetadata("g")
+
+
+def test_a_member_leaves_as_soon_as_it_has_a_name() -> None:
+    joining, static = Membership("g"), Membership("g", instance_id="i")
+    assert not joining.unnamed, "nobody knows of it"
+    for made in (joining, static):
+        made.join_request()
+    assert (joining.unnamed, static.unnamed) == (True, False)
+    assert joining.leave_request() is None
+    for made in (joining, static):
+        made.joined(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m"))
+    leaving = joining.leave_request()
+    assert isinstance(leaving, LeaveGroupRequest)
+    assert [member.member_id for member in leaving.members] == ["m"]
+    assert not joining.unnamed
+    assert static.leave_request() is None, "its place is kept"
+    joining.joined(JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+    assert joining.leave_request() is None
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin"])

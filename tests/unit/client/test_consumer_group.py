@@ -131,7 +131,12 @@ def test_other_errors() -> None:
 
 
 def test_leaving() -> None:
-    assert ConsumerMembership("g", "m").leave_request() is None
+    asking = ConsumerMembership("g", "m")
+    assert asking.leave_request() is None, "nobody knows of it"
+    asking.heartbeat_request()
+    assert asking.leave_request() is not None, "it may be a member though it has not heard so"
+    asking.answered(ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH), 0)
+    assert asking.leave_request() is None, "it is none any more"
     dynamic, static = joined().leave_request(), joined(instance_id="i").leave_request()
     assert dynamic is not None
     assert static is not None

@@ -229,9 +229,17 @@ class Membership:
             return Next.GO_ON
         return self._failed(code, "Heartbeat")
 
+    @property
+    def unnamed(self) -> bool:
+        """Whether the coordinator may have a member of which only its answer will say that it is us (KIP-394)."""
+        return self.state is State.JOINING and self.instance_id is None and not self.member_id
+
     def leave_request(self) -> Message | None:
-        """Tell the others that we go; None for a static member, whose place is kept for its successor."""
-        if self.generation_id == NO_GENERATION or self.instance_id is not None or not self.member_id:
+        """Tell the others that we go, or do not come; None for a static member, whose place is kept for its successor.
+
+        A member that was only promised a place is told, too: the others' next rebalance would wait for it.
+        """
+        if self.instance_id is not None or not self.member_id:
             return None
         return LeaveGroupRequest(
             group_id=self.group_id,

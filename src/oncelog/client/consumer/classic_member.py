@@ -12,12 +12,19 @@ from oncelog import errors
 from oncelog.client.consumer.classic_group import Membership, Next, State
 from oncelog.client.consumer.member import Member, cancel
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.join_group import JoinGroupRequest
 
 if TYPE_CHECKING:
     from oncelog.client.consumer.reader import Reader
     from oncelog.client.consumer.subscription import Subscription
 
 JOIN_SLACK_MS = 5_000
+
+NAMES_FIRST = 4
+"""The version of JoinGroup from which on a new member is told its id at once, and joins under it (KIP-394)."""
+
+HELD = (State.JOINING, State.SYNCING)
+"""States whose request the coordinator answers when the other members have come."""
 
 
 class ClassicMember(Member[Membership]):
@@ -37,6 +44,8 @@ class ClassicMember(Member[Membership]):
         self._interval = options["heartbeat_interval_ms"] / 1000
         self._join_timeout_ms = options["max_poll_interval_ms"] + JOIN_SLACK_MS
         self._joining: asyncio.Task[bool] | None = None
+        self._leaving = False
+        """Whether the join under way is to end when the coordinator has named us."""
         self._pattern: re.Pattern[str] | None = None
         self._next_look = 0.0
         self._counted: dict[str, int] = {}
@@ -124,7 +133,7 @@ class ClassicMember(Member[Membership]):
     async def _join(self) -> bool:
         """Through JoinGroup and SyncGroup, as often as it takes; False if what was kept meanwhile has been lost."""
         while not await self._join_once():
-            if self.membership.lost and self._reader.states:
+            if self._leaving or (self.membership.lost and self._reader.states):
                 return False
         self._backoff.reset()
         if self._beating is None or self._beating.done():  # the user may take his time to poll and take the assignment
@@ -202,6 +211,27 @@ class ClassicMember(Member[Membership]):
                 self._forget_coordinator()
             if membership.needs_join:
                 self._reader.notify()
+
+    async def leave(self) -> None:
+        """Go, also while a join is under way; the others get our partitions at once."""
+        if self._joining is not None and self._being_named:
+            self._leaving = True
+            await asyncio.wait([self._joining], timeout=self._reader.options["request_timeout_ms"] / 1000)
+        await super().leave()
+
+    @property
+    def _being_named(self) -> bool:
+        """Whether an answer is about to say who we are, without which the coordinator cannot be told that we go."""
+        connection = self._connection
+        if connection is None or connection.closed or not self.membership.unnamed:
+            return False
+        return connection.version_for(JoinGroupRequest) >= NAMES_FIRST
+
+    async def _send_leave(self) -> None:
+        connection = self._connection
+        if connection is not None and connection.in_flight and self.membership.state in HELD:
+            connection.close("the consumer leaves its group")  # a broker reads on when it has answered, and it does not
+        await super()._send_leave()
 
     async def stop(self) -> None:
         """No join and no heartbeat any more; the group finds out by session.timeout.ms."""

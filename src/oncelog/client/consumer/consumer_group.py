@@ -82,6 +82,8 @@ class ConsumerMembership:
         self.owned: set[IdPartition] = set()
         """What it has."""
         self.lost = False
+        self._asked = False
+        """Whether the coordinator may have us as a member."""
         self._everything = True
         """Whether the next heartbeat tells all, as it must after anything went wrong."""
         self._told = self._telling = Telling((), "", frozenset())
@@ -97,6 +99,7 @@ class ConsumerMembership:
 
     def heartbeat_request(self) -> ConsumerGroupHeartbeatRequest:
         """We live; and what has changed."""
+        self._asked = True
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.group_id,
             member_id=self.member_id,
@@ -159,6 +162,7 @@ class ConsumerMembership:
     def forget(self) -> None:
         """We are no member any more; what we had may be somebody else's already."""
         self.lost = True
+        self._asked = False
         self.epoch = JOINING
         self.target = None
         self.owned = set()
@@ -169,8 +173,11 @@ class ConsumerMembership:
         self.lost = False
 
     def leave_request(self) -> ConsumerGroupHeartbeatRequest | None:
-        """We go; None if we are no member."""
-        if self.epoch <= JOINING:
+        """We go, or do not come; None if we have not asked to be a member, or are none any more.
+
+        Over the connection of the heartbeats, so that it comes after one that is not answered yet.
+        """
+        if not self._asked:
             return None
         epoch = LEAVING if self.instance_id is None else LEAVING_FOR_A_WHILE
         return ConsumerGroupHeartbeatRequest(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from oncelog import errors
 from oncelog.client.backoff import Backoff
 from oncelog.client.group_metadata import GroupMetadata
-from oncelog.net.connection import ConnectionLostError
+from oncelog.net.connection import Connection, ConnectionLostError
 from oncelog.protocol.schema import Message
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class Member(Generic[M]):
         self._poll_interval: float = options["max_poll_interval_ms"] / 1000
         self._last_poll = reader.loop.time()
         self._beating: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None
+        """What the last request went over."""
         self._failure: errors.KafkaError | None = None
         self._backoff = Backoff(options["retry_backoff_ms"], options["retry_backoff_max_ms"])
 
@@ -97,7 +99,7 @@ class Member(Generic[M]):
         group = self.membership.group_id
         try:
             node = await self._cluster.coordinator("group", group)
-            connection = await self._cluster.connection(node, "group")
+            connection = self._connection = await self._cluster.connection(node, "group")
             return await connection.call(request, timeout_ms=timeout_ms)
         except (ConnectionLostError, errors.RetriableError):
             self._forget_coordinator()
@@ -129,7 +131,7 @@ class Member(Generic[M]):
 
     async def _send_leave(self) -> None:
         request = self.membership.leave_request()
-        if request is not None:
+        if request is not None and self._connection is not None:  # else the coordinator has not heard of us at all
             await self._call(request)
 
 
