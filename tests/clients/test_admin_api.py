@@ -12,6 +12,7 @@ import pytest
 from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client.admin.groups import LATEST, Target
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.metadata import MetadataResponse
 from oncelog.protocol.records import Record, build_batch
 from support.processes import wait_until
 from support.servers import Server
@@ -82,6 +83,30 @@ def test_a_wrong_port_is_given_up_before_the_time_of_a_call(monkeypatch: pytest.
 
 
 # -- topics ----------------------------------------------------------------------------------------------
+
+
+def test_a_topic_just_made_is_waited_for(
+    server: Server, admin: Admin, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers hear of it after the controller has answered, on a busy machine seconds later."""
+    topology, ignorant = admin.cluster.topology, 3
+    update = topology.update
+
+    def late(response: MetadataResponse, **options: bool) -> None:
+        nonlocal ignorant
+        for topic in response.topics:
+            if topic.name in (name, f"{name}-late") and ignorant:
+                ignorant -= 1
+                topic.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        update(response, **options)
+
+    monkeypatch.setattr(topology, "update", late)
+    admin.cluster.missing_topic_ms = 0  # so long is a topic waited for of which nobody says that there is one
+    (made,) = admin.create_topics(name, 2)
+    assert (made.partitions, ignorant) == (2, 0)
+    ignorant, admin.cluster.api_timeout_ms = 1_000_000, 100
+    with pytest.raises(errors.TimedOutError, match="was created"):
+        admin.create_topics(f"{name}-late")
 
 
 def test_topics_are_made_checked_and_described(admin: Admin, name: str) -> None:

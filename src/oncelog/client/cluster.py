@@ -235,13 +235,19 @@ class ClusterClient:
         self.topology.update(response, everything=topics is None)
         self._refreshed_at = asyncio.get_running_loop().time()
 
-    async def topic(self, name: str, *, create: bool = False, timeout_ms: float | None = None) -> Topic:
-        """What is known of a topic, asked for if it is not known (or too long ago); UnknownTopicError and the like."""
+    async def topic(
+        self, name: str, *, create: bool = False, timeout_ms: float | None = None, missing_ms: float | None = None
+    ) -> Topic:
+        """What is known of a topic, asked for if it is not known (or too long ago); UnknownTopicError and the like.
+
+        While nobody knows it, it is asked for again for `missing_ms`; default: as for all topics.
+        """
         now = asyncio.get_running_loop().time
         found = self.topology.topics.get(name)
         if found is not None and now() - self._refreshed_at < self._max_age:
             return found
-        limit = now() + min(self.api_timeout_ms if timeout_ms is None else timeout_ms, self.missing_topic_ms) / 1000
+        missing_ms = self.missing_topic_ms if missing_ms is None else missing_ms
+        limit = now() + min(self.api_timeout_ms if timeout_ms is None else timeout_ms, missing_ms) / 1000
         backoff = self._new_backoff()
         while True:
             await self._retry(lambda: self.refresh([name], create=create), timeout_ms)

@@ -135,9 +135,17 @@ async def create_topics(
             about = text if item.name in text else f"topic {item.name!r}: {text}"
             raise errors.error_for(item.error_code, about)
     for item in response.topics if not validate_only else ():
-        cluster.topology.forget(item.name)
-        await cluster.topic(item.name)
+        await _until_known(cluster, item.name)
     return [CreatedTopic(i.name, i.topic_id, i.num_partitions, i.replication_factor) for i in response.topics]
+
+
+async def _until_known(cluster: ClusterClient, name: str) -> None:
+    """Brokers hear of a topic after the controller has made it: sooner or later, for there is one; TimedOutError."""
+    cluster.topology.forget(name)
+    try:
+        await cluster.topic(name, missing_ms=cluster.api_timeout_ms)
+    except errors.UnknownTopicError:
+        raise errors.TimedOutError(f"topic {name!r} was created, but the brokers do not know of it yet") from None
 
 
 async def create_partitions(
