@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -47,6 +48,8 @@ SOURCES: Final = ("kernels.py", "compiler.py", "native.py")
 
 Kernel = Callable[..., int]
 
+log = logging.getLogger(__name__)
+
 _loaded: list[Any] = []
 """Machine code in use: never freed."""
 
@@ -70,6 +73,7 @@ def kernel(name: str) -> Kernel:
             found = _load(name, (folder / place).read_bytes())
             if found is not None:
                 return found
+    _tell()
     from oncelog.columns.compiler import compiled
 
     code = compiled(name, SIGNATURES[name])
@@ -132,6 +136,25 @@ def _folders() -> Iterator[Path]:
     yield Path(__file__).parent / "__pycache__"
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     yield Path(home) / "oncelog"
+
+
+@cache
+def _tell() -> None:
+    """Before the first kernel is compiled, why this takes so long: a warning, for nobody sees less by default."""
+    kept = (f"in {folder}" for folder in _folders() if _takes_files(folder))
+    log.warning(
+        "compiling the kernels of tables for this processor, once: some seconds; they are kept %s "
+        "(NUMBA_CACHE_DIR names another folder)",
+        next(kept, "nowhere, for no folder can be written"),
+    )
+
+
+def _takes_files(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    return False
 
 
 def _keep(place: str, contents: bytes) -> None:

@@ -32,18 +32,28 @@ print(*sorted({"numba", "pandas"} & set(sys.modules)))
 """
 
 
-def imported(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
-    """Which of the heavy modules a process has after one round of encoding and decoding."""
+def used(monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[str, str]:
+    """Which of the heavy modules a process has after one round of encoding and decoding, and what it has logged."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
     command = [sys.executable, "-c", USE]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.strip()
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    return done.stdout.strip(), done.stderr.strip()
+
+
+def imported(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
+    return used(monkeypatch, folder)[0]
 
 
 def test_numba_is_needed_once_a_machine_and_pandas_never(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert imported(monkeypatch, tmp_path / "cache") == "numba"
+    heavy, told = used(monkeypatch, tmp_path / "cache")
+    assert heavy == "numba"
+    assert told == (
+        "compiling the kernels of tables for this processor, once: some seconds; they are kept in "
+        f"{tmp_path / 'cache'} (NUMBA_CACHE_DIR names another folder)"
+    )
     kept = {path.name.partition("-")[0] for path in (tmp_path / "cache").iterdir()}
     assert kept == {"decode_batches", "encode_records"}, "what is not used is not compiled"
-    assert imported(monkeypatch, tmp_path / "cache") == ""
+    assert used(monkeypatch, tmp_path / "cache") == ("", "")
 
 
 def test_damaged_and_cut_files_are_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -60,7 +70,9 @@ def test_damaged_and_cut_files_are_made_again(monkeypatch: pytest.MonkeyPatch, t
 def test_without_a_folder_a_process_compiles_for_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     taken = tmp_path / "a file"
     taken.touch()
-    assert imported(monkeypatch, taken) == "numba"
+    heavy, told = used(monkeypatch, taken)
+    assert heavy == "numba"
+    assert told.endswith("they are kept nowhere, for no folder can be written (NUMBA_CACHE_DIR names another folder)")
 
 
 def test_every_kernel_loads() -> None:
