@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 
 import pyarrow as pa
 import pytest
@@ -41,6 +42,31 @@ def test_records_come_back_as_they_went(server: Server, admin: Admin, name: str,
         (name, 1, 1, 1233, None, None, ()),
         (name, 1, 2, 2_000, b"", b"text", ()),
     ]
+
+
+@pytest.mark.parametrize("acks", ["all", "0"])
+def test_a_records_own_time_comes_back(server: Server, admin: Admin, name: str, acks: str) -> None:
+    """As Java's `RecordMetadata.timestamp()`, from the future and from a callback."""
+    admin.create_topics(name)
+    told: list[int] = []
+    before = time.time_ns() // 1_000_000
+    with Producer(server.bootstrap, acks=acks, enable_idempotence=acks == "all") as producer:
+        tell = {"on_delivery": lambda place, error: told.append(place.timestamp)}
+        futures = [producer.send(name, b"x", timestamp=moment, **tell) for moment in (123, None, 0)]
+        first, second, third = (future.result(30).timestamp for future in futures)
+    assert (first, third) == (123, 0)
+    assert before <= second <= time.time_ns() // 1_000_000
+    assert told == [first, second, third]
+
+
+def test_a_brokers_time_comes_back_where_the_topic_has_it(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name, configs={"message.timestamp.type": "LogAppendTime"})
+    with Producer(server.bootstrap) as producer:
+        place = producer.send(name, b"x", timestamp=123).result(30)
+    with Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(name, 0)])
+        (record,) = consumer.poll(30)
+    assert place.timestamp == record.timestamp > 123
 
 
 def test_many_records_in_order(server: Server, admin: Admin, name: str) -> None:

@@ -21,7 +21,7 @@ REMEMBERED = 10_000
 
 class RecordMetadata(NamedTuple):
     """Where a record is. `offset` is -1 where the broker did not tell (acks=0, or known as a duplicate only);
-    `timestamp` in ms, the broker's if the topic has LogAppendTime, else -1.
+    `timestamp` in ms, the broker's if the topic has LogAppendTime, else the record's own.
     """
 
     topic: str
@@ -99,15 +99,15 @@ class Delivery:
         self.error = next((part.error for part in parts if part.error is not None), None)
         self._finish()
 
-    def outcome(self, index: int) -> RecordMetadata | BaseException:
-        """Where a record is, or what went wrong with it; only when `ready`."""
+    def outcome(self, index: int, timestamp: int) -> RecordMetadata | BaseException:
+        """Where a record is, or what went wrong with it; only when `ready`. `timestamp`: its own, in ms."""
         if self._parts:
             first, part = next(found for found in reversed(self._parts) if found[0] <= index)
-            return part.outcome(index - first)
+            return part.outcome(index - first, timestamp)
         if self.error is not None:
             return self.error if self._by_record is None else self._by_record(index)
         offset = self.base_offset + index if self.base_offset >= 0 else -1
-        return RecordMetadata(*self.tp, offset, self.append_time)
+        return RecordMetadata(*self.tp, offset, self.append_time if self.append_time >= 0 else timestamp)
 
     def _finish(self) -> None:
         with self._guard:
@@ -180,11 +180,12 @@ class Failures:
 class RecordFuture:
     """The fate of one record. `result()` blocks (`Producer`); `await future` (`oncelog.aio.Producer`)."""
 
-    __slots__ = ("_delivery", "_index")
+    __slots__ = ("_delivery", "_index", "_timestamp")
 
-    def __init__(self, delivery: Delivery, index: int) -> None:
+    def __init__(self, delivery: Delivery, index: int, timestamp: int) -> None:
         self._delivery = delivery
         self._index = index
+        self._timestamp = timestamp
 
     def done(self) -> bool:
         """Whether the outcome is known."""
@@ -211,7 +212,7 @@ class RecordFuture:
         """Call back with (place, None) or (None, error) once the outcome is known, from the client's own thread."""
 
         def tell(_: RecordFuture) -> None:
-            found = self._delivery.outcome(self._index)
+            found = self._delivery.outcome(self._index, self._timestamp)
             if isinstance(found, BaseException):
                 callback(None, found)
             else:
@@ -226,7 +227,7 @@ class RecordFuture:
 
     def _outcome(self) -> RecordMetadata | BaseException:
         self._delivery.seen = True
-        return self._delivery.outcome(self._index)
+        return self._delivery.outcome(self._index, self._timestamp)
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:
         delivery = self._delivery

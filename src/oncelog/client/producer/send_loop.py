@@ -124,7 +124,7 @@ class SendLoop:
         batch, index, wake = added
         if wake:
             self.wake()
-        return RecordFuture(batch.delivery, index)
+        return RecordFuture(batch.delivery, index, timestamp)
 
     def append_encoded(self, tp: TopicPartition, data: bytes | bytearray) -> Batch | None:
         """Add a batch that is encoded already; None while memory is used up."""
