@@ -64,6 +64,17 @@ def test_a_record_that_cannot_be_encoded_is_refused_at_once_and_leaves_nothing(t
     with_sender(body)
 
 
+def test_a_record_that_cannot_be_encoded_leaves_the_batch_before_it_as_it_was() -> None:
+    async def body(sender: Sender, cluster: ModelCluster) -> None:
+        sender.append("t", b"good", None, 0, 1_000, ())
+        with pytest.raises(TypeError):
+            sender.append("t", b"bad", None, 0, 2_000, [("name", "text")])  # type: ignore[list-item]
+        (batch,) = sender.accumulator.incomplete()
+        assert (batch.count, batch.max_timestamp) == (1, 1_000)
+
+    with_sender(body, linger_ms=100)
+
+
 def test_a_request_that_cannot_be_made_fails_its_records() -> None:
     class Broken(ModelConnection):
         def send(self, request: Message, version: int | None = None, **options: object) -> asyncio.Future[Any]:

@@ -143,8 +143,6 @@ class Batch:
         index = self.count
         if index:
             delta = timestamp - self.base_timestamp
-            if timestamp > self.max_timestamp:
-                self.max_timestamp = timestamp
         else:
             delta = 0
             self.base_timestamp = self.max_timestamp = timestamp
@@ -166,6 +164,8 @@ class Batch:
         payload = self._payload
         payload += _SMALL[size] if size < _TABLE else _varint(size)
         payload += body
+        if timestamp > self.max_timestamp:  # not before: a wrong type leaves the batch as it was
+            self.max_timestamp = timestamp
         self.count = index + 1
         self.size = len(payload)
         return index
