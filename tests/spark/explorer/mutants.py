@@ -368,7 +368,7 @@ MUTANTS: dict[str, Mutant] = {
         {"other": 1, "leap": 1},
         2,
         begin="commit",
-        every=0,
+        every=1,
         queries=(QUERY, SUCCESSOR_TAKER),
     ),
     "a gap goes on": Mutant(Rules(task=_deciding(any_gap)), {"leap": 1}, 2),
