@@ -166,6 +166,26 @@ def test_a_zombie_consumers_offsets_are_refused(server: Server, admin: Admin, na
     wait_until(lambda: admin.committed(name) == {(name, 0): 1}, "the offset is committed")
 
 
+def test_a_commit_that_a_group_refuses_leaves_nothing_to_abort(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name)
+    with (
+        Consumer(server.bootstrap, group_id=name) as consumer,
+        Producer(server.bootstrap, transactional_id=name) as producer,
+    ):
+        consumer.subscribe([name])
+        wait_until(lambda: consumer.poll(0.1) or consumer.assignment(), "the assignment")
+        former = consumer.group_metadata()._replace(generation_id=99)
+        for early in (False, True):  # whether the refusal is there before the commit
+            with pytest.raises(errors.GroupError), producer.transaction() as txn:  # noqa: PT012
+                txn.send(name, b"refused")
+                txn.send_offsets(former, {(name, 0): 1})
+                if early:
+                    wait_until(lambda: producer._sender.manager.error, "the refusal")  # type: ignore[union-attr]
+            with producer.transaction() as txn:
+                txn.send(name, b"after it")
+    assert read(server, name, 1) == [b"after it", b"after it"]
+
+
 def test_what_a_rebalance_took_away_is_not_committed_without_its_offsets(
     server: Server, admin: Admin, name: str
 ) -> None:

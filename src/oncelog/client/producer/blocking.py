@@ -165,22 +165,16 @@ class Producer(ProducerFace, Blocking[Awaited]):
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """A transaction around a block: committed at its end, aborted if the block raises.
+        """A transaction around a block: committed at its end, aborted if the block raises or the commit is refused.
 
-        If the commit is refused with an AbortableError, the transaction is aborted and the error raised. One that was
-        prepared in the block is left as it is.
+        One that was prepared in the block is left as it is.
         """
         self.begin_transaction()
         try:
             yield Transaction(self)
+            if not self._is_prepared():
+                self.commit_transaction()
         except BaseException as error:
-            self._abort_after(error)
-            raise
-        if self._is_prepared():
-            return
-        try:
-            self.commit_transaction()
-        except errors.AbortableError as error:
             self._abort_after(error)
             raise
 
