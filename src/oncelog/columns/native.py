@@ -120,6 +120,7 @@ _C: Final = {
 }
 
 
+@cache
 def _key() -> str:
     """Of all that the machine code depends on."""
     source = b"".join(Path(__file__).with_name(name).read_bytes() for name in SOURCES)
