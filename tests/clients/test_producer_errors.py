@@ -136,7 +136,9 @@ def test_an_answer_that_keeps_coming_is_given_up_in_time(
     wire: Wire, proxy: Proxy, module_server: Server, name: str
 ) -> None:
     topic_id = wire.create_topic(name)
-    options = {**QUICK, "request_timeout_ms": 100, "delivery_timeout_ms": 150}
+    # Its time is up while it waits to be sent again: with a request under way nobody could say what became of it.
+    options = {"linger_ms": 0, "retry_backoff_ms": 10_000, "retry_backoff_max_ms": 10_000}
+    options |= {"request_timeout_ms": 1_500, "delivery_timeout_ms": 1_500}
     with Producer(module_server.bootstrap, **options) as producer:
         producer.send(name, b"before").result(30)
         proxy.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS

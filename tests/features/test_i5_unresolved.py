@@ -18,8 +18,8 @@ SHORT = {
     "batch_size": 1,
     "retry_backoff_ms": 2,
     "retry_backoff_max_ms": 10,
-    "request_timeout_ms": 300,
-    "delivery_timeout_ms": 400,
+    "request_timeout_ms": 1500,
+    "delivery_timeout_ms": 2000,
 }
 
 

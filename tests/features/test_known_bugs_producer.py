@@ -252,7 +252,7 @@ def test_kafka_13574_a_refusal_may_be_of_a_batch_that_is_in_the_log(
         producer.send(name, b"a").result(30)
         proxy.rule = lambda request: Appended(error) if request.number == 1 else PASS
         assert producer.send(name, b"b").result(30).offset == 1
-    options |= {"request_timeout_ms": 200, "delivery_timeout_ms": 300}
+    options |= {"request_timeout_ms": 1_500, "delivery_timeout_ms": 1_500}
     options |= {"retry_backoff_ms": 10_000, "retry_backoff_max_ms": 10_000}  # its time is up while it waits
     with Producer(server.bootstrap, None, **options) as producer:
         producer.send(name, b"c").result(30)
