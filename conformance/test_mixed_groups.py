@@ -16,11 +16,14 @@ import pytest
 from oncelog import Admin, Consumer, Producer
 from support.apache_kafka import SHORT_LIVED, java
 from support.processes import ManagedProcess, wait_until
-from support.rebalances import CLASSIC
+from support.rebalances import QUICK
 from support.servers import Server
 
 PARTITIONS = 6
 STRATEGY = "cooperative-sticky"
+HEARTBEAT_MS = 100
+SESSION_MS = 45_000
+"""On a busy machine no member may be taken for dead: what it had read since its last commit would come again."""
 
 Poll = Callable[[], list[tuple[int, int]]]
 """(partition, offset) of what has come since the last call; keeps the member alive."""
@@ -28,8 +31,9 @@ Poll = Callable[[], list[tuple[int, int]]]
 
 @contextmanager
 def ours(server: Server, group: str, folder: Path) -> Iterator[Poll]:
+    options = QUICK | {"heartbeat_interval_ms": HEARTBEAT_MS, "session_timeout_ms": SESSION_MS}
     with Consumer(
-        server.bootstrap, group_id=group, enable_auto_commit=True, partition_assignment_strategy=STRATEGY, **CLASSIC
+        server.bootstrap, group_id=group, enable_auto_commit=True, partition_assignment_strategy=STRATEGY, **options
     ) as consumer:
         consumer.subscribe([group])
         yield lambda: [(record.partition, record.offset) for record in consumer.poll(0.05)]
@@ -43,8 +47,8 @@ def librdkafka(server: Server, group: str, folder: Path) -> Iterator[Poll]:
             "group.id": group,
             "partition.assignment.strategy": STRATEGY,
             "auto.offset.reset": "earliest",
-            "heartbeat.interval.ms": 100,
-            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "session.timeout.ms": SESSION_MS,
         }
     )
     consumer.subscribe([group])
@@ -66,8 +70,8 @@ def librdkafka(server: Server, group: str, folder: Path) -> Iterator[Poll]:
 def javas(server: Server, group: str, folder: Path) -> Iterator[Poll]:
     properties = {
         "partition.assignment.strategy": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
-        "heartbeat.interval.ms": "100",
-        "session.timeout.ms": "6000",
+        "heartbeat.interval.ms": HEARTBEAT_MS,
+        "session.timeout.ms": SESSION_MS,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": "true",
     }

@@ -9,6 +9,7 @@ import pytest
 
 from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client.consumer.assignors import ASSIGNORS
+from oncelog.client.group_metadata import GroupMetadata
 from oncelog.client.types import TopicPartition
 from support.processes import wait_until
 from support.rebalances import CLASSIC, Watched, members, settle
@@ -158,6 +159,27 @@ def test_who_does_not_poll_loses_its_partitions(server: Server, admin: Admin, na
         assert len(refused) == 1
         settle([slow, quick], partitions)
     slow.consumer.close()
+
+
+def test_a_poll_that_waits_long_is_a_poll(server: Server, admin: Admin, name: str) -> None:
+    """Here for offsets that an open transaction holds: the time that it waits is not the user's."""
+    partitions = partitions_of(admin, name, 1)
+    fill(server, partitions)
+    options = CLASSIC | {"isolation_level": "read_committed", "max_poll_interval_ms": 700}
+    with Producer(server.bootstrap, transactional_id=name) as producer:
+        producer.begin_transaction()
+        producer.send_offsets(GroupMetadata(name), {(name, 0): 2})
+        producer.send(name, b"with them").result(30)
+        with members(server.bootstrap, name, 1, **options) as (member,):
+            member.subscribe([name])
+            assert member.consumer.poll(2.0) == []
+            assert member.told == [("assigned", partitions)]
+            producer.commit_transaction()
+            offsets: list[int] = []
+            while len(offsets) < 4:
+                offsets += [record.offset for record in member.consumer.poll(30)]
+            assert offsets == [2, 3, 4, 5]
+            assert member.told == [("assigned", partitions)]
 
 
 def test_a_static_member_comes_back_without_a_rebalance(server: Server, admin: Admin, name: str) -> None:

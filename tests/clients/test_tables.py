@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client.consumer import tables
 from oncelog.client.producer import table_batches
+from oncelog.columns import native
 from oncelog.formats import Avro, Json
 from support.servers import Server
 
@@ -319,6 +321,26 @@ def test_the_same_for_asyncio(server: Server, topic: str) -> None:
     placed, rows = asyncio.run(there_and_back())
     assert placed == {(topic, 0): 0}
     assert [row["id"] for row in rows] == list(range(2_000))
+
+
+def test_a_loop_does_not_stand_still_while_kernels_are_compiled(
+    server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[threading.Thread] = []
+    monkeypatch.setattr(native, "loaded", lambda: False)
+    monkeypatch.setattr(native, "load", lambda: asked.append(threading.current_thread()))
+
+    async def there_and_back() -> int:
+        async with aio.Producer(server.bootstrap) as producer:
+            await producer.send_table(topic, pa.table({"value": [b"x"]}))
+        assert len(asked) == 1
+        async with aio.Consumer(server.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([(topic, 0)])
+            return (await anext(consumer.tables(timeout=30))).num_rows
+
+    assert asyncio.run(there_and_back()) == 1
+    assert len(asked) == 2
+    assert threading.main_thread() not in asked
 
 
 def test_a_failed_batch_is_told(server: Server, name: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from oncelog.columns.native import at, kernel
+from oncelog.columns.native import at, at_binary, kernel
 from oncelog.protocol.compression import decompress
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import (
@@ -163,7 +163,7 @@ class _Binary:
 
     def at(self) -> tuple[int, ...]:
         """As a kernel takes it."""
-        return (*at("q", self.ends), *at("B", self.valid), *at("B", self.data))
+        return at_binary(self.ends, self.valid, self.data)
 
     def array(self, rows: int, type_: pa.DataType) -> pa.Array:
         ends = self.ends[: rows + 1].astype(np.int32)

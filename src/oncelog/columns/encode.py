@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from oncelog.columns.native import TOO_SMALL, at, kernel
+from oncelog.columns.native import TOO_SMALL, at, at_binary, kernel
 from oncelog.protocol.compression import Codec, compress
 from oncelog.protocol.records import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC
 
@@ -210,7 +210,7 @@ class _Column:
 
     def at(self) -> tuple[int, ...]:
         """As a kernel takes it."""
-        return (*at("q", self.ends), *at("B", self.valid), *at("B", self.data))
+        return at_binary(self.ends, self.valid, self.data)
 
 
 class _Headers:

@@ -64,6 +64,11 @@ def at(kind: str, array: Any) -> tuple[int, int]:
     return array.__array_interface__["data"][0], len(array)
 
 
+def at_binary(ends: Any, valid: Any, data: Any) -> tuple[int, ...]:
+    """A binary column as kernels take it: where each value ends, which are not null, and their bytes."""
+    return (*at("q", ends), *at("B", valid), *at("B", data))
+
+
 @cache
 def kernel(name: str) -> Kernel:
     """One of SIGNATURES, from a file where there is one."""
@@ -73,7 +78,7 @@ def kernel(name: str) -> Kernel:
             found = _load(name, (folder / place).read_bytes())
             if found is not None:
                 return found
-    _tell()
+    _tell()  # before it, for it takes long
     from oncelog.columns.compiler import compiled
 
     code = compiled(name, SIGNATURES[name])
@@ -82,6 +87,17 @@ def kernel(name: str) -> Kernel:
     if made is None:
         raise RuntimeError(f"the machine code of {name} was refused as soon as it was made")
     return made
+
+
+def load() -> None:
+    """All of them, for who cannot wait later on."""
+    for name in SIGNATURES:
+        kernel(name)
+
+
+def loaded() -> bool:
+    """Whether none of them is to be loaded, or compiled, any more."""
+    return kernel.cache_info().currsize == len(SIGNATURES)
 
 
 def machine() -> Any:
@@ -140,31 +156,33 @@ def _folders() -> Iterator[Path]:
 
 
 @cache
-def _tell() -> None:
-    """Before the first kernel is compiled, why this takes so long: a warning, for nobody sees less by default."""
-    kept = (f"in {folder}" for folder in _folders() if _takes_files(folder))
-    log.warning(
-        "compiling the kernels of tables for this processor, once: some seconds; they are kept %s "
-        "(NUMBA_CACHE_DIR names another folder)",
-        next(kept, "nowhere, for no folder can be written"),
-    )
-
-
-def _takes_files(folder: Path) -> bool:
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    return False
-
-
-def _keep(place: str, contents: bytes) -> None:
-    """In the first folder that takes it; a reader sees the whole file or none."""
+def _writable() -> Path | None:
+    """The first folder that takes files."""
     for folder in _folders():
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            number, draft = tempfile.mkstemp(dir=folder)
-            with os.fdopen(number, "wb") as file:
-                file.write(contents)
-            os.replace(draft, folder / place)
-            return
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+    return None
+
+
+@cache
+def _tell() -> None:
+    """Once a process, why this takes so long: a warning, for nobody sees less by default."""
+    folder = _writable()
+    log.warning(
+        "compiling the kernels of tables for this processor, once: some seconds; they are kept %s "
+        "(NUMBA_CACHE_DIR names another folder)",
+        "nowhere, for no folder can be written" if folder is None else f"in {folder}",
+    )
+
+
+def _keep(place: str, contents: bytes) -> None:
+    """Where it can be kept; a reader sees the whole file or none."""
+    folder = _writable()
+    if folder is None:
+        return
+    with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=folder) as drafts:
+        draft = Path(drafts) / place
+        draft.write_bytes(contents)
+        os.replace(draft, folder / place)

@@ -68,7 +68,6 @@ class ClassicMember(Member[Membership]):
 
         A cooperative member goes on reading what it has while it joins.
         """
-        self._last_poll = self._loop.time()
         await self._look_for_topics()
         if self._failure is not None:
             raise self._failure

@@ -47,7 +47,6 @@ class ConsumerMember(Member[ConsumerMembership]):
 
     async def keep(self, limit: float) -> bool:
         """Be a member, and follow what the coordinator has assigned; False when time is up before it has."""
-        self._last_poll = self._loop.time()
         if self._failure is not None:
             raise self._failure
         membership = self.membership

@@ -69,6 +69,10 @@ class Member(Generic[M]):
         """Be a member with an assignment; False when time (of the loop) is up before there is anything to read."""
         raise NotImplementedError
 
+    def polled(self) -> None:
+        """The user has polled, and has max.poll.interval.ms from now on to do so again."""
+        self._last_poll = self._loop.time()
+
     def metadata(self) -> GroupMetadata:
         """Who commits."""
         return self.membership.metadata()
@@ -119,8 +123,8 @@ class Member(Generic[M]):
 
     @property
     def _overdue(self) -> bool:
-        """Whether the user has not polled for max.poll.interval.ms."""
-        return self._loop.time() - self._last_poll > self._poll_interval
+        """Whether the user has not polled for max.poll.interval.ms; a poll that waits does poll."""
+        return not self._reader.waiting and self._loop.time() - self._last_poll > self._poll_interval
 
     async def _make_room(self) -> None:
         """Let the others have the partitions of a user who is overdue; the next poll joins anew."""

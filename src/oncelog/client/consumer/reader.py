@@ -161,6 +161,13 @@ class Reader:
             await self._collect_until(self.loop.time() + timeout_ms / 1000, take, enough)
         finally:
             self._polling = False
+            if self.subscription.member is not None:
+                self.subscription.member.polled()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a poll is under way, and not in the user's hands: in a listener."""
+        return self._polling and not self.subscription.telling
 
     async def _collect_until(
         self, limit: float, take: Callable[[TopicPartition, PartitionState], bool], enough: Callable[[], bool]

@@ -109,6 +109,8 @@ class Subscription:
             await self._tell(self._listeners.assigned, added)
 
     async def _tell(self, listener: Listener, partitions: list[TopicPartition]) -> None:
+        if self.member is not None:
+            self.member.polled()  # the listener has max.poll.interval.ms, too
         self.telling = True
         try:
             await self._reader.tell(listener, partitions)
