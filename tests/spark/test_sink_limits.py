@@ -32,7 +32,7 @@ from spark.test_sink_crashes import check
 from support.processes import wait_until
 from support.servers import Server
 
-TIMEOUT_MS = 2_000
+TIMEOUT_MS = 4_000
 AFTER_C2 = 7
 """The operation of a commit that comes after the decision is seen: EndTxn of the tasks."""
 
@@ -95,11 +95,27 @@ def test_too_little_time_left_is_not_decided(query: Query) -> None:
     check(query, 1)
 
 
+@pytest.mark.parametrize("batches", [0, 1])
+def test_a_time_out_above_the_brokers_is_told_by_the_plan(query: Query, batches: int) -> None:
+    """Before any task, and before the plan has fenced anybody."""
+    option = "kafka.transaction.timeout.ms"
+    query.options[option] = "60000"
+    query.run(batches)
+    plan = query.plan()
+    query.options[option] = "900001"
+    with pytest.raises(MisuseError, match=r"kafka\.transaction\.timeout\.ms=900001 is above the broker's"):
+        query.plan()
+    query.options[option] = "60000"
+    query.commit([query.task(plan, batches, slot, rows) for slot, rows in enumerate(query.values(batches, 2))], batches)
+    check(query, batches + 1)
+
+
 def sink_command(query: Query, *arguments: str) -> Result:
     return CliRunner().invoke(command, [*arguments, query.prefix, "-b", query.bootstrap, "--format", "json"])
 
 
 def test_list_settle_and_abort_by_command(query: Query, starter: Starter) -> None:
+    query.options["kafka.transaction.timeout.ms"] = "60000"
     query.run(1)
     assert starter.run(query, 2, f"commit:{AFTER_C2}") == -signal.SIGKILL
     listed = json.loads(sink_command(query, "list").output)

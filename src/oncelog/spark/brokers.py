@@ -50,6 +50,7 @@ END_TXN_OLD = 4
 """The newest version of EndTxn that does not move the epoch (KIP-890)."""
 INIT_VERSION = 4
 """Of InitProducerId: known to every broker since 2.7, and the newer ones bring nothing that is used here."""
+NO_PRODUCER_HAS_IT = 2**63 - 1
 POLL_SECONDS = 0.02
 
 
@@ -196,16 +197,28 @@ class Brokers:
             response = self.cluster.run_many([self._init_once(o.id, request)])[0]
         else:
             response = self.cluster.call_coordinator("transaction", o.id, request, INIT_VERSION)
-        if response.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
-            raise MisuseError(
-                f"option kafka.transaction.timeout.ms={o.timeout_ms} is above the broker's transaction.max.timeout.ms: "
-                "lower the one or raise the other"
-            )
+        _check_timeout(response, o.timeout_ms)
         raise_for_error(response, f"InitProducerId of {o.id}")
         owner = Owner(o.id, response.producer_id, response.producer_epoch)
         if "/" in o.id:
             self.begun = owner
         return owner
+
+    def check_timeout(self, name: str, timeout_ms: int) -> None:
+        """MisuseError if no transaction may take so long.
+
+        An InitProducerId of a producer that this id never had: the coordinator looks at the time-out before it looks at
+        the producer, whom it then fences, and changes nothing (TransactionCoordinator.handleInitProducerId).
+        """
+        request = ip.InitProducerIdRequest(
+            transactional_id=name,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=NO_PRODUCER_HAS_IT,
+            producer_epoch=0,
+            enable2_pc=False,
+            keep_prepared_txn=False,
+        )
+        _check_timeout(self.cluster.call_coordinator("transaction", name, request, INIT_VERSION), timeout_ms)
 
     async def _init_once(self, name: str, request: ip.InitProducerIdRequest) -> Any:
         """Without a repetition after a lost answer: see `commit.task.k2_begin`."""
@@ -340,3 +353,11 @@ async def _pause() -> None:
     import asyncio
 
     await asyncio.sleep(POLL_SECONDS)
+
+
+def _check_timeout(response: ip.InitProducerIdResponse, timeout_ms: int) -> None:
+    if response.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+        raise MisuseError(
+            f"option kafka.transaction.timeout.ms={timeout_ms} is above the broker's transaction.max.timeout.ms: "
+            "lower the one or raise the other"
+        )

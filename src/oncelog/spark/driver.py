@@ -19,7 +19,7 @@ from oncelog.spark.commit.errors import MisuseError, NotPermittedError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.plan import Carried, Planning
 from oncelog.spark.commit.record import Owner, Record, Source
-from oncelog.spark.commit.steps import MARGIN_MS, Sink
+from oncelog.spark.commit.steps import DRIVER_TIMEOUT_MS, MARGIN_MS, Sink
 from oncelog.spark.options import SinkOptions, reach
 
 DENIED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -29,7 +29,14 @@ def sink_of(options: SinkOptions, targets: tuple[TopicPartition, ...] = ()) -> S
     """The protocol's constants for these options."""
     margin_ms = min(MARGIN_MS, options.timeout_ms // 4)
     decision = TopicPartition(options.decision_topic, 0)
-    return Sink(options.prefix, decision, targets, task_timeout_ms=options.timeout_ms, margin_ms=margin_ms)
+    return Sink(
+        options.prefix,
+        decision,
+        targets,
+        driver_timeout_ms=min(DRIVER_TIMEOUT_MS, options.timeout_ms),
+        task_timeout_ms=options.timeout_ms,
+        margin_ms=margin_ms,
+    )
 
 
 class _StreamMetadata(msgspec.Struct):
@@ -54,7 +61,9 @@ def make_plan(options: SinkOptions, applicant: Source) -> tuple[Sink, Carried]:
         reach(cluster, options.client["bootstrap_servers"], options.bootstrap_ms)
         sink = prepare(cluster, options)
         planning = Planning(sink, applicant, options.permission)
-        return sink, run(steps.run(plan.PLAN, planning), Brokers(cluster)).carried()
+        brokers = Brokers(cluster)
+        brokers.check_timeout(options.prefix, options.timeout_ms)
+        return sink, run(steps.run(plan.PLAN, planning), brokers).carried()
 
 
 def prepare(cluster: BlockingCluster, options: SinkOptions) -> Sink:

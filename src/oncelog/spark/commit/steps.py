@@ -16,6 +16,7 @@ Steps = Generator[op.Operation, Any, T]
 Phase = Callable[[T], Steps[T]]
 
 
+DRIVER_TIMEOUT_MS = 10_000
 MARGIN_MS = 30_000
 LAST_EPOCH = 2**15 - 2
 """The last epoch a client is given (TransactionMetadata.isProducerEpochExhausted); another producer id comes next."""
@@ -29,7 +30,7 @@ class Sink:
     decision: TopicPartition
     targets: tuple[TopicPartition, ...] = ()
     """Output partitions known beforehand, for the search after lost markers."""
-    driver_timeout_ms: int = 10_000
+    driver_timeout_ms: int = DRIVER_TIMEOUT_MS
     task_timeout_ms: int = 900_000
     margin_ms: int = MARGIN_MS
     """A prepared transaction with less time left than this is not committed any more."""
