@@ -1,6 +1,10 @@
-"""Connections of our clients on real servers: idle ones are closed, and nobody notices."""
+"""Connections of our clients on real servers: idle ones are closed, and nobody notices; first calls share one."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
 
 from oncelog import Admin, Consumer, Producer
 from oncelog.client.cluster import ClusterClient
@@ -59,3 +63,27 @@ def test_brokers_forget_the_fetch_sessions_of_a_closed_consumer(server: Server, 
         session_id = session.session_id
         assert session_error(session_id) is ErrorCode.INVALID_FETCH_SESSION_EPOCH, "the session is there"
     assert session_error(session_id) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_first_calls_at_once_share_a_connection(server: Server, admin: Admin, name: str) -> None:
+    topics = [f"{name}-{number}" for number in range(20)]
+    for topic in topics:
+        admin.create_topics(topic)
+
+    async def body() -> None:
+        async with ClusterClient(server.bootstrap) as cluster:
+            once = cluster._connections._connect_once
+            made: list[Any] = []
+
+            async def counted(*address: Any) -> Any:
+                made.append(await once(*address))
+                return made[-1]
+
+            cluster._connections._connect_once = counted  # type: ignore[assignment]
+            asked: list[Awaitable[Any]] = [cluster.topic(topic) for topic in topics]
+            found = await asyncio.gather(*asked)
+            assert [topic.name for topic in found] == topics
+            assert len(made) == 1, "whoever asks while one is made waits for that one"
+            assert not made[0].closed
+
+    asyncio.run(body())

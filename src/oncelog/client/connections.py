@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
+from typing import Any
 
 from oncelog.client.backoff import Backoff
 from oncelog.net.connection import Connection, ConnectionLostError, connect
@@ -63,11 +64,20 @@ class Connections:
     async def get(self, key: Key, address: Address) -> Connection:
         """The connection, made if need be; ConnectionLostError."""
         found = self.find(key)
-        if found is not None:
-            return found
+        return await self._shared(key, lambda: self._make(address, self._lost_early(key))) if found is None else found
+
+    async def get_any(self, key: Key, addresses: Iterable[Address]) -> Connection:
+        """A connection to one of them, made if need be; those that are to rest only if all are. ConnectionLostError of
+        the last.
+        """
+        found = self.find(key)
+        return await self._shared(key, lambda: self._make_any(addresses)) if found is None else found
+
+    async def _shared(self, key: Key, make: Callable[[], Coroutine[Any, Any, Connection]]) -> Connection:
+        """Whoever asks while it is being made waits for the same one, and `close` knows of it."""
         task = self._being_made.get(key)
         if task is None:
-            task = asyncio.ensure_future(self._make(address, self._lost_early(key)))
+            task = asyncio.ensure_future(make())
             self._being_made[key] = task
             task.add_done_callback(lambda done: self._done(key, done))
         return await asyncio.shield(task)
@@ -77,26 +87,19 @@ class Connections:
         if not task.cancelled() and task.exception() is None:
             self._made[key] = task.result()
 
-    async def get_any(self, key: Key, addresses: Iterable[Address]) -> Connection:
-        """A new connection to one of them; those that are to rest only if all are. ConnectionLostError of the last."""
+    async def _make_any(self, addresses: Iterable[Address]) -> Connection:
         wanted = list(dict.fromkeys(addresses))
         rests = {address: rest for address in wanted if (rest := self._rest(address)) > 0}
-        if len(rests) == len(wanted):
+        if rests and len(rests) == len(wanted):
             wanted = [min(wanted, key=rests.__getitem__)]
         else:
             wanted = [address for address in random.sample(wanted, len(wanted)) if address not in rests]
         last = ConnectionLostError("no address is known")
         for address in wanted:
             try:
-                connection = await self._make(address)
+                return await self._make(address)
             except ConnectionLostError as error:
                 last = error
-                continue
-            old = self._made.get(key)
-            if old is not None:
-                old.close()
-            self._made[key] = connection
-            return connection
         raise last
 
     async def _make(self, address: Address, not_before: float = 0.0) -> Connection:

@@ -37,7 +37,9 @@ class Network:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, **options: int) -> None:
         self.tried: list[tuple[float, tuple[str, int]]] = []
+        self.made: list[Made] = []
         self.up = {A, B}
+        self.takes = 0.0
         self.loop = loop
         given = {"reconnect_backoff_ms": 50, "reconnect_backoff_max_ms": 1_000, "max_idle_ms": 540_000, **options}
         self.connections = Connections(client_id="c", request_timeout_ms=1, connect_timeout_ms=1, **given)
@@ -46,9 +48,11 @@ class Network:
     async def connect(self, host: str, port: int) -> Made:
         self.tried.append((self.loop.time(), (host, port)))
         assert len(self.tried) < 1_000, "tried without a rest"
+        await asyncio.sleep(self.takes)
         if (host, port) not in self.up:
             raise ConnectionLostError("refused")
-        return Made(self.loop.time())
+        self.made.append(Made(self.loop.time()))
+        return self.made[-1]
 
     async def fail(self, purpose: str = "") -> None:
         with pytest.raises(ConnectionLostError):
@@ -143,6 +147,52 @@ def test_whoever_rests_is_passed_over_while_there_are_others() -> None:
                 await network.connections.get_any((-1, ""), [A, B])
         assert network.loop.time() > 1, "all rest: no hurry"
         assert network.connections.find((-1, "")) is None
+
+    run(body)
+
+
+def test_who_ask_for_any_at_once_share_one() -> None:
+    async def body(network: Network) -> None:
+        network.takes = 1.0
+        first, *others = await asyncio.gather(*(network.connections.get_any((-1, ""), [A, B]) for _ in range(5)))
+        assert all(other is first for other in others)
+        assert not first.closed, "a request of somebody else may be under way"
+        assert len(network.tried) == 1
+        network.up.clear()
+        first.close()
+        answers = await asyncio.gather(
+            *(network.connections.get_any((-1, ""), [A, B]) for _ in range(5)), return_exceptions=True
+        )
+        assert all(isinstance(answer, ConnectionLostError) for answer in answers), answers
+        assert len(network.tried) == 3
+
+    run(body)
+
+
+def test_one_that_goes_away_takes_no_connection_from_others_who_wait() -> None:
+    async def body(network: Network) -> None:
+        network.takes = 1.0
+        one, other = (asyncio.ensure_future(network.connections.get_any((-1, ""), [A])) for _ in range(2))
+        await asyncio.sleep(0.5)
+        one.cancel()
+        assert not (await other).closed
+        assert len(network.tried) == 1
+
+    run(body)
+
+
+@pytest.mark.parametrize("which", ["get", "get_any"])
+def test_none_is_made_behind_the_close(which: str) -> None:
+    async def body(network: Network) -> None:
+        network.takes = 1.0
+        connections = network.connections
+        made = connections.get((1, ""), A) if which == "get" else connections.get_any((-1, ""), [A])
+        waiting = asyncio.ensure_future(made)
+        await asyncio.sleep(0.5)
+        await connections.close()
+        await asyncio.wait([waiting])
+        assert all(connection.closed for connection in network.made), "it would never be closed"
+        assert connections.without_purpose() is None
 
     run(body)
 
