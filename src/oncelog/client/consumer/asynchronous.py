@@ -110,10 +110,10 @@ class Consumer(ConsumerFace):
         value: Format | None = None,
     ) -> AsyncIterator[pa.Table]:
         """As `oncelog.Consumer.tables`."""
-        from oncelog.client import kernels
+        from oncelog.client import table_kernels
         from oncelog.client.consumer.tables import decode
 
-        await kernels.load()
+        await table_kernels.load()
         while not self._reader.closed:
             raw = await self._reader.poll_raw(1e9 if timeout is None else timeout * 1000)
             if not raw:

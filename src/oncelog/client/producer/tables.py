@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from oncelog import errors
-from oncelog.client import kernels
+from oncelog.client import table_kernels
 from oncelog.client.producer.table_batches import TableBatches, Target
 from oncelog.client.types import TopicPartition
 
@@ -132,7 +132,7 @@ async def send_table_async(
     value: Format | None = None,
 ) -> TableFuture:
     """The same on the loop, which has its turn before each batch."""
-    await kernels.load()
+    await table_kernels.load()
     loop = asyncio.get_running_loop()
     deliveries: list[Delivery] = []
     found = TableBatches(table, _target(sender, topic, key, value))
