@@ -5,12 +5,11 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, GreaterThan, LessThan
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from oncelog import Admin, Producer
@@ -342,54 +341,6 @@ def test_a_batch_waits_for_the_least_that_it_is_to_have(server: Server, topic: s
     assert made.latestOffset({topic: {"0": 6, "1": 0}}, limit)[topic]["0"] == 8, "AvailableNow reads what is there"
     for each in (made, at_once):
         each.stop()
-
-
-def test_where_to_start_and_to_end_by_time(server: Server, topic: str) -> None:
-    for time in (10, 20, 30):
-        write(server, topic, time)
-    by_time = f'{{"{topic}":{{"0":20,"1":20}}}}'
-    asked = {
-        "startingTimestamp": "20",
-        "startingOffsetsByTimestamp": by_time,
-    }
-    for option, value in asked.items():
-        with pytest.raises(MisuseError, match=f"option {option}: no record is that young in {topic}-1"):
-            source(server, topic, **{option: value}).initialOffset()
-        found = source(server, topic, startingOffsetsByTimestampStrategy="Latest", **{option: value})
-        assert found.initialOffset() == {topic: {"0": 1, "1": 0}}
-    given = {"kafka.bootstrap.servers": server.bootstrap, "subscribe": topic}
-    for option, value in (("endingTimestamp", "20"), ("endingOffsetsByTimestamp", by_time)):
-        assert offsets_of(BatchSource({**given, option: value})) == [0]
-    assert offsets_of(
-        BatchSource(
-            {
-                **given,
-                "startingTimestamp": "15",
-                "endingTimestamp": "35",
-                "startingOffsetsByTimestampStrategy": "latest",
-            }
-        )
-    ) == [1, 2]
-    with pytest.raises(MisuseError, match=f"option startingOffsetsByTimestamp must name every.*differs in {topic}-1"):
-        source(server, topic, startingOffsetsByTimestamp=f'{{"{topic}":{{"0":20}}}}').initialOffset()
-
-
-def test_pushed_filters_leave_out_what_is_not_asked_for(server: Server, topic: str) -> None:
-    for time in (10, 20, 30, 40):
-        write(server, topic, time)
-    write(server, topic, 50, partition=1)
-    given = {"kafka.bootstrap.servers": server.bootstrap, "subscribe": topic}
-
-    def left(*filters: Filter) -> list[tuple[int, int, int]]:
-        made = BatchSource(given)
-        list(made.pushFilters(list(filters)))
-        return [(part.range.at.partition, part.range.start, part.range.end) for part in planned(made)]
-
-    assert left(EqualTo(("partition",), 1)) == [(1, 0, 1)]
-    assert left(GreaterThan(("offset",), 0), LessThan(("offset",), 3)) == [(0, 1, 3)]
-    assert left(GreaterThan(("timestamp",), datetime.fromtimestamp(0.030, UTC))) == [(0, 3, 4), (1, 0, 1)]
-    assert left(GreaterThan(("timestamp",), datetime.fromtimestamp(0.045, UTC))) == [(1, 0, 1)]
-    assert left(EqualTo(("offset",), 4)) == left(LessThan(("offset",), 0)) == left(EqualTo(("topic",), "x")) == []
 
 
 def test_a_reader_with_filters_passes_for_one_without() -> None:

@@ -159,8 +159,12 @@ class Source:
 
     def ends(self, wanted: Iterable[TopicPartition]) -> Flat:
         """Last stable offsets (read_uncommitted: high watermarks)."""
+        return self._shown(dict.fromkeys(wanted, LATEST))
+
+    def _shown(self, wanted: Flat) -> Flat:
+        """Offsets for times, as far as the isolation level shows: behind an open transaction there are none yet."""
         isolation = partitions.READ_COMMITTED if self.options.committed else partitions.READ_UNCOMMITTED
-        return partitions.list_offsets(self.cluster, dict.fromkeys(wanted, LATEST), isolation)
+        return partitions.list_offsets(self.cluster, wanted, isolation)
 
     def beginnings(self, wanted: Iterable[TopicPartition]) -> Flat:
         """Offsets of the first records."""
@@ -200,7 +204,7 @@ class Source:
 
     def _by_timestamp(self, position: Position, wanted: Sequence[TopicPartition]) -> Flat:
         asked = dict(position.timestamps) or dict.fromkeys(wanted, position.timestamp or 0)
-        found = partitions.list_offsets(self.cluster, asked)
+        found = self._shown(asked)
         none = [at for at, offset in found.items() if offset < 0]
         if none and not position.latest_if_none:
             raise MisuseError(
@@ -420,7 +424,7 @@ class BatchSource(Source, DataSourceReader):
         kept = [at for at in sorted(ends) if pushed.wants(at)]
         first = {at: max(begun[at], pushed.first) for at in kept}
         if pushed.since_ms is not None:
-            young = partitions.list_offsets(self.cluster, dict.fromkeys(kept, max(pushed.since_ms, 0)))
+            young = self._shown(dict.fromkeys(kept, max(pushed.since_ms, 0)))
             first = {at: max(first[at], ends[at] if young[at] < 0 else young[at]) for at in kept}
         behind = {at: ends[at] if pushed.behind is None else min(ends[at], pushed.behind) for at in kept}
         return [Range(at, first[at], behind[at]) for at in kept if first[at] < behind[at]]
