@@ -172,6 +172,15 @@ def test_where_rows_go(server: Server, name: str) -> None:
             producer.send_table(name, pa.table({"value": ["4"]}))
 
 
+def test_headers_go_by_the_names_of_their_fields(server: Server, topic: str) -> None:
+    headers = pa.array([[{"value": b"1", "key": b"a"}], None])
+    send(server, topic, pa.table({"value": [b"x", b"y"], "headers": headers}))
+    found = read(server, topic, 2, headers=True)
+    assert found["headers"].to_pylist() == [[{"key": "a", "value": b"1"}], []]
+    with pytest.raises(errors.UsageError, match=r"list of structs \(key, value\), not .*name"):
+        send(server, topic, pa.table({"value": [b"z"], "headers": pa.array([[{"name": b"a", "value": b"1"}]])}))
+
+
 def test_times_that_are_given_and_those_that_are_not(server: Server, topic: str) -> None:
     times = pa.array([1_000_000, None], pa.timestamp("us", "UTC"))
     send(server, topic, pa.table({"value": ["a", "b"], "timestamp": times}))

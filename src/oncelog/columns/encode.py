@@ -225,13 +225,16 @@ class _Headers:
             pair = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
             array = array.cast(pa.list_(pair))
         listed = pa.types.is_list(array.type) or pa.types.is_large_list(array.type)
-        if not listed or not pa.types.is_struct(array.type.value_type):
+        pairs = array.type.value_type if listed else None
+        if pairs is None or not pa.types.is_struct(pairs) or sorted(field.name for field in pairs) != ["key", "value"]:
             raise TypeError(f"the column headers must be a list of structs (key, value), not {array.type}")
         lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         self.rows = np.zeros(len(array) + 1, np.int64)
         np.cumsum(lengths, out=self.rows[1:])
-        names, values = array.flatten().flatten()
-        self.names, self.values = _Column(names, "headers.key"), _Column(values, "headers.value")
+        fields = array.flatten().flatten()  # in the order of the type, which may be (value, key)
+        self.names, self.values = (
+            _Column(fields[pairs.get_field_index(name)], f"headers.{name}") for name in ("key", "value")
+        )
         if not self.names.valid.all():
             raise ValueError("a header must have a key")
 

@@ -307,6 +307,20 @@ def test_other_kinds_of_headers(kind: pa.DataType) -> None:
     assert [record.headers for record in decode_records(encoded.buffer)] == [(("a", b"1"), ("b", None)), (), ()]
 
 
+def test_headers_fields_go_by_their_names() -> None:
+    column = pa.array([[{"value": b"1", "key": b"a"}, {"value": None, "key": b"b"}], None])
+    assert [field.name for field in column.type.value_type] == ["value", "key"]
+    (encoded,) = encode_partition(None, pa.nulls(2), column)
+    assert [record.headers for record in decode_records(encoded.buffer)] == [(("a", b"1"), ("b", None)), ()]
+
+
+@pytest.mark.parametrize("fields", [["key"], ["name", "value"], ["key", "value", "more"], ["key", "key"], []])
+def test_headers_with_other_fields_are_refused(fields: list[str]) -> None:
+    kind = pa.list_(pa.struct([(field, pa.binary()) for field in fields]))
+    with pytest.raises(TypeError, match=r"headers must be a list of structs \(key, value\), not"):
+        encode_partition(None, pa.nulls(1), pa.nulls(1, kind))
+
+
 def test_the_longest_row_is_found() -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     headers = pa.array([None, [{"key": "ab", "value": b"c"}, {"key": "d", "value": None}], []], kind)
