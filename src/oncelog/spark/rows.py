@@ -26,7 +26,10 @@ CODECS = {"none": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4":
 
 
 class RowWriter:
-    """Writes what an iterator gives under one transaction; called once, by ProduceRows."""
+    """Writes what an iterator gives under one transaction; called once, by ProduceRows.
+
+    `first_turn`: which partition, modulo their number, gets the first rows that name none and have no key.
+    """
 
     def __init__(
         self,
@@ -35,12 +38,13 @@ class RowWriter:
         iterator: Iterator[pa.RecordBatch],
         *,
         new_protocol: bool,
+        first_turn: int,
     ) -> None:
         self.cluster, self.options, self.iterator, self.new_protocol = cluster, options, iterator, new_protocol
         self._spans: dict[TopicPartition, Span] = {}
         self._sequences: dict[TopicPartition, int] = defaultdict(int)
         self._counts: dict[str, int] = {}
-        self._turn = 0
+        self._turns: dict[str, int] = defaultdict(lambda: first_turn)
         self._codec = CODECS[options.compression]
 
     def __call__(self, owner: Owner) -> op.Rows:
@@ -114,9 +118,9 @@ class RowWriter:
             yield topic, every[codes == code]
 
     def _place(self, batch: pa.RecordBatch, rows: Any, topic: str, count: int) -> Any:
-        """The partition of each row: its column's, else its key's, else one for all that have neither."""
-        self._turn += 1
-        placed = np.full(len(rows), self._turn % count, np.int32)
+        """The partition of each row: its column's, else its key's, else the next in turn for all that have neither."""
+        placed = np.full(len(rows), self._turns[topic] % count, np.int32)
+        self._turns[topic] += 1
         if "key" in batch.schema.names:
             by_key = partition_of(batch.column("key"), count)[rows]
             placed = np.where(by_key < 0, placed, by_key)

@@ -102,7 +102,10 @@ class Writer:
         faults.enter("task")
         with BlockingCluster(**self.options.client) as cluster:
             brokers = Brokers(cluster)
-            brokers.rows = RowWriter(cluster, self.options, iterator, new_protocol=brokers.new_protocol)
+            # A task is too short to spread rows by itself: tasks of one batch, and batches, begin one further each.
+            turn = attempt.slot + self.carried.record.plan
+            new_protocol = brokers.new_protocol
+            brokers.rows = RowWriter(cluster, self.options, iterator, new_protocol=new_protocol, first_turn=turn)
             try:
                 done = run(steps.run(task.TASK, tasking), brokers)
             except BaseException:
