@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from oncelog import Admin
 from oncelog.client.blocking import BlockingCluster
+from oncelog.spark import partitions
 from oncelog.spark.brokers import Brokers
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import Owner, Record
 from oncelog.spark.driver import ensure_decision_topic
-from oncelog.spark.partitions import WINDOW, find_markers
+from oncelog.spark.partitions import EARLIEST, LATEST, WINDOW, find_markers
 from spark.judges import create
 from support.servers import Server
 
@@ -100,18 +102,23 @@ def test_a_marker_can_be_written_by_hand(cluster: BlockingCluster, at: TopicPart
     assert find_markers(cluster, (op.Place(TopicPartition(at.topic + "-no", 0), 1, 0),), 100) == (op.Marker.GONE,)
 
 
-def test_the_decision_topic_is_read_from_its_end(cluster: BlockingCluster, name: str) -> None:
-    ensure_decision_topic(cluster, name)
-    ensure_decision_topic(cluster, name)
-    at = TopicPartition(name, 0)
-    brokers = Brokers(cluster)
-    owner: Owner = brokers.answer(op.InitProducerId(name, 60_000))
-    for plan in range(WINDOW):
+def decide(brokers: Brokers, at: TopicPartition, count: int) -> None:
+    """Records of plans 0, 1, ..., each followed by its marker."""
+    owner: Owner = brokers.answer(op.InitProducerId(at.topic, 60_000))
+    for plan in range(count):
         produced: op.Produced = brokers.answer(op.Produce(owner, at, Record(plan=plan)))
         assert produced.outcome is op.Outcome.DONE
         ended: op.Ended = brokers.answer(op.EndTxn(owner._replace(sequence=owner.sequence + 1), True))
         owner = ended.owner
         brokers.answer(op.FindMarkers((op.Place(at, owner.pid, produced.offset),)))
+
+
+def test_the_decision_topic_is_read_from_its_end(cluster: BlockingCluster, name: str) -> None:
+    ensure_decision_topic(cluster, name)
+    ensure_decision_topic(cluster, name)
+    at = TopicPartition(name, 0)
+    brokers = Brokers(cluster)
+    decide(brokers, at, WINDOW)
     window: op.Window = brokers.answer(op.ReadDecisions(at))
     assert (window.end, window.stable, window.first) == (2 * WINDOW, 2 * WINDOW, False)
     assert len(window.messages) == WINDOW
@@ -119,3 +126,32 @@ def test_the_decision_topic_is_read_from_its_end(cluster: BlockingCluster, name:
     assert earlier.first
     plans = [m.record.plan for m in (*earlier.messages, *window.messages) if m.record is not None]
     assert plans == list(range(WINDOW))
+
+
+def test_a_decision_topic_that_begins_late_is_read_from_there(
+    cluster: BlockingCluster, at: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with retention; where it begins, the answer of a Fetch tells, and ListOffsets only after a refused one."""
+    brokers = Brokers(cluster)
+    decide(brokers, at, 3)
+    with Admin([":".join(map(str, address)) for address in cluster.cluster.bootstrap]) as admin:
+        admin.delete_records({tuple(at): 2})
+    asked: list[int] = []
+    looked_up = partitions.list_offsets
+
+    def counting(cluster: BlockingCluster, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        asked.extend(wanted.values())
+        return looked_up(cluster, wanted)
+
+    monkeypatch.setattr(partitions, "list_offsets", counting)
+    window: op.Window = brokers.answer(op.ReadDecisions(at))
+    assert (window.start, window.end, window.first) == (2, 6, True)
+    assert [m.record.plan for m in window.messages if m.record is not None] == [1, 2]
+    assert asked == [LATEST, EARLIEST]
+    monkeypatch.setattr(partitions, "WINDOW", 4)
+    window = brokers.answer(op.ReadDecisions(at))
+    assert (window.start, window.first) == (2, True)
+    monkeypatch.setattr(partitions, "WINDOW", 2)
+    window = brokers.answer(op.ReadDecisions(at))
+    assert (window.start, window.first) == (4, False)
+    assert asked[2:] == [LATEST, LATEST]

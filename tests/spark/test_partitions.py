@@ -29,8 +29,8 @@ def broker(monkeypatch: pytest.MonkeyPatch, answers: list[PartitionData]) -> Any
 
 @pytest.mark.parametrize("before", [None, 1])
 def test_the_window_goes_to_the_end_that_was_told(monkeypatch: pytest.MonkeyPatch, before: int | None) -> None:
-    behind = PartitionData(high_watermark=0, last_stable_offset=0, records=None)
-    there = PartitionData(high_watermark=1, last_stable_offset=1, records=MARKER)
+    behind = PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)
+    there = PartitionData(log_start_offset=0, high_watermark=1, last_stable_offset=1, records=MARKER)
     cluster = broker(monkeypatch, [behind, behind, there])
     window = partitions.read_window(cluster, AT, before)
     assert (window.end, [message.commit for message in window.messages]) == (1, [True])
@@ -38,6 +38,6 @@ def test_the_window_goes_to_the_end_that_was_told(monkeypatch: pytest.MonkeyPatc
 
 def test_an_end_that_never_shows_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "REQUEST_TIMEOUT_MS", 1)
-    cluster = broker(monkeypatch, [PartitionData(high_watermark=0, last_stable_offset=0, records=None)])
+    cluster = broker(monkeypatch, [PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)])
     with pytest.raises(errors.TimedOutError, match="decisions-0 shows nothing from 0 on, its end was 1"):
         partitions.read_window(cluster, AT, None)

@@ -15,7 +15,7 @@ from spark.judges import create
 from spark.micro_batches import Query
 from support.servers import Server
 
-MOST = {"plan": 19, "task": 12, "commit": 20}
+MOST = {"plan": 17, "task": 11, "commit": 20}
 """Requests of each process in a quiet time, greetings and metadata among them."""
 
 DRIVER = """

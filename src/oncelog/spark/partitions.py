@@ -115,18 +115,20 @@ async def produce_async(
 def read_window(cluster: BlockingCluster, at: TopicPartition, before: int | None) -> op.Window:
     """The last entries of the decision topic before an offset, with its end and its last stable offset.
 
+    Where it begins comes with the records (compaction does not move that: most begin at 0).
     TimedOutError if what ListOffsets tells of is not shown within `REQUEST_TIMEOUT_MS`.
     """
-    first = list_offsets(cluster, {at: EARLIEST})[at]
     until = list_offsets(cluster, {at: LATEST})[at] if before is None else before
-    start = max(first, until - WINDOW)
+    start = max(0, until - WINDOW)
     messages: list[op.Message] = []
     position = start
     wait_ms, limit = 0, time.monotonic() + REQUEST_TIMEOUT_MS / 1000
     while True:
         answer = fetch(cluster, at, position, max_wait_ms=wait_ms)
         if answer.error_code:
-            raise errors.error_for(answer.error_code, f"reading {at.topic} from {position}")
+            start = _behind_gap(cluster, at, position, answer.error_code)
+            position = start
+            continue
         for header, view in iter_batches(answer.records or b"", partial_ok=True):
             messages += _messages(header, view)
             position = max(position, header.next_offset)
@@ -139,7 +141,15 @@ def read_window(cluster: BlockingCluster, at: TopicPartition, before: int | None
             raise errors.TimedOutError(f"{named} shows nothing from {position} on, its end was {until}")
         wait_ms = FETCH_WAIT_MS
     kept = tuple(m for m in messages if m.offset >= start and (before is None or m.offset < before))
-    return op.Window(start, end, answer.last_stable_offset, start <= first, kept)
+    return op.Window(start, end, answer.last_stable_offset, start <= answer.log_start_offset, kept)
+
+
+def _behind_gap(cluster: BlockingCluster, at: TopicPartition, position: int, error_code: int) -> int:
+    """Where the log begins, which does not reach back to `position`; OffsetOutOfRangeError if it does."""
+    first = list_offsets(cluster, {at: EARLIEST})[at]  # the refusal itself does not tell
+    if first <= position:
+        raise errors.error_for(error_code, f"reading {at.topic} from {position}")
+    return first
 
 
 def _messages(header: Any, view: memoryview) -> Iterable[op.Message]:
