@@ -260,9 +260,9 @@ class ClusterClient:
                 raise errors.error_for(code, f"topic {name!r}: {code.text}")
             await asyncio.sleep(delay)
 
-    async def partition(self, topic: str, partition: int) -> Partition:
+    async def partition(self, topic: str, partition: int, *, timeout_ms: float | None = None) -> Partition:
         """Leader and epoch of a partition; UnknownTopicError if the topic has no such partition."""
-        known = await self.topic(topic)
+        known = await self.topic(topic, timeout_ms=timeout_ms)
         found = known.partitions.get(partition)
         if found is None:
             count = len(known.partitions)

@@ -70,42 +70,79 @@ async def list_offsets(
     isolation_level: int = 0,
     replica_id: int = CONSUMER,
     timeout_ms: float | None = None,
+    patience_ms: float | None = None,
     into: dict[TopicPartition, Listed] | None = None,
 ) -> dict[TopicPartition, Listed]:
     """Offset by partition for a timestamp each (`EARLIEST`, `LATEST` or ms); leaders are asked at the same time.
 
-    What passes by itself is tried again; other errors are raised, as is what is left when time is up. What was found
-    goes to `into` as it comes: it is there though others fail.
+    What passes by itself is tried again; other errors are raised, as is what is left when `timeout_ms` are over
+    (default: the cluster's api_timeout_ms), TimedOutError if that is nothing but time. For `patience_ms` it is tried
+    again: an answer under way is waited for beyond them. What was found goes to `into` as it comes: it is there though
+    others fail.
     """
     loop = asyncio.get_running_loop()
-    limit = loop.time() + (cluster.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+    within_ms = cluster.api_timeout_ms if timeout_ms is None else timeout_ms
+    limit = loop.time() + within_ms / 1000
+    patient_until = limit if patience_ms is None else loop.time() + patience_ms / 1000
     found: dict[TopicPartition, Listed] = {} if into is None else into
     left = dict(wanted)
     backoff = Backoff(50, 1000)
-    while left:
-        failure: errors.KafkaError | None = None
-        by_leader: dict[int, list[TopicPartition]] = {}
-        for tp in left:
-            by_leader.setdefault((await cluster.partition(*tp)).leader, []).append(tp)
-        answers = await asyncio.gather(
-            *(_ask(cluster, node, {tp: left[tp] for tp in tps}, isolation_level, replica_id)
-              for node, tps in by_leader.items()),
-            return_exceptions=True,
-        )  # fmt: skip
-        for answer, tps in zip(answers, by_leader.values(), strict=True):
-            if isinstance(answer, ConnectionLostError | errors.RetriableError):
-                failure = errors.ConnectionFailedError(str(answer))
-                _forget(cluster, tps)
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                failure = _take(cluster, answer, found, left) or failure
-        if left and failure is not None:
-            delay = backoff.next_ms(random.random()) / 1000
-            if loop.time() + delay > limit:
-                raise failure
-            await asyncio.sleep(delay)
+    failure: errors.KafkaError | None = None
+    try:
+        async with asyncio.timeout_at(limit) as scope:
+            while left:
+                metadata_ms = None if timeout_ms is None else max(0.0, (limit - loop.time()) * 1000)
+                failure = await _ask_leaders(cluster, left, found, isolation_level, replica_id, metadata_ms)
+                if failure is not None:
+                    delay = backoff.next_ms(random.random()) / 1000
+                    if loop.time() + delay > min(limit, patient_until):
+                        raise failure
+                    await asyncio.sleep(delay)
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        why = cluster.unreachable and f": {cluster.unreachable}"
+        raise failure or errors.TimedOutError(
+            f"the offsets of {_named(left)} are not known in {within_ms:.0f} ms{why}"
+        ) from None
     return found
+
+
+async def _ask_leaders(
+    cluster: ClusterClient,
+    left: dict[TopicPartition, int],
+    found: dict[TopicPartition, Listed],
+    isolation_level: int,
+    replica_id: int,
+    metadata_ms: float | None,
+) -> errors.KafkaError | None:
+    """Once, each leader; what was answered goes from `left` to `found`. Why something is left, if it is."""
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for tp in left:
+        by_leader.setdefault((await cluster.partition(*tp, timeout_ms=metadata_ms)).leader, []).append(tp)
+    answers = await asyncio.gather(
+        *(_ask(cluster, node, {tp: left[tp] for tp in tps}, isolation_level, replica_id)
+          for node, tps in by_leader.items()),
+        return_exceptions=True,
+    )  # fmt: skip
+    failure: errors.KafkaError | None = None
+    for answer, (node, tps) in zip(answers, by_leader.items(), strict=True):
+        if isinstance(answer, ConnectionLostError | errors.RetriableError):
+            failure = answer if isinstance(answer, errors.KafkaError) else errors.ConnectionFailedError(str(answer))
+            _forget(cluster, tps)
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            failure = _take(cluster, answer, found, left) or failure
+            missing = [tp for tp in tps if tp in left]
+            if missing and failure is None:
+                failure = errors.KafkaError(f"broker {node} left {_named(missing)} out of its answer")
+                _forget(cluster, missing)
+    return failure
+
+
+def _named(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(f"{topic}-{number}" for topic, number in sorted(partitions))
 
 
 def _forget(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> None:
@@ -117,7 +154,7 @@ async def _ask(
     cluster: ClusterClient, node: int, wanted: Mapping[TopicPartition, int], isolation_level: int, replica_id: int
 ) -> ListOffsetsResponse:
     if node < 0:
-        raise errors.error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"no leader for {sorted(wanted)}")
+        raise errors.error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"no leader for {_named(wanted)}")
     topics = [
         ListOffsetsTopic(
             name=topic,

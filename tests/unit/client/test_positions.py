@@ -110,3 +110,28 @@ def test_an_answer_that_comes_too_late_counts_for_nothing(monkeypatch: pytest.Mo
         assert reader.states[LOST].position == (100 if change == "sought" else None)
 
     run(monkeypatch, body)
+
+
+def test_the_second_listing_gets_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No record at or after a time: the end is asked for."""
+    given: list[float] = []
+
+    async def listing(
+        cluster: object, wanted: Mapping[TopicPartition, int], *, timeout_ms: float, **options: Any
+    ) -> dict[TopicPartition, Listed]:
+        given.append(timeout_ms)
+        await asyncio.sleep(0.001)
+        found = {tp: Listed(9 if timestamp == offset_calls.LATEST else -1, -1, 0) for tp, timestamp in wanted.items()}
+        options.get("into", {}).update(found)
+        return found
+
+    async def body(reader: Reader, leaders: Leaders) -> None:
+        monkeypatch.setattr(offset_calls, "list_offsets", listing)
+        for tp in (FOUND, LOST):
+            reader.states[tp].seek_to_time(1)
+        await reader.positions.find(5_000)
+        assert positions(reader) == [9, 9]
+        first, second = given
+        assert second < first <= 5_000
+
+    run(monkeypatch, body)

@@ -69,6 +69,11 @@ class Positions:
             if state is unknown[tp] and state.position is None and state.reset == sought[tp]:
                 state.seek(offset)
 
+        limit = None if timeout_ms is None else self._reader.loop.time() + timeout_ms / 1000
+
+        def left_ms() -> float | None:
+            return None if limit is None else max(0.0, (limit - self._reader.loop.time()) * 1000)
+
         uncommitted = [tp for tp, timestamp in sought.items() if timestamp is None]
         committed: dict[TopicPartition, OffsetAndMetadata] = {}
         if uncommitted and self._options["group_id"] is not None:
@@ -85,16 +90,22 @@ class Positions:
                 wanted[tp] = self.reset_policy(tp, "it has no committed offset")
         if not wanted:
             return
-        within_ms = timeout_ms if leaders_ms is None else leaders_ms
         isolation = self._reader.isolation
         found: dict[TopicPartition, offset_calls.Listed] = {}
         try:
             await offset_calls.list_offsets(
-                self._cluster, wanted, isolation_level=isolation, timeout_ms=within_ms, into=found
+                self._cluster,
+                wanted,
+                isolation_level=isolation,
+                timeout_ms=left_ms(),
+                patience_ms=leaders_ms,
+                into=found,
             )
             missing = {tp: offset_calls.LATEST for tp, item in found.items() if item.offset < 0}
             if missing:  # no record at or after the time: the end
-                found |= await offset_calls.list_offsets(self._cluster, missing, isolation_level=isolation)
+                found |= await offset_calls.list_offsets(
+                    self._cluster, missing, isolation_level=isolation, timeout_ms=left_ms(), patience_ms=leaders_ms
+                )
         finally:
             for tp, item in found.items():
                 if item.offset >= 0:

@@ -1,0 +1,162 @@
+"""Listing offsets: within its time, with the true cause, and however little a broker answers. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from oncelog import errors
+from oncelog.client.cluster import ClusterClient
+from oncelog.client.offsets import LATEST, Listed, list_offsets
+from oncelog.client.topology import Partition, Topic
+from oncelog.net.connection import ConnectionLostError
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from oncelog.protocol.schema import NO_UUID
+from oncelog.sim.loop import SimLoop
+
+BOTH = {("t", 0): LATEST, ("t", 1): LATEST}
+NEVER = 1e9
+
+
+class Broker:
+    """A connection to a broker that answers after a while, each partition as told; None: not at all."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.takes = 0.0
+        self.lost = False
+        self.asked: list[ListOffsetsRequest] = []
+        self.answers: dict[int, ErrorCode | None] = {}
+
+    async def call(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        self.asked.append(request)
+        assert len(self.asked) < 1_000, "asked without a rest"
+        await asyncio.sleep(self.takes)
+        if self.lost:
+            raise ConnectionLostError("hung up")
+        (topic,) = request.topics
+        found = [
+            ListOffsetsPartitionResponse(partition_index=item.partition_index, error_code=code, offset=7)
+            for item in topic.partitions
+            if (code := self.answers.get(item.partition_index, ErrorCode.NONE)) is not None
+        ]
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=found)])
+
+
+class Cluster(ClusterClient):
+    """Knows topic t with two partitions, led by one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__("nobody:1")
+        self.broker: Any = broker
+        self.leader = 1
+        self.connects = 0.0
+
+    async def topic(self, name: str, **options: Any) -> Topic:
+        one = Partition(self.leader, 0, (), ())
+        return Topic(name, NO_UUID, False, {0: one, 1: one})
+
+    async def connection(self, node_id: int, purpose: str = "") -> Any:
+        await asyncio.sleep(self.connects)
+        return self.broker
+
+
+def run(body: Callable[[Cluster, Broker], Coroutine[Any, Any, None]]) -> float:
+    """Seconds of virtual time that it took."""
+    loop = SimLoop()
+    broker = Broker()
+    with closing(loop):
+        loop.run_until_complete(body(Cluster(broker), broker))
+        return loop.time()
+
+
+@pytest.mark.parametrize("which", ["refuses", "never answers"])
+def test_metadata_that_do_not_come_take_no_more_than_the_time_given(which: str) -> None:
+    async def connect(host: str, port: int) -> Any:
+        if which == "never answers":
+            await asyncio.sleep(NEVER)
+        raise ConnectionLostError("refused")
+
+    async def body(_: Cluster, __: Broker) -> None:
+        async with ClusterClient("nobody:1") as cluster:
+            cluster._connections._connect_once = connect  # type: ignore[assignment]
+            wanted = errors.ConnectionFailedError if which == "refuses" else errors.TimedOutError
+            with pytest.raises(wanted, match="refused" if which == "refuses" else r"t-0, t-1.* 1000 ms"):
+                await list_offsets(cluster, BOTH, timeout_ms=1_000)
+
+    assert run(body) <= 1.001
+
+
+@pytest.mark.parametrize("which", ["connects", "takes"])
+def test_a_leader_that_does_not_answer_takes_no_more_than_the_time_given(which: str) -> None:
+    async def body(cluster: Cluster, broker: Broker) -> None:
+        setattr(cluster if which == "connects" else broker, which, NEVER)
+        with pytest.raises(errors.TimedOutError, match="1000 ms"):
+            await list_offsets(cluster, BOTH, timeout_ms=1_000)
+
+    assert run(body) <= 1.001
+
+
+def test_who_has_patience_for_a_second_waits_for_an_answer_under_way() -> None:
+    async def body(cluster: Cluster, broker: Broker) -> None:
+        broker.takes = 5.0
+        assert len(await list_offsets(cluster, BOTH, patience_ms=1_000)) == 2
+        broker.lost = True
+        with pytest.raises(errors.ConnectionFailedError, match="hung up"):
+            await list_offsets(cluster, BOTH, patience_ms=1_000)
+        assert len(broker.asked) == 2, "but none is sent after it"
+
+    run(body)
+
+
+def test_the_cause_stays_what_it_was() -> None:
+    async def body(cluster: Cluster, broker: Broker) -> None:
+        cluster.leader = -1
+        with pytest.raises(errors.RetriableError, match=r"no leader for t-0, t-1 \(LEADER_NOT") as no_leader:
+            await list_offsets(cluster, BOTH, timeout_ms=1_000)
+        assert no_leader.value.code is ErrorCode.LEADER_NOT_AVAILABLE
+        assert "bootstrap" not in str(no_leader.value)
+        cluster.leader, broker.lost = 1, True
+        with pytest.raises(errors.ConnectionFailedError, match="hung up"):
+            await list_offsets(cluster, BOTH, timeout_ms=1_000)
+
+    run(body)
+
+
+@pytest.mark.parametrize("takes", [0.0, 0.4])
+def test_a_partition_left_out_of_an_answer_is_asked_for_again_with_rests_and_then_named(takes: float) -> None:
+    async def body(cluster: Cluster, broker: Broker) -> None:
+        broker.answers[1], broker.takes = None, takes
+        found: dict[tuple[str, int], Listed] = {}
+        with pytest.raises(errors.KafkaError, match="broker 1 left t-1 out of its answer"):
+            await list_offsets(cluster, BOTH, timeout_ms=2_000, into=found)
+        assert list(found) == [("t", 0)]
+        assert 2 <= len(broker.asked) < 20
+        assert [item.partition_index for item in broker.asked[-1].topics[0].partitions] == [1]
+        del broker.answers[1]
+        assert await list_offsets(cluster, {("t", 1): LATEST}) == {("t", 1): Listed(7, -1, -1)}
+
+    assert run(body) <= 3
+
+
+def test_what_passes_is_tried_again() -> None:
+    async def body(cluster: Cluster, broker: Broker) -> None:
+        broker.answers[1] = ErrorCode.OFFSET_NOT_AVAILABLE
+        asyncio.get_running_loop().call_later(5, broker.answers.clear)
+        assert set(await list_offsets(cluster, BOTH)) == set(BOTH)
+        broker.answers[1] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        with pytest.raises(errors.AuthorizationError):
+            await list_offsets(cluster, BOTH)
+
+    run(body)
