@@ -42,6 +42,8 @@ class Topology:
         self.names: dict[UUID, str] = {}
         self.version = 0
         """Grows with every change: whoever caches what follows from this compares it."""
+        self._seen: dict[str, Topic] = {}
+        """The last that was told of each topic, forgotten or not (lastSeenLeaderEpochs of Kafka's Metadata)."""
 
     def update(self, response: MetadataResponse, *, everything: bool = False) -> None:
         """Take in a response; `everything` means that it lists all topics, so others are gone."""
@@ -52,6 +54,8 @@ class Topology:
         self.cluster_id = response.cluster_id or ""
         if everything:
             self.topics.clear()
+            listed = {topic.name for topic in response.topics}
+            self._seen = {name: seen for name, seen in self._seen.items() if name in listed}
         for topic in response.topics:
             if topic.name is not None:
                 self._update_topic(topic.name, topic)
@@ -61,21 +65,23 @@ class Topology:
         if answer.error_code:
             self.failures[name] = ErrorCode.of(answer.error_code)
             self.topics.pop(name, None)
+            if self.failures[name] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self._seen.pop(name, None)
             return
         self.failures.pop(name, None)
-        known = self.topics.get(name)
-        same = known is not None and known.topic_id == answer.topic_id
+        seen = self._seen.get(name)
+        earlier = seen.partitions if seen is not None and seen.topic_id == answer.topic_id else {}
         partitions = {}
         for item in sorted(answer.partitions, key=lambda item: item.partition_index):
             new = Partition(item.leader_id, item.leader_epoch, tuple(item.replica_nodes), tuple(item.isr_nodes))
-            old = known.partitions.get(item.partition_index) if same and known is not None else None
+            old = earlier.get(item.partition_index)
             if old is not None and 0 <= new.leader_epoch < old.leader_epoch:
                 new = old  # a broker that lags behind: leader epochs of one topic never go back
             partitions[item.partition_index] = new
-        self.topics[name] = Topic(name, answer.topic_id, answer.is_internal, partitions)
+        self.topics[name] = self._seen[name] = Topic(name, answer.topic_id, answer.is_internal, partitions)
 
     def forget(self, topic: str) -> None:
-        """A leader turned out to be wrong: ask again before the topic is used next."""
+        """A leader turned out to be wrong: ask again before the topic is used next, but believe none of before."""
         if self.topics.pop(topic, None) is not None:
             self.version += 1
 

@@ -1,0 +1,89 @@
+"""What of brokers' metadata is believed: brokers that lag behind tell of leaders that are none any more."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pytest
+
+from oncelog.client.topology import Topology
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from oncelog.protocol.schema import NO_UUID
+
+ID = uuid4()
+
+
+def answer(leader: int, epoch: int, topic_id: UUID = ID, code: ErrorCode = ErrorCode.NONE) -> MetadataResponse:
+    one = MetadataResponsePartition(partition_index=0, leader_id=leader, leader_epoch=epoch)
+    partitions = [] if code else [one]
+    topic = MetadataResponseTopic(name="t", topic_id=topic_id, error_code=code, partitions=partitions)
+    return MetadataResponse(topics=[topic])
+
+
+@pytest.fixture(params=["known", "forgotten", "asked for with all others", "denied"])
+def topology(request: pytest.FixtureRequest) -> Topology:
+    """That has seen broker 2 lead from epoch 5 on, whatever it knows by now."""
+    made = Topology()
+    made.update(answer(2, 5))
+    if request.param == "forgotten":
+        made.forget("t")
+        made.forget("t")
+    elif request.param == "denied":
+        made.update(answer(-1, -1, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    if request.param == "asked for with all others":
+        update = made.update
+        made.update = lambda response: update(response, everything=True)  # type: ignore[method-assign]
+    return made
+
+
+@pytest.mark.parametrize("topic_id", [ID, NO_UUID])
+def test_leader_epochs_do_not_go_back(topology: Topology, topic_id: UUID) -> None:
+    topology.update(answer(2, 5, topic_id))
+    topology.update(answer(1, 4, topic_id))
+    assert topology.leader("t", 0) == 2
+    topology.forget("t")
+    assert topology.leader("t", 0) == -1, "to be asked for again"
+    topology.update(answer(1, 4, topic_id))
+    assert topology.leader("t", 0) == 2, "older than what was seen"
+    topology.forget("t")
+    topology.update(answer(-1, 5, topic_id))
+    assert topology.leader("t", 0) == -1, "as new as what was seen"
+    topology.update(answer(3, 6, topic_id))
+    assert topology.leader("t", 0) == 3
+
+
+def test_what_was_seen_before_counts_behind_whatever_came_between(topology: Topology) -> None:
+    topology.update(answer(1, 4))
+    assert topology.leader("t", 0) == 2
+    assert topology.topics["t"].partitions[0].leader_epoch == 5
+
+
+def test_a_topic_made_anew_begins_anew(topology: Topology) -> None:
+    topology.update(answer(1, 0, uuid4()))
+    assert topology.leader("t", 0) == 1
+    assert topology.topics["t"].partitions[0].leader_epoch == 0
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["error", "not listed"])
+def test_a_deleted_topic_without_an_id_begins_anew(listed: bool) -> None:
+    topology = Topology()
+    topology.update(answer(2, 5, NO_UUID))
+    if listed:
+        topology.update(MetadataResponse(topics=[]), everything=True)
+    else:
+        topology.update(answer(-1, -1, NO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    topology.update(answer(1, 0, NO_UUID))
+    assert topology.leader("t", 0) == 1
+
+
+def test_brokers_that_know_of_no_epochs_are_believed() -> None:
+    topology = Topology()
+    topology.update(answer(2, 5))
+    topology.forget("t")
+    topology.update(answer(1, -1))
+    assert topology.leader("t", 0) == 1
