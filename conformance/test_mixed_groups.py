@@ -128,14 +128,21 @@ def test_all_keep_their_partitions(server: Server, name: str, tmp_path: Path, fi
             return gave
 
         def until_even(polls: list[Poll]) -> list[set[int]]:
-            gave: list[set[int]] = []
+            """Nothing is sent until each has its share: a member of Java's commits when a rebalance begins, gives what
+            it fetches while that lasts, and loses partitions without another commit (ConsumerCoordinator).
+            """
+            share = PARTITIONS // len(polls)
 
             def even() -> bool:
-                nonlocal gave
-                gave = turn(polls)
-                return {len(places) for places in gave} == {PARTITIONS // len(polls)}
+                for poll in polls:
+                    came.update(poll())
+                group = admin.describe_group(name)
+                shares = [len(member.assignment or ()) for member in group.members]
+                return group.state == "Stable" and shares == [share] * len(polls)
 
             wait_until(even, "each has its share")
+            gave = turn(polls)
+            assert {len(places) for places in gave} == {share}
             return gave
 
         others = [member for member in MEMBERS if member != first]

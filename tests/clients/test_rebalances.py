@@ -174,10 +174,12 @@ def test_a_poll_that_waits_long_is_a_poll(server: Server, admin: Admin, name: st
             member.subscribe([name])
             assert member.consumer.poll(2.0) == []
             assert member.told == [("assigned", partitions)]
-            producer.commit_transaction()
+            committing = threading.Thread(target=producer.commit_transaction)
+            committing.start()
             offsets: list[int] = []
             while len(offsets) < 4:
                 offsets += [record.offset for record in member.consumer.poll(30)]
+            committing.join()
             assert offsets == [2, 3, 4, 5]
             assert member.told == [("assigned", partitions)]
 

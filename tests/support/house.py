@@ -27,7 +27,7 @@ DRIVERS = (
     *(f"producer/{name}" for name in ("blocking", "asynchronous", "send_loop", "coordinator_driver", "routes")),
     *(f"producer/{name}" for name in ("delivery", "tables", "markers", "resumed")),
     *(f"consumer/{name}" for name in ("blocking", "asynchronous", "reader", "fetch_loop", "positions", "commits")),
-    *(f"consumer/{name}" for name in ("member", "classic_member", "consumer_member")),
+    *(f"consumer/{name}" for name in ("member", "classic_member", "consumer_member", "subscription")),
     *(f"admin/{name}" for name in ("topics", "transactions")),
 )
 """The client's modules that turn its state machines into calls; the others decide, without a world."""

@@ -8,6 +8,7 @@ import pytest
 
 from oncelog import errors
 from oncelog.client.consumer.fetcher import Fetched, PartitionState
+from oncelog.client.consumer.reader import Reader as RealReader
 from oncelog.client.consumer.tables import decode
 from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import Record, build_batch
@@ -28,6 +29,8 @@ class Reader:
         self.state.seek(0)
         self.states = {TP: self.state}
         self.state.buffered.append(Fetched(TP, PartitionData(records=data), 0, committed_only=False, check_crcs=True))
+
+    give_back: Any = RealReader.give_back
 
     def arrived(self, tp: tuple[str, int]) -> None:
         assert tp == TP

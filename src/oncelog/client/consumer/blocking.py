@@ -51,31 +51,45 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
         self._started.tell = self._tell
         self._calls: SimpleQueue[Callable[[], object] | None] | None = None
 
-    def _serve(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run what may call the user's listeners: they run here, in the caller's thread, and may use the consumer."""
+    def _serve(self, work: Coroutine[Any, Any, T], give_back: Callable[[T], None] = lambda _: None) -> T:
+        """Run what may call the user's listeners: they run here, in the caller's thread, and may use the consumer.
+
+        An interrupt (Ctrl-C, an exit by a signal's handler) may come when the loop has its result already, and nobody
+        gets it: that is given back.
+        """
         if self._thread.process_id != os.getpid():
             return self._thread.run(work)  # which says that a fork is between
         calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         before, self._calls = self._calls, calls
 
-        async def run() -> T:
+        results: list[T] = []
+
+        async def run() -> None:
             try:
-                return await work
+                results.append(await work)
             finally:
                 calls.put(None)
+
+        async def undo() -> None:
+            await self._reader.idle()
+            for result in results:
+                give_back(result)
 
         runner = asyncio.run_coroutine_threadsafe(run(), self._thread.loop)
         try:
             while (call := calls.get()) is not None:
                 call()
-            return runner.result()
-        except concurrent.futures.CancelledError:
-            raise errors.UsageError("the client was closed while this call waited") from None
         except BaseException:
             runner.cancel()
+            self._thread.run(undo())
             raise
         finally:
             self._calls = before
+        try:
+            runner.result()
+        except concurrent.futures.CancelledError:
+            raise errors.UsageError("the client was closed while this call waited") from None
+        return results[0]
 
     async def _tell(self, listener: Listener, partitions: list[TopicPartition]) -> None:
         """Have a listener called by the thread that waits for this."""
@@ -120,7 +134,8 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
 
         What was returned counts as consumed: `commit`, `position` and auto-commit are behind it.
         """
-        return self._serve(self._reader.poll(timeout * 1000, max_records))
+        reader = self._reader
+        return self._serve(reader.poll(timeout * 1000, max_records), lambda found: Iteration(reader, found).stop())
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Record by record, without end; the position is behind the one at hand, what was not reached comes again. What
@@ -153,11 +168,13 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
         """
         from oncelog.client.consumer.tables import decode
 
-        while not self._reader.closed:
-            raw = self._serve(self._reader.poll_raw(1e9 if timeout is None else timeout * 1000))
+        reader = self._reader
+        while not reader.closed:
+            work = reader.poll_raw(1e9 if timeout is None else timeout * 1000)
+            raw = self._serve(work, lambda taken: reader.give_back(reversed(taken)))
             if not raw:
                 return
-            table = decode(self._reader, raw, include_headers=headers, key=key, value=value)
+            table = decode(reader, raw, include_headers=headers, key=key, value=value)
             if table.num_rows:
                 yield table
 

@@ -3,8 +3,8 @@
     UNJOINED -> JOINING -> SYNCING -> STABLE -> (rebalance) JOINING
         ^___________ member id unknown, generation gone, left ______|
 
-`next_request` is the JoinGroup or SyncGroup that is due, `handle` takes in an answer and tells what to do with it.
-Heartbeats are the driver's to send while STABLE; `heartbeat_answered` says what they mean.
+`join_request` and `sync_request` are what is due, `joined` and `synced` take their answers in and tell what to do next.
+Heartbeats are the driver's to send; `heartbeat_answered` says what they mean while STABLE.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class State(Enum):
 class Next(Enum):
     """What the driver does after an answer."""
 
-    GO_ON = "ask next_request again"
+    GO_ON = "send what is due"
     WAIT = "ask again after a back-off"
     FIND_COORDINATOR = "look the coordinator up, then ask again"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from oncelog import errors
 from oncelog.client.consumer.classic_group import Membership, Next, State
 from oncelog.client.consumer.member import Member, cancel
+from oncelog.net.connection import NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.join_group import JoinGroupRequest
 
@@ -69,10 +70,10 @@ class ClassicMember(Member[Membership]):
         A cooperative member goes on reading what it has while it joins.
         """
         await self._look_for_topics()
-        if self._failure is not None:
-            raise self._failure
+        self._raise_failure()
         membership = self.membership
         if not membership.needs_join and self._joining is None:
+            self._go_on_beating()
             return True
         if self._joining is None:
             await self._prepare()
@@ -135,8 +136,6 @@ class ClassicMember(Member[Membership]):
             if self._leaving or (self.membership.lost and self._reader.states):
                 return False
         self._backoff.reset()
-        if self._beating is None or self._beating.done():  # the user may take his time to poll and take the assignment
-            self._beating = self._loop.create_task(self._beat())
         return True
 
     async def _join_once(self) -> bool:
@@ -148,6 +147,7 @@ class ClassicMember(Member[Membership]):
             return False
         if not await self._proceed(membership.joined(response)) or membership.state is not State.SYNCING:
             return False
+        self._go_on_beating()  # the user may take his time to poll, and take the assignment
         partitions = await self._count_partitions() if membership.leading else {}
         if not membership.leading:
             self._counted = {}
@@ -187,29 +187,48 @@ class ClassicMember(Member[Membership]):
         if any(topic in known and len(known[topic].partitions) != count for topic, count in self._counted.items()):
             self.membership.needs_join = True
 
+    def _go_on_beating(self) -> None:
+        if self._beating is None or self._beating.done():
+            self._beating = self._loop.create_task(self._beat())
+
     async def _beat(self) -> None:
         """Heartbeats while this is a member; leaves when the user has not polled for max.poll.interval.ms."""
         membership = self.membership
         while membership.state is State.STABLE or self._joining is not None:
             await asyncio.sleep(self._interval)
-            if membership.state is not State.STABLE or (self._joining is not None and not self._joining.done()):
-                continue
-            if self._overdue:
+            joining = self._joining is not None and not self._joining.done()
+            if membership.state is not State.STABLE or joining:
+                if not self._between_requests:
+                    continue
+            elif self._overdue:
                 await self._make_room()
                 return
-            generation = membership.generation_id
-            response = await self._call(membership.heartbeat_request())
-            if response is None:
-                continue
             try:
-                what = membership.heartbeat_answered(ErrorCode.of(response.error_code), generation)
-            except errors.KafkaError as error:
-                self._fail(error)
+                await self._heartbeat()
+            except (errors.KafkaError, NoCommonVersionError) as error:
+                self._fail(error if isinstance(error, errors.KafkaError) else errors.UnsupportedError(str(error)))
                 return
-            if what is Next.FIND_COORDINATOR:
-                self._forget_coordinator()
             if membership.needs_join:
                 self._reader.notify()
+
+    @property
+    def _between_requests(self) -> bool:
+        """Whether JoinGroup is answered and SyncGroup not sent yet: the leader asks others for partitions, the
+        coordinator has nothing of ours, and the session runs on.
+        """
+        connection = self._connection
+        return self.membership.state is State.SYNCING and connection is not None and not connection.in_flight
+
+    async def _heartbeat(self) -> None:
+        """One. KafkaError; while joining, what the answer means is told by SyncGroup's as well."""
+        membership = self.membership
+        generation = membership.generation_id
+        response = await self._call(membership.heartbeat_request())
+        if response is None or membership.state is not State.STABLE:
+            return
+        what = membership.heartbeat_answered(ErrorCode.of(response.error_code), generation)
+        if what is Next.FIND_COORDINATOR:
+            self._forget_coordinator()
 
     async def leave(self) -> None:
         """Go, also while a join is under way; the others get our partitions at once."""

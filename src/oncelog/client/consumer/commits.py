@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +17,8 @@ from oncelog.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from oncelog.client.consumer.reader import Reader
+
+log = logging.getLogger(__name__)
 
 STALE_MS = 100
 """How long a commit waits for the next heartbeat, which tells a new member epoch (KIP-848)."""
@@ -42,6 +44,7 @@ class Commits:
         """One commit at a time: one that is tried again must not come behind a later one."""
         self._under_way: set[asyncio.Task[None]] = set()
         """Those that nobody awaits, or somebody in another thread."""
+        self._warned: set[ErrorCode] = set()
         self._unsettled = False
         """Whether partitions were given up behind whose records neither a commit nor a transaction came."""
 
@@ -166,8 +169,10 @@ class Commits:
         """What is being committed, and with auto-commit what was consumed so far, while it still may be."""
         await self.settled()
         if self._auto:
-            with contextlib.suppress(errors.KafkaError):
+            try:
                 await self.commit(timeout_ms=self._patience_ms)
+            except errors.KafkaError as error:
+                self._warn(error)
 
     def auto_commit(self) -> None:
         """Commit in the background if that is asked for and due."""
@@ -176,10 +181,18 @@ class Commits:
             return
         self._next = now + self._interval
         if not self._turn.locked() and (taken := self.take()).offsets:
-            self.start(taken).add_done_callback(_seen)
+            self.start(taken).add_done_callback(self._seen)
 
+    def _seen(self, task: asyncio.Task[None]) -> None:
+        """Auto-commit: an error of Kafka's may be made good by the next one."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, errors.KafkaError):
+            self._warn(error)
+        elif error is not None:
+            task.get_loop().call_exception_handler({"message": "auto-commit failed", "exception": error, "task": task})
 
-def _seen(task: asyncio.Task[None]) -> None:
-    """Auto-commit: an error of Kafka's is made good by the next one."""
-    if not task.cancelled() and (error := task.exception()) and not isinstance(error, errors.KafkaError):
-        task.get_loop().call_exception_handler({"message": "auto-commit failed", "exception": error, "task": task})
+    def _warn(self, error: errors.KafkaError) -> None:
+        """Once a code: what is not committed comes again, to this consumer or to another."""
+        if error.code not in self._warned:
+            self._warned.add(error.code)
+            log.warning("offsets of group %r are not committed: %s", self._reader.group_metadata().group_id, error)

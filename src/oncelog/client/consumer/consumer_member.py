@@ -47,8 +47,7 @@ class ConsumerMember(Member[ConsumerMembership]):
 
     async def keep(self, limit: float) -> bool:
         """Be a member, and follow what the coordinator has assigned; False when time is up before it has."""
-        if self._failure is not None:
-            raise self._failure
+        self._raise_failure()
         membership = self.membership
         if membership.lost:
             await self._subscription.revoke(list(self._reader.states), lost=True)

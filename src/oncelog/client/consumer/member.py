@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import re
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from oncelog import errors
 from oncelog.client.backoff import Backoff
 from oncelog.client.group_metadata import GroupMetadata
-from oncelog.net.connection import Connection, ConnectionLostError
+from oncelog.net.connection import Connection, ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.schema import Message
 
 if TYPE_CHECKING:
@@ -121,6 +122,15 @@ class Member(Generic[M]):
         self._failure = error
         self._reader.notify()
 
+    def _raise_failure(self) -> None:
+        """What heartbeats have met. The next poll tries again, unless somebody else has our place for good."""
+        failure = self._failure
+        if failure is None:
+            return
+        if not isinstance(failure, errors.FencedMemberError):
+            self._failure = None
+        raise failure
+
     @property
     def _overdue(self) -> bool:
         """Whether the user has not polled for max.poll.interval.ms; a poll that waits does poll."""
@@ -129,7 +139,8 @@ class Member(Generic[M]):
     async def _make_room(self) -> None:
         """Let the others have the partitions of a user who is overdue; the next poll joins anew."""
         log.warning(SLOW, self._poll_interval * 1000, self.membership.group_id)
-        await self._send_leave()
+        with contextlib.suppress(errors.KafkaError, NoCommonVersionError):  # the group finds out by itself, too
+            await self._send_leave()
         self.membership.forget()
         self._reader.notify()
 

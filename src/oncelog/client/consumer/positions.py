@@ -52,6 +52,11 @@ class Positions:
             self._search.cancel()
             self._search = None
 
+    @property
+    def unsought(self) -> bool:
+        """Whether partitions have no position, and nobody looks for it: leaders or coordinator were away."""
+        return self._search is None and any(state.position is None for state in self._reader.states.values())
+
     async def find(self, timeout_ms: float | None = None, leaders_ms: float | None = None) -> None:
         """Give every assigned partition a position: what was sought, else committed, else auto.offset.reset.
 

@@ -25,6 +25,8 @@ from oncelog.client.options import cluster_options
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ProtocolError
 
+LOOK_AGAIN_S = 0.1
+"""How long a poll waits before it sees to its group again, or to positions that could not be found."""
 FETCH_SESSIONS_S = 1.0
 """How long closing waits until brokers have forgotten what was fetched: they do by themselves, too."""
 
@@ -191,7 +193,21 @@ class Reader:
             left = limit - self.loop.time()
             if left <= 0:
                 return
-            await self.wait(left if member is None else min(left, 0.1))
+            looks_again = member is not None or self.positions.unsought
+            await self.wait(min(left, LOOK_AGAIN_S) if looks_again else left)
+
+    def give_back(self, waiting: Iterable[Fetched]) -> None:
+        """What was taken and not given to the user is there at the next poll; the last one is first."""
+        for fetched in waiting:
+            state = self.states.get(fetched.tp)
+            if state is not None:
+                state.buffered.appendleft(fetched)
+                self.arrived(fetched.tp)
+
+    async def idle(self) -> None:
+        """Until a poll that was cancelled has ended."""
+        while self._polling:
+            await asyncio.sleep(0)
 
     def _take_ready(self, take: Callable[[TopicPartition, PartitionState], bool]) -> None:
         for tp in list(self._ready):

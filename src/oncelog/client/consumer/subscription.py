@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +16,9 @@ from oncelog.client.types import TopicPartition
 
 if TYPE_CHECKING:
     from oncelog.client.consumer.reader import Reader
+
+LEAVE_S = 0.5
+"""How long leaving may take when there is no time left: the others need not wait for a session time-out."""
 
 Listener = Callable[[list[TopicPartition]], object]
 
@@ -55,13 +60,19 @@ class Subscription:
         """Commit where auto-commit is on, tell the user, leave the group."""
         member = self.member
         if member is not None:
+            limit = None
             try:
                 await self._reader.commits.settled()
                 if not member.intact:  # during a rebalance the others may be given them at any time, as Java has it
                     await self._reader.commits.before_rebalance()
                 await self.revoke(list(self._reader.states), lost=not member.intact)
+            except asyncio.CancelledError:  # the time of `close` is up
+                limit = LEAVE_S
+                raise
             finally:
-                await member.leave()
+                with contextlib.suppress(TimeoutError):  # the group finds out by its session time-out
+                    async with asyncio.timeout(limit):
+                        await member.leave()
         self.member = None
         self.topics, self.pattern = frozenset(), None
 

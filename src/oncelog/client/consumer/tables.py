@@ -72,9 +72,9 @@ def decode(
     except BaseException:  # nobody gets any of it: an interrupt, or a registry that is away
         for fetched, position in started:
             fetched.go_to(position)
-        _give_back(reader, list(reversed(raw)))
+        reader.give_back(reversed(raw))
         raise
-    _give_back(reader, waiting)
+    reader.give_back(waiting)
     for tp, (consumed, epoch) in moved.items():
         reader.states[tp].consumed, reader.states[tp].consumed_epoch = consumed, epoch
     return (SCHEMA_WITH_HEADERS if include_headers else SCHEMA).empty_table() if found is None else found
@@ -127,12 +127,3 @@ def _typed(table: pa.Table, formats: dict[str, Format | None], start: int, after
         index = table.schema.get_field_index(name)
         table = table.append_column(name, column) if index < 0 else table.set_column(index, name, column)
     return table.slice(0, end), after
-
-
-def _give_back(reader: Reader, waiting: list[Fetched]) -> None:
-    """What was taken and not given to the user is there at the next poll; the last one is first."""
-    for fetched in waiting:
-        state = reader.states.get(fetched.tp)
-        if state is not None:
-            state.buffered.appendleft(fetched)
-            reader.arrived(fetched.tp)

@@ -1,0 +1,179 @@
+"""Our consumer where its group, its coordinator or its user fail it at a bad moment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from oncelog import Admin, Consumer, Producer, errors
+from oncelog.client import offsets
+from oncelog.client.cluster import ClusterClient
+from oncelog.client.consumer import blocking
+from oncelog.client.consumer.classic_member import ClassicMember
+from oncelog.net.connection import Connection
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.heartbeat import HeartbeatRequest
+from oncelog.protocol.messages.leave_group import LeaveGroupRequest
+from oncelog.protocol.messages.offset_commit import OffsetCommitRequest
+from support.processes import wait_until
+from support.rebalances import CLASSIC, members
+from support.servers import Server
+
+EARLIEST = {"auto_offset_reset": "earliest"}
+RECORDS = 10
+
+
+@pytest.fixture
+def topic(server: Server, admin: Admin, name: str) -> str:
+    """With RECORDS records in its one partition."""
+    admin.create_topics(name)
+    with Producer(server.bootstrap) as producer:
+        for number in range(RECORDS):
+            producer.send(name, b"%d" % number)
+    return name
+
+
+class Beats:
+    """Heartbeats that were sent."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        call = Connection.call
+
+        def counting(connection: Connection, request: Any, *rest: Any, **more: Any) -> Any:
+            self.count += isinstance(request, HeartbeatRequest)
+            return call(connection, request, *rest, **more)
+
+        patch.setattr(Connection, "call", counting)
+
+
+def test_a_heartbeat_that_fails_is_told_and_the_next_poll_goes_on(
+    server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats = Beats(monkeypatch)
+    find = ClusterClient.coordinator
+    refusals = iter([errors.error_for(ErrorCode.GROUP_AUTHORIZATION_FAILED, "for once")])
+
+    async def coordinator(cluster: ClusterClient, *arguments: Any) -> int:
+        for error in refusals:
+            raise error
+        return await find(cluster, *arguments)
+
+    with members(server.bootstrap, topic, 1, **CLASSIC) as (member,):
+        consumer = member.consumer
+        consumer.subscribe([topic])
+        assert len(consumer.poll(30)) == RECORDS
+        monkeypatch.setattr(ClusterClient, "coordinator", coordinator)
+        told: list[errors.AuthorizationError] = []
+
+        def is_told() -> bool:
+            try:
+                consumer.poll(0.05)
+            except errors.AuthorizationError as error:
+                told.append(error)
+            return bool(told)
+
+        wait_until(is_told, "the user is told")
+        assert "for once" in str(told[0])
+        before = beats.count
+        wait_until(lambda: consumer.poll(0.05) == [] and beats.count > before + 1, "it is a member still")
+        assert member.of("lost") == []
+        consumer.commit()
+
+
+def test_a_leader_that_waits_for_metadata_lives(server: Server, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the answer to JoinGroup and its SyncGroup nothing but heartbeats keeps its session."""
+    beats = Beats(monkeypatch)
+    count = ClassicMember._count_partitions
+
+    async def slowly(member: ClassicMember) -> dict[str, int]:
+        while beats.count < 2:
+            await asyncio.sleep(0.01)
+        return await count(member)
+
+    monkeypatch.setattr(ClassicMember, "_count_partitions", slowly)
+    with members(server.bootstrap, topic, 1, **CLASSIC) as (member,):
+        member.subscribe([topic])
+        assert len(member.consumer.poll(30)) == RECORDS
+
+
+def test_positions_that_were_not_found_are_looked_for_again(
+    server: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One poll, without a group: there is nothing else to wake it."""
+    listed = offsets.list_offsets
+    failures = iter([errors.ConnectionFailedError("the leader is away")])
+
+    async def list_offsets(*arguments: Any, **options: Any) -> Any:
+        for error in failures:
+            raise error
+        return await listed(*arguments, **options)
+
+    monkeypatch.setattr(offsets, "list_offsets", list_offsets)
+    with Consumer(server.bootstrap, **EARLIEST) as consumer:
+        consumer.assign([(topic, 0)])
+        assert next(consumer.tables()).num_rows == RECORDS
+
+
+class Interrupted(SimpleQueue):  # type: ignore[type-arg]
+    """Ctrl-C at the moment at which the loop has a result."""
+
+    def get(self, *arguments: Any) -> Any:
+        while super().get(*arguments) is not None:
+            pass
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda consumer: consumer.poll(30), lambda consumer: next(consumer.tables())],
+    ids=["poll", "tables"],
+)
+def test_what_an_interrupt_took_comes_again(
+    server: Server, topic: str, monkeypatch: pytest.MonkeyPatch, read: Callable[[Consumer], Any]
+) -> None:
+    with Consumer(server.bootstrap, group_id=topic, enable_auto_commit=True, **EARLIEST) as consumer:
+        consumer.assign([(topic, 0)])
+        with monkeypatch.context() as patch:
+            patch.setattr(blocking, "SimpleQueue", Interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                read(consumer)
+        assert consumer.position(topic, 0) == 0, "what closing would commit"
+        assert len(read(consumer)) == RECORDS
+
+
+def test_offsets_that_are_never_committed_are_told_once(
+    server: Server, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Here because the group has members, of which this consumer is none."""
+    options = EARLIEST | {"enable_auto_commit": True, "auto_commit_interval_ms": 0}
+    with members(server.bootstrap, topic, 1, **CLASSIC) as (member,):
+        member.subscribe([topic])
+        assert member.consumer.poll(30)
+        with caplog.at_level(logging.WARNING), Consumer(server.bootstrap, group_id=topic, **options) as consumer:
+            consumer.assign([(topic, 0)])
+            assert consumer.poll(30)
+            wait_until(lambda: consumer.poll(0.05) == [] and bool(caplog.messages), "it is told")
+    (told,) = [message for message in caplog.messages if "are not committed" in message]
+    assert repr(topic) in told
+    assert "UNKNOWN_MEMBER_ID" in told
+
+
+def test_closing_ends_though_nobody_answers(server: Server, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Connection.call
+
+    async def silent(connection: Connection, request: Any, *rest: Any, **more: Any) -> Any:
+        if isinstance(request, (OffsetCommitRequest, LeaveGroupRequest)):
+            await asyncio.Event().wait()
+        return await call(connection, request, *rest, **more)
+
+    consumer = Consumer(server.bootstrap, group_id=topic, enable_auto_commit=True, **CLASSIC)
+    consumer.subscribe([topic])
+    assert consumer.poll(30)
+    monkeypatch.setattr(Connection, "call", silent)
+    consumer.close(0.2)
