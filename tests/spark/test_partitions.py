@@ -21,9 +21,7 @@ def broker(monkeypatch: pytest.MonkeyPatch, answers: list[PartitionData]) -> Any
     monkeypatch.setattr(
         partitions, "list_offsets", lambda cluster, wanted: {AT: 1 if wanted[AT] == partitions.LATEST else 0}
     )
-    monkeypatch.setattr(
-        partitions, "fetch", lambda *_, max_wait_ms: answers.pop(0) if len(answers) > 1 else answers[0]
-    )
+    monkeypatch.setattr(partitions, "fetch", lambda *_, max_wait_ms: answers.pop(0) if len(answers) > 1 else answers[0])
     return None
 
 
@@ -38,6 +36,8 @@ def test_the_window_goes_to_the_end_that_was_told(monkeypatch: pytest.MonkeyPatc
 
 def test_an_end_that_never_shows_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "REQUEST_TIMEOUT_MS", 1)
-    cluster = broker(monkeypatch, [PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)])
+    cluster = broker(
+        monkeypatch, [PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)]
+    )
     with pytest.raises(errors.TimedOutError, match="decisions-0 shows nothing from 0 on, its end was 1"):
         partitions.read_window(cluster, AT, None)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from oncelog import errors
 from oncelog.client import offsets
 from oncelog.client.blocking import BlockingCluster
@@ -17,6 +19,7 @@ from oncelog.protocol.messages import produce as pr
 from oncelog.protocol.records import Record, build_batch, decode_control, decode_records, iter_batches
 from oncelog.protocol.schema import NO_UUID
 from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.errors import SinkError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import Owner, decode_record
 
@@ -130,7 +133,7 @@ def read_window(cluster: BlockingCluster, at: TopicPartition, before: int | None
             position = start
             continue
         for header, view in iter_batches(answer.records or b"", partial_ok=True):
-            messages += _messages(header, view)
+            messages += _messages(at, header, view)
             position = max(position, header.next_offset)
         end = answer.high_watermark
         # A broker that has just started may show less than it told of before: its high watermark comes later.
@@ -152,7 +155,7 @@ def _behind_gap(cluster: BlockingCluster, at: TopicPartition, position: int, err
     return first
 
 
-def _messages(header: Any, view: memoryview) -> Iterable[op.Message]:
+def _messages(at: TopicPartition, header: Any, view: memoryview) -> Iterable[op.Message]:
     if header.is_control:
         if not header.count:
             return  # compaction keeps the batch for its producer, not the marker
@@ -161,7 +164,13 @@ def _messages(header: Any, view: memoryview) -> Iterable[op.Message]:
         return
     for record in decode_records(view):
         if record.value is not None:
-            decoded = decode_record(bytes(record.value))
+            try:
+                decoded = decode_record(bytes(record.value))
+            except msgspec.DecodeError as error:
+                raise SinkError(
+                    f"option decisionTopic: {at.topic}@{record.offset} is not a sink's record ({error}): nobody but "
+                    "the sink may write there"
+                ) from error
             yield op.Message(record.offset, header.producer_id, header.producer_epoch, decoded)
 
 

@@ -114,7 +114,13 @@ class RowWriter:
             raise MisuseError("a row has no topic: set option topic, or fill column topic")
         named = column.dictionary_encode()
         codes = named.indices.to_numpy(zero_copy_only=False)
-        for code, topic in enumerate(named.dictionary.to_pylist()):
+        topics = named.dictionary.to_pylist()
+        if self.options.decision_topic in topics:
+            raise MisuseError(
+                f"column topic: a row names {self.options.decision_topic}, the decision topic (option decisionTopic), "
+                "which is the sink's own"
+            )
+        for code, topic in enumerate(topics):
             yield topic, every[codes == code]
 
     def _place(self, batch: pa.RecordBatch, rows: Any, topic: str, count: int) -> Any:

@@ -23,7 +23,7 @@ from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Tasking, TaskMessage
 from oncelog.spark.driver import make_plan, query_id, sink_of
 from oncelog.spark.faces import plain
-from oncelog.spark.options import sink_options
+from oncelog.spark.options import reach, sink_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,15 +126,22 @@ class Writer:
             if isinstance(m, task.Prepared) and batch is not None and m.source.batch != batch:
                 raise NotDecidedError(f"a task of batch {m.source.batch} came with batch {batch}")
         faults.enter("commit")
-        with BlockingCluster(**self.options.client) as cluster:
+        with self._reached() as cluster:
             state = finish.Committing(self.sink or sink_of(self.options), told)
             run(steps.run(finish.COMMIT, state), Brokers(cluster))
 
     def give_up(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort(b)."""
         faults.enter("abort")
-        with BlockingCluster(**self.options.client) as cluster:
+        with self._reached() as cluster:
             run(finish.abort_batch(_unwrapped(messages)), Brokers(cluster))
+
+    @contextlib.contextmanager
+    def _reached(self) -> Iterator[BlockingCluster]:
+        """A cluster of which a broker answers; before any step, so that a batch is replayed or left as it is."""
+        with BlockingCluster(**self.options.client) as cluster:
+            reach(cluster, self.options.client["bootstrap_servers"], self.options.bootstrap_ms)
+            yield cluster
 
 
 def _unwrapped(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:

@@ -1,0 +1,62 @@
+"""What the sink refuses while it runs, by the option or column that is wrong."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from oncelog import Producer
+from oncelog.spark.commit.errors import MisuseError, SinkError
+from oncelog.spark.datasource import OncelogDataSource
+from spark import micro_batches
+from spark.judges import create, open_producers
+from spark.micro_batches import Query
+from support.servers import Server
+
+
+@pytest.fixture
+def query(server: Server, name: str, tmp_path: Path) -> Query:
+    create(server.bootstrap, name, 1)
+    return Query(server.bootstrap, name, f"sink-{name}", tmp_path / "checkpoint", 2)
+
+
+def test_rows_do_not_go_into_the_decision_topic(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Option topic is looked at before; a column can name it as well."""
+    schema = StructType([StructField("value", StringType()), StructField("topic", StringType())])
+    monkeypatch.setattr(micro_batches, "SCHEMA", schema)
+    del query.options["topic"]
+    plan = query.plan()
+    decisions = f"{query.prefix}-commits"
+    rows = pa.RecordBatch.from_pydict({"value": ["a", "b"], "topic": [query.topic, decisions]})
+    with pytest.raises(MisuseError, match=f"column topic: a row names {decisions}, the decision topic"):
+        query.attempt(plan, 0, 0, iter([rows]))
+    assert open_producers(query.bootstrap, query.topic, decisions) == []
+
+
+@pytest.mark.parametrize("value", [b"something else", b"{}", b'{"version": 9, "record": {}}'])
+def test_somebody_elses_record_in_the_decision_topic_is_told(query: Query, value: bytes) -> None:
+    query.run(1)
+    decisions = f"{query.prefix}-commits"
+    with Producer(query.bootstrap) as producer:
+        offset = producer.send(decisions, value, key="k").result(30).offset
+    with pytest.raises(SinkError, match=f"option decisionTopic: {decisions}@{offset} is not a sink's record"):
+        query.plan()
+
+
+def test_a_commit_looks_for_a_broker_as_long_as_it_is_told(query: Query) -> None:
+    message = query.task(query.plan(), 0, 0, ["x"])
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{nobody.getsockname()[1]}"
+        given = {"kafka.bootstrap.servers": dead, "bootstrapTimeoutMs": "300", "kafka.default.api.timeout.ms": "2000"}
+        writer = OncelogDataSource({**query.options, **given}).streamWriter(micro_batches.SCHEMA, False)
+        told = rf"option kafka.bootstrap.servers={dead}: .*bootstrapTimeoutMs = 300"
+        with pytest.raises(SinkError, match=told):
+            writer.commit([message], 0)
+        with pytest.raises(SinkError, match=told):
+            writer.abort([message, None], 0)
+    query.commit([message], 0)
