@@ -342,8 +342,8 @@ class CoordinatorShell(Generic[S]):
     def _load_again(self, partition: int, error: Exception) -> None:
         """A coordinator could not follow its own log, or its clock: what is in the log counts."""
         self.broker.log.error("the coordinator of %s-%d is loaded anew", self.topic, partition, exc_info=error)
-        self._load_later(partition, RETRY_MS)
         self.resign(partition)
+        self._load_later(partition, RETRY_MS)
 
     async def _load_partition(self, partition: int) -> None:
         """Rebuilds a shard from its partition, then lets it finish what its predecessor had begun.
@@ -388,6 +388,10 @@ class CoordinatorShell(Generic[S]):
         """Gives up a partition: whoever waits for its coordinator is told NOT_COORDINATOR."""
         self._shards.pop(partition, None)
         self._written.pop(partition, None)
+        self._failed.discard(partition)
+        retry = self._retries.pop(partition, None)
+        if retry is not None:
+            retry.cancel()
         self._arm(partition)
         error = ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is not served any more")
         for token in self._waiting.pop(partition, set()).copy():

@@ -154,6 +154,24 @@ def test_lists_of_all_go_without_a_partition_that_cannot_be_loaded(monkeypatch: 
     house.run(life)
 
 
+def test_lists_wait_for_a_partition_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it could not be loaded is of its former term."""
+    house = House()
+    house.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")]
+
+    async def life(shell: CoordinatorShell[Remembering]) -> None:
+        await shell.load()
+        shell.check_loaded()
+        shell.resign(0)
+        with pytest.raises(ProtocolError) as caught:
+            shell.check_loaded()
+        assert caught.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await shell.load()
+        assert list(shell.shards())
+
+    house.run(life)
+
+
 def test_others_have_their_turn_while_a_partition_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what they append meanwhile is loaded as well."""
     monkeypatch.setattr(coordinators, "LOAD_BYTES", 1)
