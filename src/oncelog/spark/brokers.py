@@ -197,6 +197,11 @@ class Brokers:
             response = self.cluster.run_many([self._init_once(o.id, request)])[0]
         else:
             response = self.cluster.call_coordinator("transaction", o.id, request, INIT_VERSION)
+        if "/" not in o.id and response.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            raise MisuseError(
+                f"the broker's transaction.max.timeout.ms is below the {o.timeout_ms} ms that {o.id} needs to decide: "
+                "raise it"
+            )
         _check_timeout(response, o.timeout_ms)
         raise_for_error(response, f"InitProducerId of {o.id}")
         owner = Owner(o.id, response.producer_id, response.producer_epoch)
@@ -208,7 +213,8 @@ class Brokers:
         """MisuseError if no transaction may take so long.
 
         An InitProducerId of a producer that this id never had: the coordinator looks at the time-out before it looks at
-        the producer, whom it then fences, and changes nothing (TransactionCoordinator.handleInitProducerId).
+        the producer, whom it then fences, and changes nothing (TransactionCoordinator.handleInitProducerId). An id that
+        nobody had before is begun by it, as the plan will do in a moment.
         """
         request = ip.InitProducerIdRequest(
             transactional_id=name,
