@@ -12,14 +12,16 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import MisuseError, NotDecidedError, NotVerifiedError, SinkError, TornBatchError
-from oncelog.spark.commit.finish import Committing, abort_batch, c1_collect
+from oncelog.spark.commit.finish import Committing, abort_batch, c1_collect, c1b_check
 from oncelog.spark.commit.names import Attempt, TopicPartition, check_prefix, is_task_id, task_id
 from oncelog.spark.commit.ownership import Permission, already_committed
 from oncelog.spark.commit.plan import Carried, Planning, last_decided, p4_clear
 from oncelog.spark.commit.record import APP, STREAM, WRITE, Owner, Record, Source, Span, Transaction, decode_record
-from oncelog.spark.commit.steps import Sink, Steps
+from oncelog.spark.commit.steps import Sink, Steps, verify_all
 from oncelog.spark.commit.task import Prepared, Skipped, Tasking, k2_begin
 from oncelog.spark.commit.undo import u3_accept, u3_take_back
+from oncelog.spark.driver import sink_of
+from oncelog.spark.options import sink_options
 from oncelog.spark.sink import SinkMessage, StreamSink
 
 SINK = Sink("p", TopicPartition("p-commits", 0))
@@ -102,20 +104,58 @@ def prepared(slot: int, plan: int = 1, rows: int = 5) -> Prepared:
 
 
 def test_tasks_of_different_plans_are_not_committed() -> None:
-    for messages in ((prepared(0), prepared(1, plan=2)), (prepared(0), Skipped(1, 5, 10))):
+    for messages in ((prepared(0), prepared(1, plan=2)), (prepared(0), Skipped(1, 5, 10, 4))):
         with pytest.raises(SinkError, match="different plans"):
             list(c1_collect(Committing(SINK, messages)))
 
 
 def test_a_replay_with_other_rows_is_refused() -> None:
-    list(c1_collect(Committing(SINK, (Skipped(0, 5, 10), Skipped(1, 5, 10)))))
+    list(c1_collect(Committing(SINK, (Skipped(0, 5, 10, 4), Skipped(1, 5, 10, 4)))))
     with pytest.raises(SinkError, match="10 rows"):
-        list(c1_collect(Committing(SINK, (Skipped(0, 5, 10), Skipped(1, 4, 10)))))
+        list(c1_collect(Committing(SINK, (Skipped(0, 5, 10, 4), Skipped(1, 4, 10, 4)))))
+
+
+@pytest.mark.parametrize(("accepted", "total"), [(None, 10), (3, 10), (4, -1)])
+def test_only_the_batch_that_is_named_is_accepted_with_other_rows(accepted: int | None, total: int) -> None:
+    source = Source(STREAM, "q", 4)
+    carried = Carried(DRIVER, Record(source, 7, 2, rows=10))
+    tasking = Tasking(SINK, carried, source, Attempt(0, 0, 0), Permission(accept_replay=accepted), skip=True)
+    assert replace(tasking, rows=op.Rows(op.Outcome.DONE, 4, ())).message() == Skipped(0, 4, total, 4)
+
+
+def test_too_little_time_left_names_batches_time_out_and_clocks() -> None:
+    phase = c1b_check(Committing(SINK, (), record=Record(transactions=(Transaction(TASK, (SPAN,)),))))
+    next(phase)
+    with pytest.raises(NotDecidedError, match=r"clock.*maxOffsetsPerTrigger.*kafka\.transaction\.timeout\.ms"):
+        phase.send((op.Described(TASK.id, TASK.pid, TASK.epoch, op.State.ONGOING, -700_000),))
+
+
+def test_only_the_markers_that_stay_missing_are_named() -> None:
+    cured, missing = SPAN, Span(TopicPartition("out", 1), 0, 4)
+    phase = verify_all(SINK, (Transaction(TASK, (cured, missing)),))
+    both = op.FindMarkers(tuple(op.Place(span.at, TASK.pid, span.last) for span in (cured, missing)))
+    assert next(phase) == both
+    assert phase.send((op.Marker.MISSING, op.Marker.MISSING)) == op.DescribeProducers((cured.at, missing.at))
+    opened = op.OpenProducer(cured.at, TASK.pid, TASK.epoch, cured.first)
+    assert phase.send((opened,)) == op.WriteTxnMarkers(cured.at, TASK.pid, TASK.epoch, commit=True)
+    assert phase.send(op.Outcome.DONE) == both
+    with pytest.raises(NotVerifiedError, match="a commit marker is missing in out-1; the next"):
+        phase.send((op.Marker.COMMIT, op.Marker.MISSING))
+
+
+@pytest.mark.parametrize("timeout_ms", [1_000, 4_000, 60_000, 90_000, 900_000])
+def test_a_driver_decides_before_what_it_decides_on_expires(timeout_ms: int) -> None:
+    """Where there is time for it: even a broker that ends what has expired every ten seconds only."""
+    given = {"kafka.bootstrap.servers": "h:1", "transactionalIdPrefix": "p", "topic": "t"}
+    made = sink_of(sink_options({**given, "kafka.transaction.timeout.ms": str(timeout_ms)}, streaming=True))
+    assert made.driver_timeout_ms <= made.margin_ms < made.task_timeout_ms == timeout_ms
+    if timeout_ms >= 60_000:
+        assert made.driver_timeout_ms + 10_000 <= made.margin_ms
 
 
 def test_abort_touches_nothing_when_the_commit_may_have_begun() -> None:
     assert list(abort_batch([prepared(0), prepared(1)])) == []
-    assert list(abort_batch([None, Skipped(1, 5, 10)])) == []
+    assert list(abort_batch([None, Skipped(1, 5, 10, 4)])) == []
     (ended,) = list(abort_batch([prepared(0), None]))
     assert isinstance(ended, op.EndAll)
     assert not ended.commit
@@ -142,7 +182,7 @@ def test_an_older_version_of_an_application_is_skipped_whatever_it_counts() -> N
     for version, total in ((1, -1), (2, 20)):
         tasking = Tasking(SINK, carried, Source(APP, "app", version), Attempt(0, 0, 0), skip=True)
         message = replace(tasking, rows=op.Rows(op.Outcome.DONE, 10, ())).message()
-        assert message == Skipped(0, 10, total)
+        assert message == Skipped(0, 10, total, version)
         phase = c1_collect(Committing(SINK, (message,)))
         if total < 0:
             with pytest.raises(StopIteration):
@@ -169,7 +209,7 @@ def test_a_commit_with_a_task_that_has_told_nothing_is_refused() -> None:
     given = {"kafka.bootstrap.servers": "nobody:1", "transactionalIdPrefix": "p", "topic": "out"}
     sink = StreamSink(given, schema, overwrite=False)
     with pytest.raises(NotDecidedError, match="1 of 2 tasks"):
-        sink.commit([SinkMessage(Skipped(0, 1, 1)), None], 0)
+        sink.commit([SinkMessage(Skipped(0, 1, 1, 4)), None], 0)
 
 
 @pytest.mark.parametrize("outcome", [op.Outcome.DONE, op.Outcome.DENIED])

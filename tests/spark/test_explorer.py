@@ -27,6 +27,7 @@ from spark.explorer.worlds import (
     SUCCESSOR,
     SUCCESSOR_TAKER,
     TAKER,
+    TWO_PREFIXES,
     WRITES,
     Bounds,
     Query,
@@ -94,6 +95,16 @@ CASES = {
     ),
     "two queries, told apart by their checkpoints": Case(
         {"other": 1}, 2, queries=told(QUERY, SUCCESSOR, by=CHECKPOINT), begin="commit", untouched=True, every=2
+    ),
+    "two queries, told apart before a first row": Case(
+        {"other": 1}, queries=told(QUERY, SUCCESSOR, by=CHECKPOINT), begin="stage", untouched=True, every=5
+    ),
+    "a query told apart, started anew before a first row": Case(
+        {"driver": 1}, queries=told(QUERY, by=CHECKPOINT), begin="stage"
+    ),
+    "two prefixes": Case({"other": 1}, queries=TWO_PREFIXES, begin="stage", untouched=True, every=1),
+    "two prefixes, two batches": Case(
+        {"other": 1}, 2, queries=(QUERY, SUCCESSOR._replace(prefix="r")), begin="commit", untouched=True, every=5
     ),
     "two queries, told apart from the start": Case({"other": 1}, queries=told(QUERY, SUCCESSOR), deep=True),
     "a query told apart, started anew": Case({"driver": 1}, queries=told(QUERY, by=CHECKPOINT), begin="commit"),

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.spark.brokers import Brokers
+from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import AnotherDriverError, MisuseError, NotDecidedError
+from oncelog.spark.commit.ownership import is_another
+from oncelog.spark.commit.record import STREAM, Source
 from oncelog.spark.driver import look, query_id, settle
 from oncelog.spark.options import sink_options
 from spark.judges import create, values
@@ -60,6 +64,94 @@ def test_the_second_is_refused_and_the_first_goes_on(pair: tuple[Query, Query], 
         second.plan()
     first.run(batch + 2)
     check(first, batch + 2)
+
+
+def test_the_second_is_refused_as_soon_as_the_first_has_planned(pair: tuple[Query, Query]) -> None:
+    """Before its first task has written, nothing is open, and nothing was ever committed."""
+    first, second = pair
+    plan = first.plan()
+    for _ in range(2):
+        with pytest.raises(
+            MisuseError, match=f"has planned its first batch under it.*oncelog sink settle {first.prefix}"
+        ):
+            second.plan()
+    first.commit(tasks(first, plan, 0), 0)
+    first.log(0)
+    first.run(2)
+    check(first, 2)
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2])
+def test_a_former_owner_is_refused_whenever_its_taker_commits(
+    pair: tuple[Query, Query], looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After so many of the two looks of the former's plan: at open transactions, then at the record."""
+    former, taker = pair
+    former.run(1)
+    taker.options["takeOver"] = "true"
+    messages = tasks(taker, taker.plan(), 0)
+    answer, seen = Brokers.answer, []
+
+    def watched(self: Brokers, operation: op.Operation) -> object:
+        if isinstance(operation, op.ListTransactions | op.ReadDecisions):
+            seen.append(operation)
+            if len(seen) == looks + 1:
+                monkeypatch.undo()
+                taker.commit(messages, 0)
+        return answer(self, operation)
+
+    monkeypatch.setattr(Brokers, "answer", watched)
+    with pytest.raises(MisuseError, match=f"transactionalIdPrefix={former.prefix}"):
+        former.plan()
+    if looks == 2:
+        monkeypatch.undo()
+        taker.commit(messages, 0)
+    seen_twice = dict.fromkeys(former.values(0, 1)[0], 2)
+    assert values(former.bootstrap, former.topic) == seen_twice, "two queries, a batch each"
+
+
+@pytest.mark.parametrize("way", ["settle", "takeOver"])
+def test_who_died_before_its_first_task_makes_way(pair: tuple[Query, Query], way: str) -> None:
+    dead, other = pair
+    dead.plan()
+    if way == "settle":
+        settle(sink_options(dead.options, streaming=True))
+    else:
+        other.options["takeOver"] = "true"
+    other.batch(0)
+    assert set(values(other.bootstrap, other.topic).values()) == {1}
+
+
+def test_a_query_is_never_another_in_its_own_checkpoint(query: Query, tmp_path: Path) -> None:
+    """Its id may be readable later only, or no more; and a folder is the same with a slash behind it."""
+    folder = tmp_path / "own"
+    query.options["checkpointlocation"] = str(folder)
+    query.plan()
+    checkpoint_of(folder, query.query)
+    query.plan()
+    (folder / "metadata").unlink()
+    query.options["checkpointlocation"] = f"{folder}/"
+    query.run(1)
+    query.plan()
+    checked = Source(STREAM, "", -1, "s3://bucket/own/")
+    assert not is_another(checked, checked._replace(query="q", checkpoint="s3://bucket/own"))
+    check(query, 1)
+
+
+def test_a_message_tells_what_to_do_if_two_are_one(query: Query) -> None:
+    query.options["checkpointlocation"] = "s3://bucket/own"
+    query.plan()
+    query.options["checkpointlocation"] = "s3a://bucket/own"
+    with pytest.raises(MisuseError, match="only its checkpoint is written differently: takeOver=true"):
+        query.plan()
+    query.options["checkpointlocation"] = "s3://bucket/own"
+    query.run(1)
+    query.options["checkpointlocation"] = "s3a://bucket/own"
+    with pytest.raises(MisuseError, match="only its checkpoint is written differently: takeOver=true"):
+        query.plan()
+    query.options["takeOver"] = "true"
+    query.run(2)
+    check(query, 2)
 
 
 def test_a_successor_takes_over_in_the_middle(pair: tuple[Query, Query]) -> None:

@@ -17,6 +17,7 @@ from oncelog.spark.commit import operations as op
 from oncelog.spark.commit import plan, steps, undo
 from oncelog.spark.commit.errors import MisuseError, NotPermittedError
 from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.commit.ownership import check_decisions
 from oncelog.spark.commit.plan import Carried, Planning
 from oncelog.spark.commit.record import Owner, Record, Source
 from oncelog.spark.commit.steps import DRIVER_TIMEOUT_MS, MARGIN_MS, Sink
@@ -27,13 +28,13 @@ DENIED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_
 
 def sink_of(options: SinkOptions, targets: tuple[TopicPartition, ...] = ()) -> Sink:
     """The protocol's constants for these options."""
-    margin_ms = min(MARGIN_MS, options.timeout_ms // 4)
+    margin_ms = min(MARGIN_MS, options.timeout_ms // 3)
     decision = TopicPartition(options.decision_topic, 0)
     return Sink(
         options.prefix,
         decision,
         targets,
-        driver_timeout_ms=min(DRIVER_TIMEOUT_MS, options.timeout_ms),
+        driver_timeout_ms=min(DRIVER_TIMEOUT_MS, margin_ms),
         task_timeout_ms=options.timeout_ms,
         margin_ms=margin_ms,
     )
@@ -97,7 +98,9 @@ def look(options: SinkOptions) -> tuple[Record, tuple[Owner, ...], tuple[op.Open
         _check_used(cluster, options)
         sink = remembered_targets(cluster, options, sink_of(options))
         left, strays = run(plan.find_open(sink), Brokers(cluster))
-        return last_record(cluster, sink), left, strays
+        record = last_record(cluster, sink)
+        check_decisions(options.decision_topic, options.prefix, record)
+        return record, left, strays
 
 
 def _check_used(cluster: BlockingCluster, options: SinkOptions) -> None:

@@ -1,8 +1,8 @@
 """The one seam at which tests kill a process of the sink: before the n-th operation of a program.
 
 `ONCELOG_SINK_FAULT=plan:5` kills the process that plans before the fifth operation that it sends (from 0), and likewise
-`task:` and `commit:`; `plan:5:FILE` only if FILE does not exist yet, and makes it: so it happens once. `@FILE`: what
-that file says now, if it exists (Spark's processes get their environment once).
+`task:`, `commit:` and `abort:`; `plan:5:FILE` only if FILE does not exist yet, and makes it: so it happens once.
+`@FILE`: what that file says now, if it exists (Spark's processes get their environment once).
 """
 
 from __future__ import annotations

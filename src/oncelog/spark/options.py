@@ -48,6 +48,7 @@ SINK_OPTIONS = (
     "decisionTopic",
     "adoptCheckpoint",
     "takeOver",
+    "acceptReplay",
     "txnAppId",
     "txnVersion",
     "bootstrapTimeoutMs",
@@ -275,6 +276,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         raise MisuseError("options txnAppId and txnVersion belong together")
     if app is not None and streaming:
         raise MisuseError("options txnAppId and txnVersion are for batch writes: a streaming query has its own ids")
+    accepted = options.number("acceptReplay", least=0)
     topic, decisions = options.text("topic"), options.text("decisionTopic") or decision_topic(prefix)
     if topic is not None:
         _check_topic("topic", topic)
@@ -284,7 +286,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         prefix=prefix,
         decision_topic=decisions,
         topic=topic,
-        permission=Permission(options.flag("adoptCheckpoint"), options.flag("takeOver")),
+        permission=Permission(options.flag("adoptCheckpoint"), options.flag("takeOver"), accepted),
         timeout_ms=options.number("kafka.transaction.timeout.ms", most=MAX_INT) or DEFAULT_TIMEOUT_MS,
         compression=options.choice("kafka.compression.type", COMPRESSIONS, "none"),
         max_request_size=options.number("kafka.max.request.size", least=2 * OVERHEAD_BYTES, most=MAX_INT) or 1 << 20,

@@ -30,8 +30,12 @@ class Faults(Moves):
 
     def _past_check(self, world: World) -> bool:
         """Whether a commit is decided, or C1b has looked already: from there on a time-out may tear, loudly."""
-        log = self.kafkas.values[world.kafka].logs[model.DECISION]
-        records = [record for record in model.committed(log) if record is not None]
+        kafka = self.kafkas.values[world.kafka]
+        log = kafka.logs[model.DECISION]
+        opened = model.open_since(log)
+        # Decided, too, is what the coordinator has taken on to commit: its marker may come later.
+        coming = [txn.pid for _, txn in kafka.txns if txn.state == model.PREPARE_COMMIT and txn.pid in opened]
+        records = [*model.committed(log), *(log[opened[pid]].payload for pid in coming)]
         if records and not records[-1].settled:
             return True
         for driver in self.drivers.values[world.drivers]:
@@ -142,7 +146,7 @@ class Faults(Moves):
         if not isinstance(self.programs.operation[driver.node], op.ListTransactions):
             return
         spent = self._spend(world, "hide")
-        listed = [name for name, _ in self.kafkas.values[world.kafka].txns if name != self.sink.prefix]
+        listed = [name for name, _ in self.kafkas.values[world.kafka].txns if "/" in name]
         if spent is None or driver.progress is not None:
             return
         for name in listed:

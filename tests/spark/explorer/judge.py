@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from oncelog.spark.commit.finish import Committing
@@ -105,17 +106,23 @@ class Judge(Faults):
             if isinstance(result, Exception):
                 return number, type(result).__name__
             messages.append(result.message())
-        node = self.programs.start(self.rules.commit, Committing(self.sink, tuple(messages)))
+        node = self.programs.start(self.rules.commit, Committing(self.sink_of(query), tuple(messages)))
         number, result = self._alone(number, node, 0)
         return number, type(result).__name__ if isinstance(result, Exception) else ""
 
     def _settle(self, world: World) -> str:
-        number, result = self._alone(world.kafka, self.programs.start(self.rules.plan, Planning(self.sink)), 0)
-        if isinstance(result, Exception):
-            error = type(result).__name__
-            return "" if error == "TornBatchError" and world.late else f"stuck: settle fails with {error}"
+        number, prefixes = world.kafka, dict.fromkeys(query.prefix for query in self.bounds.queries)
+        for prefix in prefixes:
+            planning = Planning(replace(self.sink, prefix=prefix))
+            number, result = self._alone(number, self.programs.start(self.rules.plan, planning), 0)
+            if isinstance(result, Exception):
+                error = type(result).__name__
+                if error == "TornBatchError" and world.late:
+                    return ""
+                if error != "MisuseError" or prefix == self.sink.prefix:
+                    return f"stuck: settle of {prefix} fails with {error}"
         kafka = self.kafkas.values[number]
-        left = [name for name, txn in kafka.txns if txn.state == model.ONGOING and name != self.sink.prefix]
+        left = [name for name, txn in kafka.txns if txn.state == model.ONGOING and "/" in name]
         hanging = [pid for log in kafka.logs for pid in model.open_since(log)]
         if left or hanging:
             return f"left open after settle: {left} {hanging}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from oncelog.spark.commit import operations as op
-from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.commit.names import TopicPartition, is_task_id
 from oncelog.spark.commit.record import Owner, Span
 
 DECISION = 2
@@ -180,7 +180,7 @@ class Cluster:
 
     def listed(self, kafka: Kafka, prefix: str) -> tuple[op.Listed, ...]:
         """What ListTransactions tells when all coordinators answer."""
-        return tuple(op.Listed(n, t.pid, _STATES[t.state]) for n, t in kafka.txns if n != prefix)
+        return tuple(op.Listed(n, t.pid, _STATES[t.state]) for n, t in kafka.txns if is_task_id(prefix, n))
 
     def _list(self, kafka: Kafka, o: op.ListTransactions, progress: Any) -> list[Step]:
         found = self.listed(kafka, o.prefix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from oncelog.spark.commit import operations as op
@@ -35,7 +36,11 @@ class Moves:
     def plan(self, query: int) -> Planning:
         """What a query's plan starts with."""
         wanted = self.bounds.queries[query]
-        return Planning(self.sink, wanted.applicant, wanted.permission)
+        return Planning(self.sink_of(query), wanted.applicant, wanted.permission)
+
+    def sink_of(self, query: int) -> Sink:
+        """The sink as a query's options name it."""
+        return replace(self.sink, prefix=self.bounds.queries[query].prefix)
 
     def operating(self, phases: Any, phase: str) -> Driver:
         """What an operator runs."""
@@ -44,7 +49,9 @@ class Moves:
     def task(self, driver: int, query: int, batch: int, carried: Carried, attempt: Attempt) -> Task:
         """One attempt of a task."""
         wanted = self.bounds.queries[query]
-        tasking = Tasking(self.sink, carried, wanted.source(batch), attempt, wanted.permission, self.rules.name)
+        tasking = Tasking(
+            self.sink_of(query), carried, wanted.source(batch), attempt, wanted.permission, self.rules.name
+        )
         return Task(driver, query, batch, attempt.slot, self.programs.start(self.rules.task, tasking))
 
     # What a program's operation can do
@@ -150,7 +157,7 @@ class Moves:
             results = (*driver.results[: task.slot], result.message(), *driver.results[task.slot + 1 :])
             if None in results:
                 return self.put(world, task.driver, driver._replace(results=results))
-            node = self.programs.start(self.rules.commit, Committing(self.sink, results))
+            node = self.programs.start(self.rules.commit, Committing(self.sink_of(driver.query), results))
             return self.settle_driver(
                 world, task.driver, driver._replace(phase="commit", node=node, progress=None, results=results)
             )

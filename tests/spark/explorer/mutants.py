@@ -24,6 +24,7 @@ from spark.explorer.worlds import (
     SUCCESSOR,
     SUCCESSOR_TAKER,
     TAKER,
+    TWO_PREFIXES,
     WRITES,
     Query,
     Rules,
@@ -61,20 +62,30 @@ def _commit(**changed: Any) -> tuple[Any, ...]:
     return tuple(p for p in (changed.get(phase.__name__, phase) for phase in finish.COMMIT) if p is not None)
 
 
-def admit_before_looking(state: Any) -> Any:
-    """P0 where the record is read before the look for open transactions."""
+def owner_only(state: Any) -> Any:
+    """P0 where only who has committed is asked for, not who is at work."""
     window = yield op.ReadDecisions(state.sink.decision)
     record = yield from plan.read_record(state.sink, window)
     check_owner(PREFIX, record, state.applicant, state.permission)
-    state = yield from plan.p0_look(state)
-    if state.left:
-        check_idle(PREFIX, record, state.applicant, state.permission)
+    if state.left and record.source != NOBODY:
+        check_idle(PREFIX, record, state.applicant, state.permission, left=True)
     return state
 
 
-def owner_only(state: Any) -> Any:
-    """P0 where only who has committed is asked for, not who is at work."""
-    return replace((yield from plan.p0_admit(replace(state, left=()))), left=state.left)
+def open_only(state: Any) -> Any:
+    """P0 where somebody is at work only if something is open."""
+    window = yield op.ReadDecisions(state.sink.decision)
+    record = yield from plan.read_record(state.sink, window)
+    check_owner(PREFIX, record, state.applicant, state.permission)
+    if state.left:
+        check_idle(PREFIX, record, state.applicant, state.permission, left=True)
+    return state
+
+
+def unsigned(state: Any) -> Any:
+    """P3 without saying whose decision topic it is."""
+    anonymous = yield from plan.p3_write(replace(state, sink=replace(state.sink, prefix="")))
+    return replace(anonymous, sink=state.sink)
 
 
 def share_driver(state: Any) -> Any:
@@ -292,15 +303,19 @@ def _move(phases: tuple[Any, ...], phase: Any, before: Any) -> tuple[Any, ...]:
 TOLD = (QUERY._replace(told=ID), SUCCESSOR._replace(told=ID))
 
 
-def _admitting(phases: tuple[Any, ...]) -> Mutant:
-    return Mutant(Rules(plan=phases), {"other": 1}, 2, begin="commit", every=0, queries=TOLD, untouched=True)
+def _admitting(phases: tuple[Any, ...], begin: str = "commit", queries: tuple[Query, ...] = TOLD) -> Mutant:
+    return Mutant(Rules(plan=phases), {"other": 1}, 2, begin=begin, every=0, queries=queries, untouched=True)
 
 
 MUTANTS: dict[str, Mutant] = {
     "P0 admits all": _admitting(_plan(p0_admit=None)),
     "P0 admits after the fence": _admitting(_move(plan.PLAN, plan.p0_admit, plan.p2_read)),
-    "P0 admits before it looks": _admitting(_plan(p0_look=None, p0_admit=admit_before_looking)),
     "P0 asks for the owner only": _admitting(_plan(p0_admit=owner_only)),
+    "P0 asks for what is open only": _admitting(_plan(p0_admit=open_only), "stage"),
+    "P0 admits to any decision topic": _admitting(_plan(p0_admit=None), queries=TWO_PREFIXES),
+    "P3 does not say whose": Mutant(
+        Rules(plan=_plan(p3_write=unsigned)), {"other": 1}, begin="stage", every=1, queries=TWO_PREFIXES
+    ),
     "P0 after P3": Mutant(Rules(plan=_move(plan.PLAN, plan.p0_look, plan.p4_clear)), {"driver": 1}),
     "P1 no fence": Mutant(
         Rules(plan=_plan(p1_fence=share_driver)), {"driver": 1}, begin="commit", every=0, generations=(False,)
@@ -318,7 +333,7 @@ MUTANTS: dict[str, Mutant] = {
     "attempt not in the id": Mutant(Rules(name=without_attempt), {"twin": 1}),
     "task attempt not in the id": Mutant(Rules(name=without_task_attempt), {"twin": 1}),
     "plan not in the id": Mutant(Rules(name=without_plan), {"driver": 1}),
-    "K2 repeated": Mutant(Rules(repeat_init=True), {"dup": 1}),
+    "K2 repeated": Mutant(Rules(repeat_init=True), {"dup": 1}, every=1),
     "K2 with the last epoch": Mutant(
         Rules(task=_task(k2_begin=last_epoch_used)),
         {"kill": 1, "lose": 1},
@@ -355,7 +370,7 @@ MUTANTS: dict[str, Mutant] = {
         {"lose": 1, "accept": 1},
         begin="commit",
     ),
-    "abort although decided": Mutant(Rules(abort=abort_always), {"slow": 1}),
+    "abort although decided": Mutant(Rules(abort=abort_always), {"slow": 1}, every=1),
     "another query goes on": Mutant(
         Rules(task=_deciding(anybody)), {"other": 1}, begin="commit", queries=(QUERY, SUCCESSOR)
     ),

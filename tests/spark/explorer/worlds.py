@@ -43,6 +43,7 @@ class Query(NamedTuple):
     """A streaming query, an application that writes batches with txnAppId and txnVersion, or one write without.
 
     `first`: the batch or version at which it comes here. `told`: by what a plan knows whose it is, "" for not at all.
+    `prefix`: all that it writes has the same decision topic.
     """
 
     kind: str = STREAM
@@ -50,6 +51,7 @@ class Query(NamedTuple):
     permission: Permission = NO_PERMISSION
     first: int = 0
     told: str = ""
+    prefix: str = SINK.prefix
 
     def source(self, batch: int) -> Source:
         """Whose rows, as the record says it."""
@@ -74,6 +76,7 @@ SUCCESSOR_TAKER = Query(name="r", permission=Permission(take_over=True))
 MOVED = Query(permission=Permission(adopt_checkpoint=True))
 APPLICATION = Query(APP, "a", first=3)
 WRITES = (Query(WRITE, "first"), Query(WRITE, "second"))
+TWO_PREFIXES = (WRITES[0], WRITES[1]._replace(prefix="r"))
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ def c1_collect(state: Committing) -> Steps[Committing]:
         transactions=transactions,
         topics=tuple(sorted({*carried.record.topics, *(s.at.topic for t in transactions for s in t.spans)})),
         planner=carried.record.planner,
+        prefix=carried.record.prefix,
     )
     return replace(state, carried=carried, record=record)
 
@@ -55,9 +56,12 @@ def c1_collect(state: Committing) -> Steps[Committing]:
 def _check_skipped(skipped: Sequence[Skipped]) -> None:
     rows = sum(m.rows for m in skipped)
     if skipped and skipped[0].total >= 0 and rows != skipped[0].total:
+        batch = skipped[0].batch
         raise SinkError(
-            f"the batch was committed with {skipped[0].total} rows and is now replayed with {rows}: the source or the "
-            "query does not give the same rows again. Nothing was written; what is committed stays"
+            f"batch {batch} was committed with {skipped[0].total} rows and is now replayed with {rows}: the source or "
+            "the query does not give the same rows again. Nothing was written; what is committed stays. If that is as "
+            f"it should be (the source has lost rows since, with failOnDataLoss=false), acceptReplay={batch} goes on "
+            "behind this batch"
         )
 
 
@@ -86,8 +90,9 @@ def c1b_check(state: Committing) -> Steps[Committing]:
             )
         if found.left_ms < state.sink.margin_ms:
             raise NotDecidedError(
-                f"{t.owner.id}: {found.left_ms} ms are left until its time-out, too little to commit safely; smaller "
-                "batches (maxOffsetsPerTrigger) or a longer kafka.transaction.timeout.ms help"
+                f"{t.owner.id}: {found.left_ms} ms are left until its time-out, too little to commit safely (by this "
+                "driver's clock: if it differs from the brokers', set the clocks); smaller batches "
+                "(maxOffsetsPerTrigger) or a longer kafka.transaction.timeout.ms help"
             )
     partitions = tuple(sorted({span.at for t in transactions for span in t.spans}))
     opened: tuple[op.OpenProducer, ...] = yield op.DescribeProducers(partitions)

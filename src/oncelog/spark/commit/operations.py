@@ -154,7 +154,10 @@ class EndAll:
 
 @dataclass(frozen=True, slots=True)
 class AwaitEnded:
-    """Wait until the coordinator has none of these (id, pid, epoch) open or ending -> None."""
+    """Wait while the coordinator is ending a transaction of one of these (id, pid), whatever its epoch -> None.
+
+    What is open, or was never begun, is not waited for.
+    """
 
     owners: tuple[Owner, ...]
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from oncelog.spark.commit.errors import MisuseError
+from oncelog.spark.commit.names import decision_topic
 from oncelog.spark.commit.record import APP, NOBODY, STREAM, WRITE, Record, Source
 
 
 class Permission(NamedTuple):
-    """Options `adoptCheckpoint` and `takeOver`."""
+    """Options `adoptCheckpoint`, `takeOver` and `acceptReplay` (a batch id or txnVersion)."""
 
     adopt_checkpoint: bool = False
     take_over: bool = False
+    accept_replay: int | None = None
 
 
 NO_PERMISSION = Permission()
@@ -40,7 +42,26 @@ def is_another(one: Source, other: Source) -> bool:
         return True
     if one.query and other.query:
         return one.query != other.query
-    return bool(one.checkpoint and other.checkpoint) and one.checkpoint != other.checkpoint
+    return bool(one.checkpoint and other.checkpoint) and one.checkpoint.rstrip("/") != other.checkpoint.rstrip("/")
+
+
+def same_query(one: Source, other: Source) -> str:
+    """The end of a message to those who are only taken for two: what to do if they are one."""
+    if one.kind != other.kind or (one.query and other.query):
+        return ""
+    return ". If it is the same query, and only its checkpoint is written differently: takeOver=true, too"
+
+
+def check_decisions(topic: str, prefix: str, record: Record) -> None:
+    """MisuseError if the topic holds another prefix's decisions: one record would replace the other, unsettled.
+
+    A record that does not say whose it is was written by an older oncelog: it is taken for this prefix's.
+    """
+    if record.prefix not in ("", prefix):
+        raise MisuseError(
+            f"option decisionTopic={topic}: it holds the decisions of transactionalIdPrefix={record.prefix}, this is "
+            f"{prefix}; each prefix needs a topic of its own, {decision_topic(prefix)} unless it is told another"
+        )
 
 
 def check_owner(prefix: str, record: Record, source: Source, permission: Permission) -> None:
@@ -55,21 +76,27 @@ def check_owner(prefix: str, record: Record, source: Source, permission: Permiss
     raise MisuseError(
         f"option transactionalIdPrefix={prefix}: it belongs to {describe(owner)} (last batch {owner.batch}), this is "
         f"{describe(source)}. Two that run need a prefix each. If the former never runs again, takeOver=true goes on "
-        f"under its name; but {TAKING_OVER[source.kind]}"
+        f"under its name; but {TAKING_OVER[source.kind]}{same_query(owner, source)}"
     )
 
 
-def check_idle(prefix: str, record: Record, source: Source, permission: Permission) -> None:
-    """While task transactions are open: MisuseError if somebody else has planned them, perhaps before its first commit.
+def check_idle(prefix: str, record: Record, source: Source, permission: Permission, *, left: bool) -> None:
+    """MisuseError if somebody else is at work: task transactions are open (`left`), or nothing was committed so far.
 
+    Of a query's first batch nothing is open until its first task has written, and the record has no rows' owner: who
+    has planned is all that tells of it. Later the owner does.
     A write without a name is not waited for: once it is dead, it comes again under another name, and finds itself.
     """
     writer = record.planner
+    if not (left or record.source == NOBODY):
+        return
     if writer.kind == WRITE or permission.take_over or not is_another(writer, source):
         return
+    does = "is at work" if left else "has planned its first batch"
     raise MisuseError(
-        f"option transactionalIdPrefix={prefix}: {describe(writer)} is at work under it, this is {describe(source)}. "
-        f"Two that run need a prefix each. If the former is dead, `oncelog sink settle {prefix}` ends what it left open"
+        f"option transactionalIdPrefix={prefix}: {describe(writer)} {does} under it, this is {describe(source)}. "
+        f"Two that run need a prefix each. If the former is dead, `oncelog sink settle {prefix}` ends what it left "
+        f"open, and makes way; so does takeOver=true{same_query(writer, source)}"
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import AnotherDriverError, NotVerifiedError
 from oncelog.spark.commit.names import is_task_id
-from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, check_idle, check_owner
+from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, check_decisions, check_idle, check_owner
 from oncelog.spark.commit.record import NOBODY, Owner, Record, Source
 from oncelog.spark.commit.steps import Phase, Sink, Steps, commit_all, see_commit, verify_all, write_record
 
@@ -82,14 +82,15 @@ def p0_admit(state: Planning) -> Steps[Planning]:
     """Refuse whoever is known to be another, before anything of the prefix's owner is fenced. K1 knows all the rest.
 
     The record is read after the look for open transactions: a first batch that is not open any more is in it.
+    An operator is admitted unless the topic is another prefix's, where P2 would end what that one is about to decide.
     """
-    if state.applicant == NOBODY:
-        return state
     window: op.Window = yield op.ReadDecisions(state.sink.decision)
     record = yield from read_record(state.sink, window)
-    check_owner(state.sink.prefix, record, state.applicant, state.permission)
-    if state.left:
-        check_idle(state.sink.prefix, record, state.applicant, state.permission)
+    prefix, applicant = state.sink.prefix, state.applicant
+    check_decisions(state.sink.decision.topic, prefix, record)
+    if applicant != NOBODY:
+        check_owner(prefix, record, applicant, state.permission)
+        check_idle(prefix, record, applicant, state.permission, left=bool(state.left))
     return state
 
 
@@ -145,6 +146,7 @@ def p2_read(state: Planning) -> Steps[Planning]:
                 f"{sink.prefix}: {sink.decision.topic} has a transaction open that is not the sink's"
             )
     record = yield from read_record(sink, window)
+    check_decisions(sink.decision.topic, sink.prefix, record)
     return replace(state, record=record)
 
 
@@ -160,7 +162,14 @@ def p3_finish(state: Planning) -> Steps[Planning]:
 def p3_write(state: Planning) -> Steps[Planning]:
     """Write this plan's record: settled, and numbered, so that a fenced driver stops here and a task knows its plan."""
     driver, record = state.carried().driver, state.carried().record
-    mine = replace(record, plan=record.plan + 1, settled=True, transactions=(), planner=state.applicant)
+    mine = replace(
+        record,
+        plan=record.plan + 1,
+        settled=True,
+        transactions=(),
+        planner=state.applicant,
+        prefix=state.sink.prefix,
+    )
     after, place = yield from write_record(state.sink, driver, mine)
     yield from see_commit(state.sink, place)
     # P4 still has to know what was decided: those are not left-overs.

@@ -66,6 +66,8 @@ class Record:
     """Every topic that was written so far: where lost markers are looked for."""
     planner: Source = NOBODY
     """Who made the last plan, committed or not; its query id is "" where the plan could not tell it."""
+    prefix: str = ""
+    """Whose decisions the topic holds; "" in records older than this field, and where nothing was planned."""
 
     def encode(self) -> bytes:
         """As JSON, for people who look into the topic."""

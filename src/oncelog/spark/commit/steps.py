@@ -33,7 +33,9 @@ class Sink:
     driver_timeout_ms: int = DRIVER_TIMEOUT_MS
     task_timeout_ms: int = 900_000
     margin_ms: int = MARGIN_MS
-    """A prepared transaction with less time left than this is not committed any more."""
+    """A prepared transaction with less time left than this is not committed any more. Never less than the driver's
+    own time-out: a driver that was paused after that look must not decide what has expired. A broker may end the
+    driver's transaction later than that (Kafka looks every ten seconds), which the default allows for."""
     last_epoch: int = LAST_EPOCH
 
 
@@ -94,10 +96,11 @@ def verify_all(sink: Sink, transactions: tuple[Transaction, ...]) -> Steps[None]
             tuple(op.Place(s.at, t.owner.pid, s.last) for t, s in missing)
         )
         aborted += [pair for pair, marker in zip(missing, again, strict=True) if marker is op.Marker.ABORT]
-        if op.Marker.MISSING in again and not aborted:
+        still = {span.at for (_, span), marker in zip(missing, again, strict=True) if marker is op.Marker.MISSING}
+        if still and not aborted:
             raise NotVerifiedError(
-                f"{sink.prefix}: a commit marker is missing in {sorted({str(s.at) for _, s in missing})}; the next "
-                f"plan, or `oncelog sink settle {sink.prefix}`, looks again"
+                f"{sink.prefix}: a commit marker is missing in {', '.join(f'{t}-{p}' for t, p in sorted(still))}; the "
+                f"next plan, or `oncelog sink settle {sink.prefix}`, looks again"
             )
     if aborted:
         lost = ", ".join(f"{t.owner.id} in {s.at.topic}-{s.at.partition} {s.first}..{s.last}" for t, s in aborted)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import AnotherDriverError
 from oncelog.spark.commit.names import Attempt, task_id
-from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, already_committed, describe
+from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, already_committed, check_decisions, describe
 from oncelog.spark.commit.plan import Carried, read_record
 from oncelog.spark.commit.record import NOBODY, Owner, Source, Transaction
 from oncelog.spark.commit.steps import Phase, Sink, Steps
@@ -18,12 +18,14 @@ from oncelog.spark.commit.steps import Phase, Sink, Steps
 class Skipped(NamedTuple):
     """The batch is committed already: `rows` were counted here, the record says `total` for all slots.
 
-    `total` is -1 for an older txnVersion, of which the record says nothing any more.
+    `total` is -1 where it is not to be compared: for an older txnVersion, of which the record says nothing any more,
+    and where option `acceptReplay` names this batch.
     """
 
     slot: int
     rows: int
     total: int
+    batch: int
 
 
 class Prepared(NamedTuple):
@@ -59,8 +61,9 @@ class Tasking:
             raise ValueError("the task has not run")
         record = self.carried.record
         if self.skip:
-            total = record.rows if self.source.batch == record.source.batch else -1
-            return Skipped(self.attempt.slot, self.rows.rows, total)
+            batch = self.source.batch
+            compared = batch == record.source.batch and batch != self.permission.accept_replay
+            return Skipped(self.attempt.slot, self.rows.rows, record.rows if compared else -1, batch)
         transaction = None
         if self.owner is not None and self.rows.spans:
             transaction = Transaction(self.owner, self.rows.spans)
@@ -77,6 +80,7 @@ def k1_compare(state: Tasking) -> Steps[Tasking]:
     now = None
     if window.stable == window.end:
         now = yield from read_record(state.sink, window)
+        check_decisions(state.sink.decision.topic, state.sink.prefix, now)
     if now != state.carried.record:
         planner = NOBODY if now is None else now.planner
         who = "another driver" if planner in (NOBODY, state.carried.record.planner) else describe(planner)
