@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from oncelog import errors
 from oncelog.client.blocking import BlockingCluster
+from oncelog.client.by_node import ask_by_node
 from oncelog.client.outcomes import error_codes, raise_for_error
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.messages import describe_producers as dp
 from oncelog.protocol.messages import describe_transactions as dt
 from oncelog.protocol.messages import end_txn as et
 from oncelog.protocol.messages import init_producer_id as ip
 from oncelog.protocol.messages import list_transactions as lt
 from oncelog.protocol.messages import write_txn_markers as wm
-from oncelog.spark import faults, partitions
+from oncelog.spark import faults, partitions, questions
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import AnotherDriverError, MisuseError, NotPermittedError, NotVerifiedError
 from oncelog.spark.commit.names import TopicPartition, is_task_id
@@ -127,25 +126,9 @@ class Brokers:
 
     def _describe(self, o: op.DescribeTransactions) -> tuple[op.Described, ...]:
         now_ms = int(time.time() * 1000)
-        found = []
-        for group in self._by_coordinator(o.ids):
-            request = dt.DescribeTransactionsRequest(transactional_ids=group)
-            response = self.cluster.call_coordinator("transaction", group[0], request)
-            for state in response.transaction_states:
-                if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                    continue
-                if state.error_code:
-                    raise errors.error_for(state.error_code, f"DescribeTransactions of {state.transactional_id}")
-                found.append(_described(state, now_ms))
-        return tuple(found)
-
-    def _by_coordinator(self, ids: Iterable[str]) -> list[list[str]]:
-        wanted = list(ids)
-        where = self.cluster.run_many([self._coordinator(name) for name in wanted])
-        groups: dict[int, list[str]] = defaultdict(list)
-        for name, node in zip(wanted, where, strict=True):
-            groups[node].append(name)
-        return list(groups.values())
+        client = self.cluster.cluster
+        (found,) = self.cluster.run_many([ask_by_node(client, questions.transactions(client), o.ids)])
+        return tuple(_described(state, now_ms) for state in found.values() if state is not None)
 
     async def _coordinator(self, name: str) -> int:
         """The coordinator's node id, looked for again while there is none yet."""
@@ -164,28 +147,13 @@ class Brokers:
 
     def _open_producers(self, wanted: Iterable[TopicPartition]) -> Iterable[tuple[op.OpenProducer, int]]:
         """(producer with a transaction open, its coordinator epoch there)."""
-        leaders: dict[int, list[TopicPartition]] = defaultdict(list)
-        for at in wanted:
-            try:
-                leaders[self.cluster.partition(*at).leader].append(at)
-            except errors.UnknownTopicError:
-                continue  # deleted: nothing can be open there
-        for group in leaders.values():
-            topics: dict[str, list[int]] = defaultdict(list)
-            for topic, partition in group:
-                topics[topic].append(partition)
-            request = dp.DescribeProducersRequest(
-                topics=[dp.TopicRequest(name=t, partition_indexes=p) for t, p in topics.items()]
-            )
-            response = self.cluster.call_leader(*group[0], request)
-            raise_for_error(response, "DescribeProducers")
-            for found in response.topics:
-                for answer in found.partitions:
-                    at = TopicPartition(found.name, answer.partition_index)
-                    for p in answer.active_producers:
-                        if p.current_txn_start_offset >= 0:
-                            start = p.current_txn_start_offset
-                            yield op.OpenProducer(at, p.producer_id, p.producer_epoch, start), p.coordinator_epoch
+        client = self.cluster.cluster
+        (found,) = self.cluster.run_many([ask_by_node(client, questions.producers(client), wanted)])
+        for at, active in found.items():
+            for p in active:
+                if p.current_txn_start_offset >= 0:
+                    start = p.current_txn_start_offset
+                    yield op.OpenProducer(at, p.producer_id, p.producer_epoch, start), p.coordinator_epoch
 
     # The coordinator
 

@@ -1,0 +1,78 @@
+"""One broker that a client takes for two: what is with the other is refused, as brokers refuse what is not theirs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from oncelog.client.cluster import ClusterClient
+from oncelog.net.connection import Connection
+from oncelog.protocol.errors import ErrorCode
+
+OTHER = 2
+
+
+class TwoBrokers:
+    """`moved`: topics, partitions and transactional ids that are with the other broker. Metadata tell so at once, who
+    has asked before goes by what they told then.
+
+    `asked`: requests by (kind, node).
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.moved: set[tuple[str, int] | str] = set()
+        self.asked: Counter[tuple[str, int]] = Counter()
+        self._nodes: dict[Connection, int] = {}
+        connect, call = ClusterClient.connection, Connection.call
+
+        async def connection(cluster: ClusterClient, node_id: int, purpose: str = "") -> Connection:
+            found = await connect(cluster, node_id, purpose)
+            self._nodes[found] = node_id
+            return found
+
+        async def answered(made: Connection, request: Any, *rest: Any, **more: Any) -> Any:
+            response = await call(made, request, *rest, **more)
+            node = self._nodes.get(made, 1)
+            kind = type(request).__name__.removesuffix("Request")
+            self.asked[kind, node] += 1
+            if kind in ALTERED:
+                ALTERED[kind](self, response, node)
+            return response
+
+        patch.setattr(ClusterClient, "connection", connection)
+        patch.setattr(Connection, "call", answered)
+
+    def _metadata(self, response: Any, node: int) -> None:
+        (broker,) = response.brokers
+        other = type(broker)(node_id=OTHER, host=broker.host, port=broker.port)
+        response.brokers.append(other)
+        for topic in response.topics:
+            for part in topic.partitions:
+                if (topic.name, part.partition_index) in self.moved:
+                    part.leader_id = OTHER
+
+    def _coordinators(self, response: Any, node: int) -> None:
+        for found in response.coordinators:
+            if found.key in self.moved:
+                found.node_id = OTHER
+
+    def _producers(self, response: Any, node: int) -> None:
+        for topic in response.topics:
+            for part in topic.partitions:
+                if (OTHER if (topic.name, part.partition_index) in self.moved else 1) != node:
+                    part.error_code, part.active_producers = ErrorCode.NOT_LEADER_OR_FOLLOWER, []
+
+    def _transactions(self, response: Any, node: int) -> None:
+        for state in response.transaction_states:
+            if (OTHER if state.transactional_id in self.moved else 1) != node:
+                state.error_code = ErrorCode.NOT_COORDINATOR
+
+
+ALTERED = {
+    "Metadata": TwoBrokers._metadata,
+    "FindCoordinator": TwoBrokers._coordinators,
+    "DescribeProducers": TwoBrokers._producers,
+    "DescribeTransactions": TwoBrokers._transactions,
+}

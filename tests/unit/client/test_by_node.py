@@ -1,0 +1,132 @@
+"""Requests about many things at once: who is asked again, where, how long. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from oncelog import errors
+from oncelog.client.by_node import Question, ask_by_node
+from oncelog.client.cluster import ClusterClient
+from oncelog.net.connection import ConnectionLostError
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from oncelog.sim.loop import SimLoop
+
+Fate = ErrorCode | None
+"""Of one name in one answer; None: it is left out."""
+
+
+class World(ClusterClient):
+    """Names are with nodes; every answer says of each whether it is there, unless `fate` has something else."""
+
+    def __init__(self) -> None:
+        super().__init__("nobody:1")
+        self.at: dict[str, int | None] = {}
+        self.known: dict[str, int | None] = {}
+        self.fates: dict[str, list[Fate]] = {}
+        self.lost: set[int] = set()
+        self.asked: list[tuple[int, tuple[str, ...]]] = []
+        self.moved: list[tuple[str, ErrorCode]] = []
+
+    async def connection(self, node_id: int, purpose: str = "") -> Any:
+        return Node(self, node_id)
+
+    async def where(self, name: str) -> int | None:
+        return self.known.setdefault(name, self.at[name])
+
+    def forget(self, name: str, code: ErrorCode) -> None:
+        self.moved.append((name, code))
+        self.known.pop(name, None)
+
+    def ask(self, *names: str, timeout_ms: float = 5_000) -> dict[str, str]:
+        def read(response: DescribeGroupsResponse) -> Iterable[tuple[str, ErrorCode, str]]:
+            return [(g.group_id, ErrorCode.of(g.error_code), g.group_state) for g in response.groups]
+
+        question = Question(
+            self.where, lambda names: DescribeGroupsRequest(groups=names), read, self.forget, lambda name: f"<{name}>"
+        )
+        with closing(SimLoop()) as loop:
+            return loop.run_until_complete(ask_by_node(self, question, names, timeout_ms=timeout_ms))
+
+
+class Node:
+    """A connection."""
+
+    def __init__(self, world: World, node: int) -> None:
+        self.world, self.node = world, node
+
+    async def call(self, request: DescribeGroupsRequest, version: int | None, *, timeout_ms: float) -> Any:
+        world = self.world
+        world.asked.append((self.node, tuple(request.groups)))
+        assert len(world.asked) < 1_000, "asked without a rest"
+        await asyncio.sleep(0.01)
+        if self.node in world.lost:
+            raise ConnectionLostError("hung up")
+        found = []
+        for name in request.groups:
+            here = ErrorCode.NONE if world.at[name] == self.node else ErrorCode.NOT_COORDINATOR
+            fates = world.fates.get(name)
+            code = fates.pop(0) if fates else here
+            if code is not None:
+                found.append(DescribedGroup(group_id=name, error_code=code, group_state=f"of {self.node}"))
+        return DescribeGroupsResponse(groups=found)
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.at = {"a": 1, "b": 1, "c": 2}
+    return made
+
+
+def test_each_broker_is_asked_once_about_all_that_it_has(world: World) -> None:
+    assert world.ask("a", "b", "c", "a") == {"a": "of 1", "b": "of 1", "c": "of 2"}
+    assert world.asked == [(1, ("a", "b")), (2, ("c",))]
+
+
+def test_only_what_has_moved_is_asked_again_and_elsewhere(world: World) -> None:
+    world.known = {"a": 1, "b": 1, "c": 1}
+    assert world.ask("a", "b", "c") == {"a": "of 1", "b": "of 1", "c": "of 2"}
+    assert world.asked == [(1, ("a", "b", "c")), (2, ("c",))]
+    assert world.moved == [("c", ErrorCode.NOT_COORDINATOR)]
+
+
+def test_all_that_a_lost_broker_had_are_looked_for_again(world: World) -> None:
+    world.known, world.lost = {"a": 3, "b": 3}, {3}
+    assert world.ask("a", "b", "c") == {"a": "of 1", "b": "of 1", "c": "of 2"}
+    assert world.moved == [("a", ErrorCode.NETWORK_EXCEPTION), ("b", ErrorCode.NETWORK_EXCEPTION)]
+
+
+def test_what_has_nobody_to_ask_is_left_out(world: World) -> None:
+    world.at["b"] = None
+    assert world.ask("a", "b") == {"a": "of 1"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda w: w.at.update(b=-1), "<b> has no leader"),
+        (lambda w: w.fates.update(b=[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 99), "<b>: .*LOAD_IN_PROGRESS"),
+        (lambda w: w.fates.update(b=[None] * 99), "<b>: the broker did not answer about it"),
+        (lambda w: w.lost.add(1), "hung up"),
+    ],
+    ids=["no leader", "loading", "left out", "lost"],
+)
+def test_what_does_not_pass_in_time_is_raised(world: World, change: Callable[[World], object], said: str) -> None:
+    change(world)
+    with pytest.raises(errors.KafkaError, match=said):
+        world.ask("a", "b", "c")
+    assert 5 < len([name for name, _ in world.moved if name == "b"]) < 30, "with rests that grow"
+    assert [name for node, names in world.asked for name in names if node == 2] == ["c"], "what is known is not asked"
+
+
+def test_an_error_that_does_not_pass_is_raised_at_once(world: World) -> None:
+    world.fates["b"] = [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]
+    with pytest.raises(errors.AuthorizationError, match="<b>"):
+        world.ask("a", "b", "c")
+    assert len(world.asked) == 2
