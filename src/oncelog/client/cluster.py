@@ -25,7 +25,6 @@ from oncelog.net.connection import Connection, ConnectionLostError, NoCommonVers
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from oncelog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -295,16 +294,25 @@ class ClusterClient:
         return await self._answered(request, self._any_connection, version, timeout_ms)
 
     async def call_broker(
-        self, node_id: int, request: Request, version: int | None = None, *, timeout_ms: float | None = None
+        self, node_id: int, request: Request, *, timeout_ms: float | None = None, while_registered: bool = False
     ) -> Any:
-        """One broker's response."""
+        """One broker's response. One that is away is waited for; `while_registered`: until the cluster has put it out,
+        which is a RequestError (BROKER_ID_NOT_REGISTERED).
+        """
+        lost = False
 
         async def where() -> Connection:
-            if node_id not in self.topology.brokers:
+            if lost or node_id not in self.topology.brokers:
                 await self.refresh([])
+            if while_registered and node_id not in self.topology.brokers:
+                raise errors.error_for(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} has left the cluster")
             return await self.connection(node_id)
 
-        return await self._answered(request, where, version, timeout_ms)
+        def failed(code: ErrorCode) -> None:
+            nonlocal lost
+            lost = code is ErrorCode.NETWORK_EXCEPTION
+
+        return await self._answered(request, where, None, timeout_ms, failed)
 
     async def call_controller(
         self, request: Request, version: int | None = None, *, timeout_ms: float | None = None
@@ -465,9 +473,23 @@ class ClusterClient:
 
 
 async def gather_brokers(
-    cluster: ClusterClient, make: Callable[[], Message], nodes: Sequence[int] | None = None
+    cluster: ClusterClient, make: Callable[[], Request], nodes: Sequence[int] | None = None
 ) -> dict[int, Any]:
-    """One request to every broker (or to `nodes`), at the same time: response by node id."""
-    wanted = list(await cluster.brokers()) if nodes is None else list(nodes)
-    answers = await asyncio.gather(*(cluster.call_broker(node, make()) for node in wanted))
-    return dict(zip(wanted, answers, strict=True))
+    """One request to every broker (or to `nodes`), at the same time: response by node id.
+
+    Where a broker leaves the cluster meanwhile all that are left are asked anew: what it had has moved to them.
+    """
+    limit = asyncio.get_running_loop().time() + cluster.api_timeout_ms / 1000
+    while True:
+        wanted = list(await cluster.brokers()) if nodes is None else list(nodes)
+        told = await asyncio.gather(
+            *(cluster.call_broker(node, make(), while_registered=nodes is None) for node in wanted),
+            return_exceptions=True,
+        )
+        failed = [answer for answer in told if isinstance(answer, BaseException)]
+        if not failed:
+            return dict(zip(wanted, told, strict=True))
+        for error in failed:
+            has_left = isinstance(error, errors.KafkaError) and error.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+            if not has_left or asyncio.get_running_loop().time() > limit:
+                raise error

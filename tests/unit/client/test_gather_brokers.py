@@ -1,0 +1,112 @@
+"""One request to all brokers while one of them is away. In virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from oncelog import errors
+from oncelog.client.cluster import ClusterClient, gather_brokers
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from oncelog.sim.loop import SimLoop
+
+
+class World(ClusterClient):
+    """Brokers 1, 2 and 3; each answers with its id as the only unknown filter."""
+
+    def __init__(self) -> None:
+        super().__init__("nobody:1")
+        self.registered = {1, 2, 3}
+        self.dead: set[int] = set()
+        self.events: list[tuple[float, Callable[[], object]]] = []
+        self.loading: dict[int, int] = {}
+        self.asked: list[int] = []
+        self.now = 0.0
+
+    async def refresh(self, topics: Iterable[str] | None = None, **options: Any) -> None:
+        self.topology.brokers = {node: ("nobody", node) for node in self.registered}
+
+    async def connection(self, node_id: int, purpose: str = "") -> Any:
+        if node_id not in self.topology.brokers:
+            raise errors.ConnectionFailedError(f"broker {node_id} is not in the cluster's metadata")
+        if node_id in self.dead:
+            raise errors.ConnectionFailedError(f"broker {node_id}: refused")
+        return Node(self, node_id)
+
+    def gather(self, nodes: Sequence[int] | None = None) -> dict[int, list[str]]:
+        with closing(SimLoop()) as loop:
+            for when, event in self.events:
+                loop.call_later(when, event)
+            try:
+                answers = loop.run_until_complete(gather_brokers(self, ListTransactionsRequest, nodes))
+            finally:
+                self.now = loop.time()
+        return {node: answer.unknown_state_filters for node, answer in answers.items()}
+
+
+class Node:
+    """A connection."""
+
+    def __init__(self, world: World, node: int) -> None:
+        self.world, self.node = world, node
+
+    async def call(self, request: Any, version: int | None, *, timeout_ms: float) -> ListTransactionsResponse:
+        world = self.world
+        world.asked.append(self.node)
+        if world.loading.get(self.node, 0):
+            world.loading[self.node] -= 1
+            return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return ListTransactionsResponse(unknown_state_filters=[str(self.node)])
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_all_are_asked_once(world: World) -> None:
+    assert world.gather() == {1: ["1"], 2: ["2"], 3: ["3"]}
+    assert world.asked == [1, 2, 3]
+
+
+def test_a_broker_that_the_cluster_puts_out_is_not_waited_for(world: World) -> None:
+    """Those that are left are asked again, until they have loaded what it had."""
+    world.dead = {2}
+
+    def put_out() -> None:
+        world.registered.discard(2)
+        world.loading[3] = 3
+
+    world.events = [(9.0, put_out)]
+    assert world.gather() == {1: ["1"], 3: ["3"]}
+    assert world.asked[:2] == [1, 3]
+    assert sorted(world.asked[2:]) == [1, 3, 3, 3, 3]
+    assert 9 <= world.now < 15
+
+
+def test_a_broker_that_starts_again_is_waited_for(world: World) -> None:
+    world.dead = {2}
+    world.events = [(9.0, lambda: world.dead.discard(2))]
+    assert world.gather() == {1: ["1"], 2: ["2"], 3: ["3"]}
+    assert world.asked == [1, 3, 2]
+
+
+def test_a_broker_that_stays_registered_is_given_up_in_the_end(world: World) -> None:
+    world.dead = {2}
+    with pytest.raises(errors.ConnectionFailedError, match="broker 2: refused"):
+        world.gather()
+    assert 55 < world.now <= 60
+
+
+def test_one_that_is_asked_by_its_id_is_waited_for_though_it_is_put_out(world: World) -> None:
+    world.dead = {2}
+    world.events = [
+        (1.0, lambda: world.registered.discard(2)),
+        (20.0, lambda: (world.registered.add(2), world.dead.discard(2))),
+    ]
+    assert world.gather([2]) == {2: ["2"]}
+    assert 20 <= world.now < 25
