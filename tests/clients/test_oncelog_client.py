@@ -89,6 +89,14 @@ def test_round_robin_and_keys(server: Server, admin: Admin, name: str) -> None:
         assert places[0] == places[1]
 
 
+def test_a_record_takes_one_turn_though_it_waits_for_memory(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name, 5)
+    with Producer(server.bootstrap, partitioner="round_robin", buffer_memory=10_000) as producer:
+        futures = [producer.send(name, b"x" * 1_000, headers={"a": "b"}) for _ in range(60)]
+        places = [future.result(30).partition for future in futures]
+    assert places == [partition for _ in range(12) for partition in range(5)]
+
+
 @pytest.mark.parametrize("acks", ["0", "1"])
 def test_without_idempotence(server: Server, admin: Admin, name: str, acks: str) -> None:
     admin.create_topics(name)

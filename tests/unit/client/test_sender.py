@@ -13,6 +13,7 @@ from oncelog import errors
 from oncelog.client.group_metadata import GroupMetadata
 from oncelog.client.producer.coordinator_requests import handle, next_request
 from oncelog.client.producer.options import producer_options
+from oncelog.client.producer.send_loop import NotAddedError
 from oncelog.client.producer.sender import Sender
 from oncelog.client.producer.transaction_manager import State, TransactionManager
 from oncelog.protocol.errors import ErrorCode
@@ -52,7 +53,7 @@ def values(cluster: ModelCluster) -> list[bytes]:
 )
 def test_a_record_that_cannot_be_encoded_is_refused_at_once_and_leaves_nothing(timestamp: Any, headers: Any) -> None:
     async def body(sender: Sender, cluster: ModelCluster) -> None:
-        with pytest.raises((TypeError, AttributeError, errors.UsageError)):
+        with pytest.raises((TypeError, NotAddedError, errors.UsageError)):
             sender.append("t", b"bad", None, 0, timestamp, headers)
         assert sender.accumulator.empty
         good = sender.append("t", b"good", None, 0, 0, ())
@@ -67,7 +68,7 @@ def test_a_record_that_cannot_be_encoded_is_refused_at_once_and_leaves_nothing(t
 def test_a_record_that_cannot_be_encoded_leaves_the_batch_before_it_as_it_was() -> None:
     async def body(sender: Sender, cluster: ModelCluster) -> None:
         sender.append("t", b"good", None, 0, 1_000, ())
-        with pytest.raises(TypeError):
+        with pytest.raises(NotAddedError):
             sender.append("t", b"bad", None, 0, 2_000, [("name", "text")])  # type: ignore[list-item]
         (batch,) = sender.accumulator.incomplete()
         assert (batch.count, batch.max_timestamp) == (1, 1_000)

@@ -14,6 +14,7 @@ from oncelog.client.producer.face import ProducerFace, abort_failed, closing_fai
 from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.resumed import AsyncResumedTransaction
+from oncelog.client.producer.send_loop import NoRoomError, NotAddedError
 from oncelog.client.producer.sender import Sender
 from oncelog.client.records import HeaderData, Text, checked, to_bytes
 
@@ -92,7 +93,9 @@ class Producer(ProducerFace):
         try:
             future = append(topic, to_bytes(value), to_bytes(key), partition, timestamp, headers)
         except (AttributeError, TypeError, ValueError):
-            future = None  # the long way finds out what it was, and knows more kinds of headers
+            future = None  # the long way finds out what it was
+        except NotAddedError as refused:  # it waits for memory, and knows more kinds of headers
+            future, partition = None, refused.partition
         if future is None:
             future = await self._send_when_possible(topic, value, key, partition, timestamp, headers)
         if on_delivery is not None:
@@ -114,16 +117,18 @@ class Producer(ProducerFace):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.options["max_block_ms"] / 1000
         while True:
-            future = sender.append(topic, data, name, partition, timestamp, pairs)
+            try:
+                future = sender.append(topic, data, name, partition, timestamp, pairs)
+            except NoRoomError as full:
+                partition = full.partition
+                left = deadline - loop.time()
+                if left <= 0:
+                    raise self._no_room() from None
+                await sender.memory_freed(min(left, 0.5))
+                continue
             if future is not None:
                 return future
-            if topic not in sender.counts:
-                await sender.learn_topic(topic)
-                continue
-            left = deadline - loop.time()
-            if left <= 0:
-                raise self._no_room()
-            await sender.memory_freed(min(left, 0.5))
+            await sender.learn_topic(topic)
 
     async def send_table(
         self, topic: str, table: object, *, key: Format | None = None, value: Format | None = None

@@ -18,6 +18,7 @@ from oncelog.client.producer.delivery import OnDelivery, RecordFuture, RecordMet
 from oncelog.client.producer.face import ProducerFace, abort_failed, closing_failed
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.resumed import AsyncResumedTransaction, ResumedTransaction
+from oncelog.client.producer.send_loop import NoRoomError, NotAddedError
 from oncelog.client.producer.sender import Sender
 from oncelog.client.records import HeaderData, Text, checked, to_bytes
 
@@ -100,7 +101,9 @@ class Producer(ProducerFace, Blocking[Awaited]):
                 headers,
             )
         except (AttributeError, TypeError, ValueError):
-            future = None  # the long way finds out what it was, and knows more kinds of headers
+            future = None  # the long way finds out what it was
+        except NotAddedError as refused:  # it waits for memory, and knows more kinds of headers
+            future, partition = None, refused.partition
         if future is None:
             future = self._send_when_possible(topic, value, key, partition, timestamp, headers)
         if on_delivery is not None:
@@ -120,19 +123,23 @@ class Producer(ProducerFace, Blocking[Awaited]):
         data, name, pairs = checked(topic, value, key, partition, timestamp, headers)
         deadline = time.monotonic() + self.options["max_block_ms"] / 1000
         while True:
-            future = self._append(topic, data, name, partition, timestamp, pairs)
+            try:
+                future = self._append(topic, data, name, partition, timestamp, pairs)
+            except NoRoomError as full:
+                partition = full.partition
+                self._wait_for_room(full, deadline)
+                continue
             if future is not None:
                 return future
-            self._wait_for_room(topic, deadline)
-
-    def _wait_for_room(self, topic: str, deadline: float) -> None:
-        if topic not in self._sender.counts:
             self._thread.run(self._sender.learn_topic(topic))
-            return
+
+    def _wait_for_room(self, full: NoRoomError, deadline: float) -> None:
         self._thread.refuse_its_own("waiting for buffer memory in a callback (on_delivery)")
         left = deadline - time.monotonic()
-        if left <= 0 or (not self._sender.wait_for_memory(min(left, 0.5)) and time.monotonic() >= deadline):
-            raise self._no_room()
+        if left <= 0 or (
+            not self._sender.wait_for_memory(min(left, 0.5), full.releases) and time.monotonic() >= deadline
+        ):
+            raise self._no_room() from None
 
     def send_table(
         self, topic: str, table: object, *, key: Format | None = None, value: Format | None = None

@@ -34,6 +34,21 @@ from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
 
 
+class NotAddedError(Exception):
+    """A record could not be added as it is; `partition` was chosen for it, and stays so: who chooses is asked once."""
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+
+
+class NoRoomError(NotAddedError):
+    """Memory is used up, as of so many `releases`."""
+
+    def __init__(self, partition: int, releases: int) -> None:
+        super().__init__(partition)
+        self.releases = releases
+
+
 class SendLoop:
     """What turns records into requests. `loop` is where it runs; made on any thread.
 
@@ -56,6 +71,8 @@ class SendLoop:
         self._guard = threading.Condition()
         self._memory = threading.Condition(self.lock)
         self._memory_waiters = 0
+        self._releases = 0
+        """How often memory was freed: who found none sees under the lock whether there is some since."""
         self.manager = (
             TransactionManager(options["transactional_id"], options["transaction_timeout_ms"])
             if options["enable_idempotence"]
@@ -100,7 +117,9 @@ class SendLoop:
         timestamp: int | None,
         headers: Headers,
     ) -> RecordFuture | None:
-        """Add a record; None if it has to wait, for metadata or memory. KafkaError, UsageError."""
+        """Add a record; None if it has to wait for metadata. KafkaError, UsageError; NoRoomError, and NotAddedError for
+        one that has a part which no batch takes as it is.
+        """
         count = self.counts.get(topic)
         if count is None or self.closed:
             self._check_open()
@@ -117,40 +136,47 @@ class SendLoop:
             self._check_open()  # again: closing fails what is there, and this would come behind it
             if self.manager is not None:
                 self.manager.may_append(tp)
-            added = self.accumulator.append(tp, key, value, timestamp, headers, self.now_ms())
+            try:
+                added = self.accumulator.append(tp, key, value, timestamp, headers, self.now_ms())
+            except (AttributeError, TypeError, ValueError) as error:
+                raise NotAddedError(partition) from error
+            releases = self._releases
         if added is None:
             self.wake()
-            return None
+            raise NoRoomError(partition, releases)
         batch, index, wake = added
         if wake:
             self.wake()
         return RecordFuture(batch.delivery, index, timestamp)
 
-    def append_encoded(self, tp: TopicPartition, data: bytes | bytearray) -> Batch | None:
-        """Add a batch that is encoded already; None while memory is used up."""
+    def append_encoded(self, tp: TopicPartition, data: bytes | bytearray) -> Batch:
+        """Add a batch that is encoded already; NoRoomError."""
         with self.lock:
             self._check_open()
             if self.manager is not None:
                 self.manager.may_append(tp)
             batch = self.accumulator.add_encoded(tp, data, self.now_ms())
+            releases = self._releases
         self.wake()
+        if batch is None:
+            raise NoRoomError(tp[1], releases)
         return batch
 
     def _check_open(self) -> None:
         if self.closed:
             raise errors.UsageError("the producer is closed")
 
-    def wait_for_memory(self, timeout: float) -> bool:
-        """Block (not the loop's own thread) until some memory is freed; False when time is up."""
+    def wait_for_memory(self, timeout: float, releases: int) -> bool:
+        """Block (not the loop's own thread) until memory is freed behind so many releases; False when time is up."""
         with self.lock:
             self._memory_waiters += 1
             try:
-                return self._memory.wait(timeout)
+                return self._memory.wait_for(lambda: self._releases != releases, timeout)
             finally:
                 self._memory_waiters -= 1
 
     async def memory_freed(self, timeout: float) -> bool:
-        """The same on the loop."""
+        """The same on the loop, where nothing is freed between a refusal and this."""
         waiter = self._waiter()
         return bool((await asyncio.wait([waiter], timeout=timeout))[0])
 
@@ -272,8 +298,10 @@ class SendLoop:
         with self.lock:
             yield self.completion
             outcomes = self.completion.take()
-            if outcomes and self._memory_waiters:
-                self._memory.notify_all()
+            if outcomes:
+                self._releases += 1
+                if self._memory_waiters:
+                    self._memory.notify_all()
         for outcome in outcomes:
             outcome()
         if outcomes:

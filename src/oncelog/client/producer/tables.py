@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from oncelog import errors
 from oncelog.client import table_kernels
+from oncelog.client.producer.send_loop import NoRoomError
 from oncelog.client.producer.table_batches import TableBatches, Target
 from oncelog.client.types import TopicPartition
 
@@ -105,7 +106,7 @@ def send_table(
     sender: Sender,
     topic: str,
     table: object,
-    wait_for_room: Callable[[str, float], None],
+    wait_for_room: Callable[[NoRoomError, float], None],
     *,
     key: Format | None = None,
     value: Format | None = None,
@@ -116,9 +117,12 @@ def send_table(
     with _told_of_a_part(sender, found, deliveries):
         for tp, data in found:
             deadline = time.monotonic() + sender.options["max_block_ms"] / 1000
-            while (batch := sender.append_encoded(tp, data)) is None:
-                wait_for_room(topic, deadline)
-            deliveries.append(batch.delivery)
+            while True:
+                try:
+                    deliveries.append(sender.append_encoded(tp, data).delivery)
+                    break
+                except NoRoomError as full:
+                    wait_for_room(full, deadline)
     return TableFuture(deliveries, found.rows)
 
 
@@ -140,10 +144,13 @@ async def send_table_async(
         for tp, data in found:
             await asyncio.sleep(0)
             deadline = loop.time() + sender.options["max_block_ms"] / 1000
-            while (batch := sender.append_encoded(tp, data)) is None:
-                left = deadline - loop.time()
-                if left <= 0:
-                    raise no_room()
-                await sender.memory_freed(min(left, 0.5))
-            deliveries.append(batch.delivery)
+            while True:
+                try:
+                    deliveries.append(sender.append_encoded(tp, data).delivery)
+                    break
+                except NoRoomError:
+                    left = deadline - loop.time()
+                    if left <= 0:
+                        raise no_room() from None
+                    await sender.memory_freed(min(left, 0.5))
     return TableFuture(deliveries, found.rows)

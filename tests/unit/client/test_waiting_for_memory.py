@@ -1,0 +1,151 @@
+"""Records that find the buffer full: one choice of a partition each, and no release that goes unnoticed."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from oncelog import Producer, aio, errors
+from oncelog.client.producer.send_loop import NoRoomError
+from oncelog.client.producer.sender import Sender
+
+OPTIONS: dict[str, Any] = {
+    "linger_ms": 100_000,
+    "buffer_memory": 10_000,
+    "partitioner": "round_robin",
+    "max_block_ms": 5_000,
+}
+RECORD = b"x" * 1_000
+RECORDS = 100
+
+
+def settle(sender: Sender) -> None:
+    """Whatever is in the buffer has its outcome, and its memory is free."""
+    with sender._settling() as settlement:
+        settlement.drop_undrained(errors.TimedOutError("given up"))
+
+
+@contextlib.contextmanager
+def counted(sender: Sender) -> Iterator[list[int]]:
+    """The partitions that are chosen, in order."""
+    sender.counts["t"] = 3
+    chosen: list[int] = []
+    choose = sender.partitioner
+
+    def counting(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+        chosen.append(choose(topic, key, value, partitions))
+        return chosen[-1]
+
+    sender.partitioner = counting
+    yield chosen
+    assert chosen == [index % 3 for index in range(len(chosen))]
+
+
+@contextlib.contextmanager
+def made(**options: Any) -> Iterator[tuple[Producer, Sender]]:
+    """A producer without a broker; its records fail."""
+    producer = Producer("localhost:1", **{**OPTIONS, **options})
+    producer._sender.counts["t"] = 3
+    try:
+        yield producer, producer._sender
+    finally:
+        with contextlib.suppress(errors.TimedOutError):
+            producer.close(0)
+
+
+def blocking(headers: Any) -> list[int]:
+    with made() as (producer, sender), counted(sender) as chosen:
+        sender.wait_for_memory = lambda *_: settle(sender) or True  # type: ignore[method-assign, func-returns-value]
+        places = [producer.send("t", RECORD, headers=headers)._delivery.tp[1] for _ in range(RECORDS)]
+        assert places == chosen
+    return chosen
+
+
+def awaited(headers: Any) -> list[int]:
+    async def main() -> list[int]:
+        producer = aio.Producer("localhost:1", **OPTIONS)
+        await producer.start()
+        sender = producer._sender
+
+        async def freed(*_: object) -> bool:
+            settle(sender)
+            return True
+
+        with counted(sender) as chosen:
+            sender.memory_freed = freed  # type: ignore[method-assign]
+            places = [(await producer.send("t", RECORD, headers=headers))._delivery.tp[1] for _ in range(RECORDS)]
+            assert places == chosen
+        with contextlib.suppress(errors.TimedOutError):
+            await producer.close(0)
+        return chosen
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("headers", [(), {"name": "text"}], ids=["plain", "headers that are a mapping"])
+@pytest.mark.parametrize("send", [blocking, awaited])
+def test_a_record_has_its_partition_chosen_once(send: Callable[[Any], list[int]], headers: Any) -> None:
+    assert len(send(headers)) == RECORDS
+
+
+def test_memory_freed_between_the_refusal_and_the_wait_is_noticed() -> None:
+    """By another thread: here at the worst moment."""
+    waits: list[bool] = []
+    with made() as (producer, sender):
+        append, wait = producer._append, sender.wait_for_memory
+        refused = 0
+
+        def freed_behind(*arguments: Any) -> Any:
+            nonlocal refused
+            try:
+                return append(*arguments)
+            except NoRoomError:
+                refused += 1
+                if refused % 2 == 0:  # `send` goes the long way behind the first refusal, and waits behind the second
+                    settle(sender)
+                raise
+
+        def waited(timeout: float, releases: int) -> bool:
+            waits.append(wait(timeout, releases))
+            return waits[-1]
+
+        producer._append = freed_behind
+        sender.wait_for_memory = waited  # type: ignore[method-assign]
+        for _ in range(RECORDS):
+            producer.send("t", RECORD)
+    assert waits
+    assert all(waits), "it slept until its time was up, with room free"
+
+
+def test_so_is_what_is_freed_for_a_table() -> None:
+    waits: list[bool] = []
+    with made() as (producer, sender):
+        append, wait = sender.append_encoded, sender.wait_for_memory
+
+        def freed_behind(*arguments: Any) -> Any:
+            try:
+                return append(*arguments)
+            except NoRoomError:
+                settle(sender)
+                raise
+
+        def waited(timeout: float, releases: int) -> bool:
+            waits.append(wait(timeout, releases))
+            return waits[-1]
+
+        sender.append_encoded = freed_behind  # type: ignore[method-assign]
+        sender.wait_for_memory = waited  # type: ignore[method-assign]
+        producer.send_table("t", pa.table({"value": [RECORD] * RECORDS}))
+    assert waits
+    assert all(waits)
+
+
+def test_waiting_for_memory_ends_with_max_block_ms() -> None:
+    with made(max_block_ms=50) as (producer, _), pytest.raises(errors.TimedOutError, match="buffer_memory"):
+        collections.deque((producer.send("t", RECORD) for _ in range(RECORDS)), maxlen=0)
