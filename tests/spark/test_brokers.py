@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from oncelog import Admin
 from oncelog.client.blocking import BlockingCluster
+from oncelog.net.connection import Connection
+from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from oncelog.protocol.schema import Message
 from oncelog.spark import partitions
 from oncelog.spark.brokers import Brokers
 from oncelog.spark.commit import operations as op
@@ -85,6 +89,44 @@ def test_transactions_are_listed_and_described(cluster: BlockingCluster, at: Top
     brokers.answer(op.AwaitEnded((owner,)))
     (after,) = brokers.answer(op.ListTransactions(at.topic))
     assert after.state is op.State.COMPLETE
+
+
+@pytest.mark.parametrize("newest", [2, 1])
+def test_a_listing_brings_what_is_asked_for(
+    cluster: BlockingCluster, at: TopicPartition, monkeypatch: pytest.MonkeyPatch, newest: int
+) -> None:
+    """Brokers leave the rest out, of other prefixes since version 2: they remember the ids of a week."""
+    brokers = Brokers(cluster)
+    prefix = f"{at.topic}.a_b-c"
+    ended, _ = begin(brokers, f"{prefix}/0/0/0.0", at)
+    brokers.answer(op.EndTxn(ended, commit=True))
+    brokers.answer(op.AwaitEnded((ended,)))
+    opened, _ = begin(brokers, f"{prefix}/1/0/0.0", at)
+    other, _ = begin(brokers, f"{at.topic}xa_b-c/0/0/0.0", at)
+    told: list[str] = []
+    call, version_for = Connection.call, Connection.version_for
+
+    async def recorded(self: Connection, request: Any, *rest: Any, **more: Any) -> Any:
+        response = await call(self, request, *rest, **more)
+        if isinstance(response, ListTransactionsResponse):
+            found = (each.transactional_id for each in response.transaction_states)
+            told.extend(each for each in found if each.startswith(at.topic))
+        return response
+
+    def older(self: Connection, kind: type[Message]) -> int:
+        return min(version_for(self, kind), newest) if kind is ListTransactionsRequest else version_for(self, kind)
+
+    monkeypatch.setattr(Connection, "version_for", older)
+    monkeypatch.setattr(Connection, "call", recorded)
+    both = brokers.answer(op.ListTransactions(prefix))
+    assert {t.id for t in both} == {ended.id, opened.id}
+    assert set(told) == {ended.id, opened.id} | ({other.id} if newest == 1 else set())
+    told.clear()
+    assert [t.id for t in brokers.answer(op.ListTransactions(prefix, ongoing=True))] == [opened.id]
+    assert set(told) == {opened.id} | ({other.id} if newest == 1 else set())
+    monkeypatch.undo()
+    for owner in (opened, other):
+        brokers.answer(op.EndTxn(owner, commit=False))
 
 
 def test_a_marker_can_be_written_by_hand(cluster: BlockingCluster, at: TopicPartition) -> None:

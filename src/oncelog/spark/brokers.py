@@ -10,6 +10,7 @@ from oncelog import errors
 from oncelog.client.blocking import BlockingCluster
 from oncelog.client.by_node import ask_by_node
 from oncelog.client.outcomes import error_codes, raise_for_error
+from oncelog.client.versions import ByVersion
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages import describe_transactions as dt
@@ -49,6 +50,8 @@ END_TXN_OLD = 4
 """The newest version of EndTxn that does not move the epoch (KIP-890)."""
 INIT_VERSION = 4
 """Of InitProducerId: known to every broker since 2.7, and the newer ones bring nothing that is used here."""
+LIST_BY_PATTERN = 2
+"""The version of ListTransactions that takes a pattern for the ids."""
 NO_PRODUCER_HAS_IT = 2**63 - 1
 POLL_SECONDS = 0.02
 
@@ -116,7 +119,7 @@ class Brokers:
 
     def _list(self, o: op.ListTransactions) -> tuple[op.Listed, ...]:
         found = []
-        for response in self.cluster.call_brokers(_list_all).values():
+        for response in self.cluster.call_brokers(lambda: _listing(o)).values():
             raise_for_error(response, "ListTransactions")
             for state in response.transaction_states:
                 if is_task_id(o.prefix, state.transactional_id):
@@ -319,8 +322,17 @@ def _is_ending(described: op.Described, pids: set[int]) -> bool:
     return described.pid in pids and described.state is op.State.ENDING
 
 
-def _list_all() -> lt.ListTransactionsRequest:
-    return lt.ListTransactionsRequest(state_filters=[], producer_id_filters=[])
+def _listing(o: op.ListTransactions) -> ByVersion:
+    """Filtered where the broker can (by name since KIP-1152): a cluster remembers the ids of a week."""
+
+    def make(version: int) -> lt.ListTransactionsRequest:
+        request = lt.ListTransactionsRequest(state_filters=["Ongoing"] if o.ongoing else [], producer_id_filters=[])
+        if version >= LIST_BY_PATTERN:
+            # RE2's syntax: of what a prefix may have, only the dot means something there.
+            request.transactional_id_pattern = o.prefix.replace(".", r"\.") + "/.*"
+        return request
+
+    return ByVersion(lt.ListTransactionsRequest, make, LIST_BY_PATTERN)
 
 
 async def _pause() -> None:

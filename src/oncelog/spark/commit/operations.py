@@ -109,9 +109,11 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListTransactions:
-    """ListTransactions on every broker -> tuple[Listed, ...] of task ids of this prefix."""
+    """ListTransactions on every broker -> tuple[Listed, ...] of task ids of this prefix; `ongoing`: at least of those
+    that are."""
 
     prefix: str
+    ongoing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

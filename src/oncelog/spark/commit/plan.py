@@ -50,7 +50,7 @@ def find_open(sink: Sink) -> Steps[tuple[tuple[Owner, ...], tuple[op.OpenProduce
     opened: tuple[op.OpenProducer, ...] = ()
     if sink.targets:
         opened = yield op.DescribeProducers(sink.targets)
-    listed: tuple[op.Listed, ...] = yield op.ListTransactions(sink.prefix)
+    listed: tuple[op.Listed, ...] = yield op.ListTransactions(sink.prefix, ongoing=not opened)
     hanging = {producer.pid for producer in opened}
     ids = tuple(
         sorted(
