@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from oncelog import errors
 from oncelog.client.offsets import EARLIEST, LATEST, list_offsets
 from oncelog.net.connection import ConnectionLostError
+from oncelog.protocol.aborted import AbortedTransactions
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from oncelog.protocol.records import Record, decode_control, decode_records, iter_batches
@@ -58,6 +59,8 @@ class Reader:
         self._isolation = isolation
         self._markers = markers
         self.positions: dict[int, int] = dict.fromkeys(partitions, 0)
+        self._rests: dict[int, float] = {}
+        """Until when (the loop's time) a partition is not asked for again: its leader has refused, or is away."""
 
     async def seek(self, start: Start) -> None:
         """Finds every partition's first offset; a timestamp after the last record means the end."""
@@ -92,11 +95,16 @@ class Reader:
 
     async def read(self, ends: dict[int, int] | None = None) -> AsyncIterator[tuple[int, Record | Marker]]:
         """(partition, record), for ever, or up to `ends`."""
+        now = asyncio.get_running_loop().time
         while True:
             wanted = [p for p, at in self.positions.items() if ends is None or at < ends[p]]
             if not wanted:
                 return
-            for leader, numbers in (await self._by_leader(wanted)).items():
+            rests = {number: self._rests.get(number, 0.0) - now() for number in wanted}
+            if min(rests.values()) > 0:
+                await asyncio.sleep(min(rests.values()))
+            ready = [number for number, rest in rests.items() if rest <= 0]
+            for leader, numbers in (await self._by_leader(ready)).items():
                 for data in await self._fetch(leader, numbers):
                     for item in self._items(data):
                         if ends is None or item.offset < ends[data.partition_index]:
@@ -110,7 +118,7 @@ class Reader:
         return found
 
     async def _fetch(self, leader: int, numbers: list[int]) -> list[PartitionData]:
-        """One Fetch; what fails and may pass is tried again in the next round."""
+        """One Fetch; partitions that fail, and may pass, are left out and rest: the others do not wait for them."""
         known = await self._cluster.topic(self._topic)
         partitions = [
             FetchPartition(
@@ -128,31 +136,33 @@ class Reader:
         try:
             response: FetchResponse = await (await self._cluster.connection(leader)).call(request)
         except (ConnectionLostError, errors.ConnectionFailedError):
-            return await self._later()
-        codes = {response.error_code, *(data.error_code for item in response.responses for data in item.partitions)}
-        for code in codes - {0}:
+            return self._later(numbers)
+        found = [data for item in response.responses for data in item.partitions]
+        for code in {response.error_code, *(data.error_code for data in found)} - {0}:
             if not ErrorCode.of(code).retriable:
                 raise errors.error_for(code, f"reading {self._topic}")
-        if codes - {0}:
-            return await self._later()
-        return [data for item in response.responses for data in item.partitions]
+        if response.error_code:
+            return self._later(numbers)
+        self._later([data.partition_index for data in found if data.error_code])
+        return [data for data in found if not data.error_code]
 
-    async def _later(self) -> list[PartitionData]:
-        self._cluster.topology.forget(self._topic)
-        await asyncio.sleep(RETRY_S)
+    def _later(self, numbers: list[int]) -> list[PartitionData]:
+        if numbers:
+            self._cluster.topology.forget(self._topic)
+        self._rests |= dict.fromkeys(numbers, asyncio.get_running_loop().time() + RETRY_S)
         return []
 
     def _items(self, data: PartitionData) -> Iterator[Record | Marker]:
         """Records and, where asked for, markers of one answer, without those of aborted transactions."""
         number = data.partition_index
-        hidden = Aborted(data) if self._isolation == READ_COMMITTED else None
+        aborted = data.aborted_transactions if self._isolation == READ_COMMITTED else None
+        hidden = AbortedTransactions((item.first_offset, item.producer_id) for item in aborted or ())
         for header, view in iter_batches(data.records or b"", partial_ok=True):
-            drop = hidden is not None and hidden.hides(header.base_offset, header.producer_id, header.is_transactional)
-            if header.is_control and header.count:  # compaction may leave the batch without its marker
-                commit, coordinator_epoch = decode_control(view)
-                if hidden is not None and not commit:
-                    hidden.ended(header.producer_id)
-                if self._markers and header.base_offset >= self.positions[number]:
+            drop = hidden.hides(header, view)
+            if header.is_control:
+                # compaction may leave the batch without its marker
+                if self._markers and header.count and header.base_offset >= self.positions[number]:
+                    commit, coordinator_epoch = decode_control(view)
                     yield Marker(
                         header.base_offset,
                         header.max_timestamp,
@@ -161,26 +171,8 @@ class Reader:
                         header.producer_epoch,
                         coordinator_epoch,
                     )
-            elif not header.is_control and not drop:
+            elif not drop:
                 for record in decode_records(view):
                     if record.offset >= self.positions[number]:
                         yield record
             self.positions[number] = max(self.positions[number], header.next_offset)
-
-
-class Aborted:
-    """The aborted transactions of one answer, followed through its batches (Kafka's `CompletedFetch`)."""
-
-    def __init__(self, data: PartitionData) -> None:
-        self._later = sorted((item.first_offset, item.producer_id) for item in data.aborted_transactions or ())
-        self._open: set[int] = set()
-
-    def hides(self, base_offset: int, producer_id: int, transactional: bool) -> bool:
-        """Whether a batch belongs to an aborted transaction; to be asked for each batch, in order."""
-        while self._later and self._later[0][0] <= base_offset:
-            self._open.add(self._later.pop(0)[1])
-        return transactional and producer_id in self._open
-
-    def ended(self, producer_id: int) -> None:
-        """The transaction's ABORT marker was met."""
-        self._open.discard(producer_id)

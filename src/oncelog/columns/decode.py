@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from oncelog.columns.native import at, at_binary, kernel
+from oncelog.protocol.aborted import AbortedTransactions
 from oncelog.protocol.compression import decompress
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import (
@@ -21,7 +22,6 @@ from oncelog.protocol.records import (
     HEADER_SIZE,
     BatchHeader,
     check_crc,
-    decode_control,
     iter_batches,
 )
 
@@ -120,24 +120,11 @@ def decode_batches(
 def _visible(
     chunks: Iterable[Buffer], aborted: Sequence[tuple[int, int]] | None
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every batch but those of aborted transactions; control batches too, for their offsets count."""
-    waiting = sorted(aborted or (), key=lambda entry: entry[1])
-    aborting: set[int] = set()
-    position = 0
+    """Every batch, those of aborted transactions without records; control batches too, for their offsets count."""
+    hidden = AbortedTransactions((first_offset, producer_id) for producer_id, first_offset in aborted or ())
     for chunk in chunks:
         for header, view in iter_batches(chunk, partial_ok=True):
-            if waiting and header.has_producer:
-                while position < len(waiting) and waiting[position][1] <= header.last_offset:
-                    aborting.add(waiting[position][0])
-                    position += 1
-                if header.is_control:
-                    # compaction may have taken the marker out of its batch, long after the aborted records
-                    if header.producer_id in aborting and header.count and not decode_control(view)[0]:
-                        aborting.discard(header.producer_id)
-                elif header.is_transactional and header.producer_id in aborting:
-                    yield header._replace(count=0), view
-                    continue
-            yield header, view
+            yield header._replace(count=0) if hidden.hides(header, view) else header, view
 
 
 def _groups(batches: list[_Batch]) -> Iterator[list[_Batch]]:

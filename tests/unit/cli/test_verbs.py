@@ -17,9 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from oncelog.cli.app import oncelog as app
-from oncelog.cli.reader import Aborted
 from oncelog.net.connection import connect
-from oncelog.protocol.messages.fetch import AbortedTransaction, PartitionData
 from support.command_line import ONCELOG, Tool
 from support.processes import wait_until
 from support.servers import OncelogCluster, Server
@@ -236,26 +234,6 @@ def test_an_open_transaction_is_shown_and_hidden(tool: Tool, topic: str, server:
     assert tool("topic", "consume", topic, "-e", "--read-committed") == ""
     (shown,) = tool.json("topic", "describe", topic)
     assert (shown["partitions"][0]["lso"], shown["partitions"][0]["hw"]) == (2, 2)
-
-
-def test_aborted_transactions_are_followed_through_a_partition() -> None:
-    """Producer 1 aborts, then commits; producer 2 aborts across both (offsets as a partition would have them)."""
-    data = PartitionData(
-        aborted_transactions=[
-            AbortedTransaction(producer_id=2, first_offset=1),
-            AbortedTransaction(producer_id=1, first_offset=0),
-        ]
-    )
-    aborted = Aborted(data)
-    assert aborted.hides(0, 1, True)
-    assert aborted.hides(1, 2, True)
-    assert not aborted.hides(2, 2, False)
-    assert not aborted.hides(3, 3, True)
-    aborted.ended(1)
-    assert not aborted.hides(5, 1, True)
-    assert aborted.hides(6, 2, True)
-    aborted.ended(2)
-    assert not aborted.hides(8, 2, True)
 
 
 # -- the rest ---------------------------------------------------------------------------------------------------------

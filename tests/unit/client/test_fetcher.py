@@ -57,6 +57,13 @@ def fetched(*, committed_only: bool, position: int = 0, records: bytes = LOG) ->
     return Fetched(TP, data, position, committed_only=committed_only, check_crcs=True)
 
 
+def test_markers_before_the_place_to_go_on_from_count() -> None:
+    """The producer's next transaction, behind its aborted one, is committed."""
+    found = fetched(committed_only=True)
+    found.go_to(4)
+    assert [record.value for record in found.take(10)] == [b"committed too"]
+
+
 def test_aborted_records_and_markers_are_passed_over() -> None:
     part = fetched(committed_only=True)
     assert part.end == 7

@@ -16,9 +16,10 @@ from uuid import UUID
 from oncelog import errors
 from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.types import TopicPartition
+from oncelog.protocol.aborted import AbortedTransactions
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
-from oncelog.protocol.records import BatchHeader, check_crc, decode_control, decode_records, iter_batches
+from oncelog.protocol.records import check_crc, decode_records, iter_batches
 from oncelog.protocol.schema import NO_UUID
 
 READ_UNCOMMITTED = 0
@@ -135,8 +136,7 @@ class Fetched:
         )
         self._check_crcs = check_crcs
         self._batches = iter_batches(self.raw, partial_ok=True)
-        self._open_aborted = deque(self.aborted or ())
-        self._aborting: set[int] = set()
+        self._hidden = AbortedTransactions(self.aborted or ())
         self._records: deque[ConsumerRecord] = deque()
         self._after = position
         self._damage: ProtocolError | None = None
@@ -163,8 +163,7 @@ class Fetched:
         """Go on from there, whatever has been taken: `tables` reads `raw` by itself."""
         self.position = self._after = position
         self._batches = iter_batches(self.raw, partial_ok=True)
-        self._open_aborted = deque(self.aborted or ())
-        self._aborting.clear()
+        self._hidden = AbortedTransactions(self.aborted or ())
         self._records.clear()
         self._damage = None
 
@@ -185,11 +184,12 @@ class Fetched:
     def _next_batch(self) -> bool:
         """Decode the next batch that has records to be seen; the position passes those that have none."""
         for header, view in self._batches:
+            hidden = self._hidden.hides(header, view)  # of those before the position, too: their markers end it
             if header.next_offset <= self.position:
                 continue
             self._after = header.next_offset
             self.epoch = header.partition_leader_epoch
-            if not self._visible(header, view):
+            if hidden or header.is_control:
                 self.position = self._after
                 continue
             if self._check_crcs:
@@ -204,18 +204,6 @@ class Fetched:
                 return True
             self.position = self._after
         return False
-
-    def _visible(self, header: BatchHeader, view: memoryview) -> bool:
-        if self.aborted is not None and header.producer_id >= 0:
-            while self._open_aborted and self._open_aborted[0][0] <= header.last_offset:
-                self._aborting.add(self._open_aborted.popleft()[1])
-            if header.is_control:
-                if header.count and not decode_control(view)[0]:
-                    self._aborting.discard(header.producer_id)
-                return False
-            if header.is_transactional and header.producer_id in self._aborting:
-                return False
-        return not header.is_control
 
 
 def end_of(raw: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
