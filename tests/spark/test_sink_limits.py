@@ -20,7 +20,14 @@ from oncelog.protocol.messages import produce as pr
 from oncelog.spark import driver, partitions
 from oncelog.spark.brokers import Brokers, run
 from oncelog.spark.commit import operations as op
-from oncelog.spark.commit.errors import MisuseError, NotDecidedError, NotVerifiedError, SinkError, TornBatchError
+from oncelog.spark.commit.errors import (
+    AnotherDriverError,
+    MisuseError,
+    NotDecidedError,
+    NotVerifiedError,
+    SinkError,
+    TornBatchError,
+)
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import STREAM, Owner, Record, Source, Span, Transaction
 from oncelog.spark.commit.steps import write_record
@@ -32,9 +39,9 @@ from spark.test_sink_crashes import check
 from support.processes import wait_until
 from support.servers import Server
 
-TIMEOUT_MS = 12_000
+TIMEOUT_MS = 9_000
 """A third of it is what a driver has for its decision, and the rest what tasks have: enough for a slow machine."""
-AFTER_C2 = 7
+AFTER_C2 = 8
 """The operation of a commit that comes after the decision is seen: EndTxn of the tasks."""
 
 
@@ -92,6 +99,35 @@ def test_too_little_time_left_is_not_decided(query: Query) -> None:
         patch.setattr("oncelog.spark.brokers.time", late)
         with pytest.raises(NotDecidedError, match="are left until its time-out"):
             query.commit(messages, 0)
+    query.run(1)
+    check(query, 1)
+
+
+@pytest.mark.parametrize(
+    ("last", "error"),
+    [(op.DescribeProducers, NotDecidedError), (op.DescribeTransactions, AnotherDriverError)],
+    ids=["behind its first look", "behind its last look"],
+)
+def test_a_driver_that_sleeps_before_its_decision_decides_nothing(
+    query: Query, last: type, error: type[SinkError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has seen open, with time left, has expired when it wakes up: so has its own transaction."""
+    query.options["kafka.transaction.timeout.ms"] = "6000"
+    plan = query.plan()
+    messages = [query.task(plan, 0, slot, rows) for slot, rows in enumerate(query.values(0, 2))]
+    answer, seen = Brokers.answer, []
+
+    def sleepy(self: Brokers, operation: op.Operation) -> Any:
+        answered = answer(self, operation)
+        seen.append(type(operation))
+        if isinstance(operation, last) and (op.Produce in seen or last is op.DescribeProducers):
+            monkeypatch.undo()
+            wait_until(lambda: not open_producers(query.bootstrap, query.topic), "the time-out", timeout=60)
+        return answered
+
+    monkeypatch.setattr(Brokers, "answer", sleepy)
+    with pytest.raises(error, match=r"came too late|not open any more"):
+        query.commit(messages, 0)
     query.run(1)
     check(query, 1)
 

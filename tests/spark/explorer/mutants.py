@@ -346,7 +346,7 @@ MUTANTS: dict[str, Mutant] = {
     "C1a after C5": Mutant(
         Rules(commit=_move(finish.COMMIT, finish.c1a_look, finish.c6_clear)), {"driver": 1}, 2, begin="commit"
     ),
-    "C1b not checked": Mutant(Rules(commit=_commit(c1b_check=None)), {"timeout": 1}),
+    "C1b not checked": Mutant(Rules(commit=_commit(c1b_check=None, c2_look=None)), {"timeout": 1}),
     "C1b no offsets": Mutant(
         Rules(commit=_commit(c1b_check=check_state_only), name=without_task_attempt),
         {"kill": 1, "twin": 1, "lose": 1},

@@ -9,7 +9,17 @@ from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import NotDecidedError, SinkError
 from oncelog.spark.commit.plan import Carried, abort_left, find_open
 from oncelog.spark.commit.record import EMPTY, Owner, Record, Source, Transaction
-from oncelog.spark.commit.steps import Phase, Sink, Steps, commit_all, see_commit, verify_all, write_record
+from oncelog.spark.commit.steps import (
+    Phase,
+    Sink,
+    Steps,
+    commit_all,
+    commit_record,
+    propose_record,
+    see_commit,
+    verify_all,
+    write_record,
+)
 from oncelog.spark.commit.task import Prepared, Skipped, TaskMessage
 
 
@@ -74,11 +84,9 @@ def c1a_look(state: Committing) -> Steps[Committing]:
     return replace(state, left=tuple(owner for owner in left if owner.id not in decided))
 
 
-def c1b_check(state: Committing) -> Steps[Committing]:
-    """Each prepared transaction must be open still, with time left, and in each partition from its first row on."""
+def _look_at_time(state: Committing) -> Steps[None]:
+    """Each transaction is Ongoing, same pid and epoch, with the margin left."""
     transactions = state.record.transactions
-    if not transactions:
-        return state
     described: tuple[op.Described, ...] = yield op.DescribeTransactions(tuple(t.owner.id for t in transactions))
     known = {(d.id, d.pid, d.epoch): d for d in described if d.state is op.State.ONGOING}
     for t in transactions:
@@ -94,6 +102,14 @@ def c1b_check(state: Committing) -> Steps[Committing]:
                 "driver's clock: if it differs from the brokers', set the clocks); smaller batches "
                 "(maxOffsetsPerTrigger) or a longer kafka.transaction.timeout.ms help"
             )
+
+
+def c1b_check(state: Committing) -> Steps[Committing]:
+    """Each prepared transaction must be open still, with time left, and in each partition from its first row on."""
+    transactions = state.record.transactions
+    if not transactions:
+        return state
+    yield from _look_at_time(state)
     partitions = tuple(sorted({span.at for t in transactions for span in t.spans}))
     opened: tuple[op.OpenProducer, ...] = yield op.DescribeProducers(partitions)
     _check_open(transactions, set(opened))
@@ -110,12 +126,31 @@ def _check_open(transactions: tuple[Transaction, ...], opened: set[op.OpenProduc
                 )
 
 
-def c2_decide(state: Committing) -> Steps[Committing]:
-    """The decision. A driver that was fenced meanwhile fails here."""
+def c2_propose(state: Committing) -> Steps[Committing]:
+    """The record, in a transaction that is left open: the driver's own time-out begins."""
     if state.carried is None:
         return state
-    driver, place = yield from write_record(state.sink, state.carried.driver, state.record)
-    return replace(state, carried=replace(state.carried, driver=driver), place=place)
+    return replace(state, place=(yield from propose_record(state.sink, state.carried.driver, state.record)))
+
+
+def c2_look(state: Committing) -> Steps[Committing]:
+    """At what time is left, once more: a driver that slept behind C1b does not decide what has expired meanwhile, and
+    one that sleeps from here on finds its own transaction expired before theirs.
+
+    Should this refuse, the next plan's P1 aborts what was proposed. C1b is no less needed: in the old protocol a late
+    copy of the plan's EndTxn decides what stands here.
+    """
+    if state.record.transactions:
+        yield from _look_at_time(state)
+    return state
+
+
+def c2_decide(state: Committing) -> Steps[Committing]:
+    """The decision. A driver that was fenced meanwhile, or whose own transaction has expired, fails here."""
+    if state.carried is None:
+        return state
+    driver = yield from commit_record(state.sink, state.carried.driver)
+    return replace(state, carried=replace(state.carried, driver=driver))
 
 
 def c2v_see(state: Committing) -> Steps[Committing]:
@@ -155,6 +190,8 @@ COMMIT: tuple[Phase[Committing], ...] = (
     c1_collect,
     c1a_look,
     c1b_check,
+    c2_propose,
+    c2_look,
     c2_decide,
     c2v_see,
     c3_commit,

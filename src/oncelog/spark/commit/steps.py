@@ -34,8 +34,8 @@ class Sink:
     task_timeout_ms: int = 900_000
     margin_ms: int = MARGIN_MS
     """A prepared transaction with less time left than this is not committed any more. Never less than the driver's
-    own time-out: a driver that was paused after that look must not decide what has expired. A broker may end the
-    driver's transaction later than that (Kafka looks every ten seconds), which the default allows for."""
+    own time-out, which begins before the last look: who sleeps afterwards does not decide what has expired. A broker
+    may end the driver's transaction later than that (Kafka looks every ten seconds), which the default allows for."""
     last_epoch: int = LAST_EPOCH
 
 
@@ -48,18 +48,29 @@ def run(phases: tuple[Phase[T], ...], state: T) -> Steps[T]:
 
 def write_record(sink: Sink, driver: Owner, record: Record) -> Steps[tuple[Owner, op.Place]]:
     """One transaction under the driver that writes the record -> (driver afterwards, where its marker will be)."""
+    place = yield from propose_record(sink, driver, record)
+    return (yield from commit_record(sink, driver)), place
+
+
+def propose_record(sink: Sink, driver: Owner, record: Record) -> Steps[op.Place]:
+    """Write the record and leave the transaction open -> where its marker will be. Nothing is decided yet."""
     produced: op.Produced = yield op.Produce(driver, sink.decision, record)
     if produced.outcome is not op.Outcome.DONE:
         raise AnotherDriverError(
             f"option transactionalIdPrefix={sink.prefix}: another driver has taken over (the decision was refused)"
         )
+    return op.Place(sink.decision, driver.pid, produced.offset)
+
+
+def commit_record(sink: Sink, driver: Owner) -> Steps[Owner]:
+    """Commit the record that was proposed -> the driver afterwards."""
     ended: op.Ended = yield op.EndTxn(driver._replace(sequence=driver.sequence + 1), commit=True)
     if ended.outcome is not op.Outcome.DONE:
         raise AnotherDriverError(
             f"option transactionalIdPrefix={sink.prefix}: another driver has taken over, or the decision came too late "
             f"({ended.outcome})"
         )
-    return ended.owner, op.Place(sink.decision, driver.pid, produced.offset)
+    return ended.owner
 
 
 def see_commit(sink: Sink, place: op.Place) -> Steps[None]:
