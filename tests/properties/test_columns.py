@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.columns.decode import decode_batches
-from oncelog.columns.encode import encode_partition, stamp
+from oncelog.columns.encode import encode_partition
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ProtocolError
-from oncelog.protocol.records import HEADER_SIZE, Record, assign_offsets, build_batch, decode_records
+from oncelog.protocol.records import HEADER_SIZE, Record, assign_offsets, build_batch, decode_records, stamp
 
 DATA = st.none() | st.binary(max_size=40)
 NAMES = st.text(max_size=5)

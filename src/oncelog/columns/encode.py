@@ -1,32 +1,23 @@
 """Arrow to record batches: rows of a table become batches for one partition, without a Python loop over records.
 
 Producer id, epoch and sequence are not known when the rows are encoded: they are stamped when a batch is drained
-(`stamp`), and only then is the checksum computed.
+(`protocol.records.stamp`), and only then is the checksum computed.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from crc32c import crc32c
 
 from oncelog.columns.native import TOO_SMALL, at, at_binary, kernel
 from oncelog.protocol.compression import Codec, compress
-from oncelog.protocol.records import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC
+from oncelog.protocol.records import HEADER_SIZE, put_header
 
 DEFAULT_BATCH_BYTES = 1 << 20
-_PRODUCER = struct.Struct(">qhi")
-_PRODUCER_OFFSET = 43
-_CRC = struct.Struct(">I")
-_CRC_OFFSET = 17
-_ATTRIBUTES = struct.Struct(">h")
-_ATTRIBUTES_OFFSET = 21
-_TRANSACTIONAL = 0x10
 _NO_BYTES = np.zeros(0, np.uint8)
 _NO_ENDS = np.zeros(1, np.int64)
 
@@ -38,18 +29,6 @@ class EncodedBatch:
     buffer: bytearray
     count: int
     max_timestamp: int
-
-
-def stamp(
-    buffer: bytearray, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
-) -> None:
-    """Writes who sends a batch, and its checksum; -1 in all three for a producer without idempotence."""
-    _PRODUCER.pack_into(buffer, _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
-    (attributes,) = _ATTRIBUTES.unpack_from(buffer, _ATTRIBUTES_OFFSET)
-    attributes = attributes & ~_TRANSACTIONAL | (_TRANSACTIONAL if transactional else 0)
-    _ATTRIBUTES.pack_into(buffer, _ATTRIBUTES_OFFSET, attributes)
-    with memoryview(buffer) as view:
-        _CRC.pack_into(buffer, _CRC_OFFSET, crc32c(view[CRC_START:]))
 
 
 def partition_of(keys: pa.Array | pa.ChunkedArray, partitions: int) -> Any:
@@ -164,11 +143,7 @@ def _batch(
         packed = compress(codec, memoryview(buffer)[HEADER_SIZE:], level)
         buffer = bytearray(HEADER_SIZE)
         buffer += packed
-    size = len(buffer)
-    HEADER.pack_into(
-        buffer, 0,
-        0, size - LOG_OVERHEAD, -1, MAGIC, 0, int(codec), count - 1, base_timestamp, max_timestamp, -1, -1, -1, count,
-    )  # fmt: skip
+    put_header(buffer, count, int(codec), base_timestamp, max_timestamp)
     return EncodedBatch(buffer, count, max_timestamp)
 
 

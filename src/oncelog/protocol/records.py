@@ -32,6 +32,7 @@ LOG_OVERHEAD: Final = 12
 
 MAGIC: Final = 2
 CRC_START: Final = 21
+MAGIC_OFFSET: Final = 16
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
@@ -57,9 +58,10 @@ _LEADER_EPOCH = Struct(">i")
 _CRC = Struct(">I")
 _ATTRIBUTES = Struct(">h")
 _MAX_TIMESTAMP = Struct(">q")
-_MAGIC_OFFSET = 16
+_PRODUCER = Struct(">qhi")
 _ATTRIBUTES_OFFSET = 21
 _MAX_TIMESTAMP_OFFSET = 35
+_PRODUCER_OFFSET = 43
 
 _CONTROL_KEY = Struct(">hh")
 _MARKER_VALUE = Struct(">hi")
@@ -172,9 +174,9 @@ def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
 
 
 def _check_magic(buf: Buffer, pos: int) -> None:
-    if len(buf) - pos <= _MAGIC_OFFSET:
+    if len(buf) - pos <= MAGIC_OFFSET:
         return
-    magic = buf[pos + _MAGIC_OFFSET]
+    magic = buf[pos + MAGIC_OFFSET]
     if magic in (0, 1):
         raise _invalid(f"message format {magic} is not supported; record batches have magic {MAGIC}")
     if magic != MAGIC:
@@ -254,6 +256,25 @@ def set_max_timestamp(buf: bytearray | memoryview, pos: int, timestamp_type: int
     _MAX_TIMESTAMP.pack_into(buf, pos + _MAX_TIMESTAMP_OFFSET, max_timestamp)
     with memoryview(buf) as view:
         _CRC.pack_into(buf, pos + _CRC_OFFSET, crc32c(view[pos + CRC_START : pos + size]))
+
+
+def put_header(batch: bytearray, count: int, codec: int, base_timestamp: int, max_timestamp: int) -> None:
+    """Write the header in front of `count` records that begin at `HEADER_SIZE`; `stamp` makes a batch of it."""
+    HEADER.pack_into(
+        batch, 0,
+        0, len(batch) - LOG_OVERHEAD, -1, MAGIC, 0, codec, count - 1, base_timestamp, max_timestamp,
+        NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, count,
+    )  # fmt: skip
+
+
+def stamp(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool) -> None:
+    """Write who sends a batch, and its checksum; -1 in all three for a producer without idempotence."""
+    _PRODUCER.pack_into(batch, _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, _ATTRIBUTES_OFFSET)
+    attributes = attributes & ~_TRANSACTIONAL | (_TRANSACTIONAL if transactional else 0)
+    _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_OFFSET, attributes)
+    with memoryview(batch) as view:
+        _CRC.pack_into(batch, _CRC_OFFSET, crc32c(view[CRC_START:]))
 
 
 def pack_batch(

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from oncelog import errors
 from oncelog.client.blocking import BlockingCluster
-from oncelog.columns.encode import EncodedBatch, encode_partition, partition_of, stamp
+from oncelog.columns.encode import EncodedBatch, encode_partition, partition_of
 from oncelog.protocol.compression import Codec
-from oncelog.protocol.records import next_sequence
+from oncelog.protocol.records import next_sequence, stamp
 from oncelog.spark import brokers, partitions
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import MisuseError

@@ -15,8 +15,8 @@ from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.partitioner import Sticky, spread
 from oncelog.client.producer.table_batches import TableBatches, Target
 from oncelog.columns.decode import decode_batches
-from oncelog.columns.encode import stamp
 from oncelog.formats import Json
+from oncelog.protocol.records import stamp
 
 
 def target(weights: Sequence[int] | None, queues: Sequence[int] | None = None, partitions: int = 4) -> Target:

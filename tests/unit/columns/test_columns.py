@@ -4,7 +4,7 @@ import pytest
 
 from oncelog.columns import encode
 from oncelog.columns.decode import SCHEMA, decode_batches
-from oncelog.columns.encode import encode_partition, partition_of, stamp
+from oncelog.columns.encode import encode_partition, partition_of
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import (
     Record,
@@ -14,6 +14,7 @@ from oncelog.protocol.records import (
     decode_records,
     pack_batch,
     parse_header,
+    stamp,
 )
 
 

@@ -17,7 +17,8 @@ import sys
 import numpy as np
 import pyarrow as pa
 from oncelog.columns.decode import decode_batches
-from oncelog.columns.encode import encode_partition, stamp
+from oncelog.columns.encode import encode_partition
+from oncelog.protocol.records import stamp
 
 # `pa.array` of Python's values would import pandas itself
 ends = pa.py_buffer(np.array([0, 1, 3], np.int32))

@@ -261,3 +261,24 @@ def test_a_control_batch_that_compaction_emptied_is_no_marker() -> None:
 def test_content_of_any_ratio_comes_out(codec: Codec) -> None:
     content = bytes(5_000_000)
     assert bytes(decompress(codec, compress(codec, content), 5_000_000)) == content
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_a_batch_that_is_stamped_is_the_one_built_for_that_producer(codec: Codec) -> None:
+    """Again and again: a batch may get other numbers, and come to stand outside a transaction."""
+    made = bytearray(r.HEADER_SIZE) + r.build_batch(ROWS, codec=codec)[r.HEADER_SIZE :]
+    r.put_header(made, len(ROWS), codec, 1000, 1_000_000)
+    for (producer_id, epoch, sequence), transactional in (
+        ((7, 3, 2**31 - 1), True),
+        ((8, 0, 0), False),
+        ((-1, -1, -1), False),
+    ):
+        r.stamp(made, producer_id, epoch, sequence, transactional=transactional)
+        assert made == r.build_batch(
+            ROWS,
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+        )

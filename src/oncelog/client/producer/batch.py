@@ -8,35 +8,26 @@ drained, and again only if its sequence was reset in between.
 from __future__ import annotations
 
 from collections import deque
-from struct import Struct
 from typing import TYPE_CHECKING, Final
-
-from crc32c import crc32c
 
 from oncelog.protocol.compression import Codec, compress
 from oncelog.protocol.records import (
-    CRC_START,
     HEADER,
     HEADER_SIZE,
-    LOG_OVERHEAD,
     MAGIC,
+    MAGIC_OFFSET,
     Record,
     decode_records,
     next_sequence,
+    parse_header,
+    put_header,
+    stamp,
 )
 
 if TYPE_CHECKING:
     from oncelog.client.producer.delivery import Delivery
     from oncelog.client.types import Headers, TopicPartition
 
-_TRANSACTIONAL = 0x10
-_CODEC_MASK = 0x07
-_CRC: Final = Struct(">I")
-_PRODUCER: Final = Struct(">qhi")
-"""Producer id, epoch and base sequence, next to each other in a header."""
-_PRODUCER_OFFSET: Final = 43
-_ATTRIBUTES: Final = Struct(">h")
-_ATTRIBUTES_OFFSET: Final = 21
 RECORD_OVERHEAD: Final = 21
 """Bytes of a record besides key, value and headers, at most (KIP-98)."""
 
@@ -188,7 +179,7 @@ class Batch:
         """
         self.wire()
         assert self._wire is not None
-        codec = Codec(_ATTRIBUTES.unpack_from(self._wire, _ATTRIBUTES_OFFSET)[0] & _CODEC_MASK)
+        codec = Codec(parse_header(self._wire).codec)
         records = decode_records(memoryview(self._wire))
         shares = _halves(records)
         first = 0
@@ -225,31 +216,9 @@ class Batch:
         return data
 
     def _stamp(self, data: bytearray) -> None:
-        if data[CRC_START - 5] == MAGIC:  # has a header already: change what depends on the producer
-            (attributes,) = _ATTRIBUTES.unpack_from(data, _ATTRIBUTES_OFFSET)
-            attributes = attributes & ~_TRANSACTIONAL | (_TRANSACTIONAL if self.transactional else 0)
-            _ATTRIBUTES.pack_into(data, _ATTRIBUTES_OFFSET, attributes)
-            _PRODUCER.pack_into(data, _PRODUCER_OFFSET, self.producer_id, self.producer_epoch, self.base_sequence)
-        else:
-            HEADER.pack_into(
-                data,
-                0,
-                0,
-                len(data) - LOG_OVERHEAD,
-                -1,
-                MAGIC,
-                0,
-                int(self._codec) | (_TRANSACTIONAL if self.transactional else 0),
-                self.count - 1,
-                self.base_timestamp,
-                self.max_timestamp,
-                self.producer_id,
-                self.producer_epoch,
-                self.base_sequence,
-                self.count,
-            )
-        with memoryview(data) as view:
-            _CRC.pack_into(data, CRC_START - 4, crc32c(view[CRC_START:]))
+        if data[MAGIC_OFFSET] != MAGIC:
+            put_header(data, self.count, int(self._codec), self.base_timestamp, self.max_timestamp)
+        stamp(data, self.producer_id, self.producer_epoch, self.base_sequence, transactional=self.transactional)
 
     @property
     def last_sequence(self) -> int:
