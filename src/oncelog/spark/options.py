@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from oncelog.client.cluster import parse_bootstrap
@@ -17,6 +19,8 @@ from oncelog.spark.commit.ownership import Permission
 
 if TYPE_CHECKING:
     from oncelog.client.blocking import BlockingCluster
+
+log = logging.getLogger("oncelog.spark")
 
 SOURCE_OPTIONS = (
     "subscribe",
@@ -66,15 +70,25 @@ CLIENT = {
 }
 """Kafka's name: argument of `oncelog.client.BlockingCluster`, type."""
 
+SOURCE, STREAM, SINK = "a source", "a streaming read", "a sink"
 OURS = {
-    "kafka.isolation.level",
-    "kafka.transaction.timeout.ms",
-    "kafka.group.id",
-    "kafka.compression.type",
-    "kafka.max.partition.fetch.bytes",
-    "kafka.max.request.size",
+    "kafka.isolation.level": SOURCE,
+    "kafka.transaction.timeout.ms": SINK,
+    "kafka.group.id": STREAM,
+    "kafka.compression.type": SINK,
+    "kafka.max.partition.fetch.bytes": SOURCE,
+    "kafka.max.request.size": SINK,
 }
-"""Further settings of the client that mean something here."""
+"""Further settings of the client that mean something here, and to whom."""
+STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix")
+FACES = {
+    **dict.fromkeys(SOURCE_OPTIONS, SOURCE),
+    **dict.fromkeys(STREAM_OPTIONS, STREAM),
+    **dict.fromkeys(SINK_OPTIONS, SINK),
+    **OURS,
+}
+del FACES["bootstrapTimeoutMs"]  # of all
+"""Who goes by an option. One dictionary may serve all: what is another's is passed over, with a warning."""
 
 IDLE = {
     "kafka.linger.ms",
@@ -230,6 +244,19 @@ class Options:
             if value is not None:
                 arguments[argument] = value
         return arguments
+
+
+def warn_of_idle(given: Mapping[str, str], *faces: str) -> None:
+    """Tell, once a process, which of the options have no effect on any of these faces."""
+    small = {name.lower() for name in given}
+    idle = [name for name, face in FACES.items() if name.lower() in small and face not in faces]
+    if idle:
+        _warn(f"options without effect on {faces[0]}: {', '.join(idle)}")
+
+
+@cache
+def _warn(what: str) -> None:
+    log.warning("%s", what)
 
 
 def reach(cluster: BlockingCluster, servers: str, timeout_ms: int) -> None:

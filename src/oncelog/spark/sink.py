@@ -23,7 +23,7 @@ from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Tasking, TaskMessage
 from oncelog.spark.driver import make_plan, query_id, sink_of
 from oncelog.spark.faces import plain
-from oncelog.spark.options import reach, sink_options
+from oncelog.spark.options import SINK, reach, sink_options, warn_of_idle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,6 +73,7 @@ class Writer:
         if overwrite:
             raise MisuseError("a topic is only ever appended to: use mode('append') or outputMode('append')")
         self.options = sink_options(given, streaming=self.streaming)
+        warn_of_idle(given, SINK)
         check_schema(schema, self.options.topic)
         self.names = [column.name for column in schema.fields]
         self.sink: Sink | None = None

@@ -39,7 +39,7 @@ from oncelog.spark.offsets import (
     source_options,
     split,
 )
-from oncelog.spark.options import MAX_LONG, reach
+from oncelog.spark.options import MAX_LONG, SOURCE, STREAM, reach, warn_of_idle
 from oncelog.spark.reading import DataLossError, Reading, log, lose
 
 if TYPE_CHECKING:
@@ -242,6 +242,7 @@ class StreamSource(Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._misuse: MisuseError | None = None
         try:
             super().__init__(source_options(given, streaming=True))
+            warn_of_idle(given, STREAM, SOURCE)
         except MisuseError as error:
             self._misuse = error
         self._cluster = None
@@ -395,6 +396,7 @@ class BatchSource(Source, DataSourceReader):
 
     def __init__(self, given: Mapping[str, str]) -> None:
         super().__init__(source_options(given, streaming=False))
+        warn_of_idle(given, "a batch read", SOURCE)
         self._pushed = Pushed()
 
     @property
