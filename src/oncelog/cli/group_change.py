@@ -153,8 +153,9 @@ def _moment(text: str) -> int:
 
 
 def _duration_ms(text: str) -> int:
-    parts = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", text)
-    if parts is None or not any(parts.groups()):
-        raise click.UsageError(f"--by-duration takes P1DT2H30M15S, not {text!r}")
-    days, hours, minutes, seconds = (float(part or 0) for part in parts.groups())
-    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+    from oncelog.client.durations import milliseconds
+
+    try:
+        return milliseconds(text)
+    except ValueError as error:
+        raise click.UsageError(f"--by-duration takes P1DT2H30M15S: {error}") from None

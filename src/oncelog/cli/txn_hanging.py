@@ -21,8 +21,6 @@ COLUMNS = (
     *("topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch"),
     *("start_offset", "last_timestamp", "duration_min"),
 )
-FIRST_COORDINATOR_EPOCH = 0
-"""For a producer that no marker has ended yet: no coordinator's epoch is lower."""
 
 
 @click.command("find-hanging")
@@ -101,6 +99,8 @@ def abort(
 
     Not for one that a coordinator knows of: its other partitions may be committed, without this one.
     """
+    from oncelog.client.admin.transactions import FIRST_COORDINATOR_EPOCH
+
     if (start_offset is None) == (producer_id is None):
         raise click.UsageError("the transaction is named by --start-offset, or by --producer-id and its two epochs")
     if producer_id is not None and (producer_epoch is None or coordinator_epoch is None):
@@ -141,11 +141,10 @@ def abort(
 
 def _require_hanging(admin: Admin, topic: str, partition: int, producer_id: int) -> None:
     """UsageError for a transaction that its coordinator will end in that partition."""
-    for listed in admin.list_transactions(producer_ids=[producer_id]):
-        found = admin.describe_transaction(listed.transactional_id)
-        if (topic, partition) in found.partitions:
+    for known in admin.coordinated_transactions([producer_id]):
+        if (topic, partition) in known.partitions:
             raise click.UsageError(
-                f"this transaction does not hang: it is {found.state}, and the coordinator of "
-                f"{listed.transactional_id!r} knows of it. `oncelog txn terminate {listed.transactional_id}` aborts it "
+                f"this transaction does not hang: it is {known.state}, and the coordinator of "
+                f"{known.transactional_id!r} knows of it. `oncelog txn terminate {known.transactional_id}` aborts it "
                 "in all its partitions; add --yes if this one alone is meant"
             )

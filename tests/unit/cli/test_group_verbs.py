@@ -81,6 +81,7 @@ def test_members_are_shown_with_what_they_have(tool: Tool, wire: Wire, server: S
         (["--to-datetime", "2023-11-15T00:13:23.500+02:00"], [4]),
         (["--to-datetime", "2200-01-01T00:00:00"], [10]),
         (["--by-duration", "P1DT2H30M15.5S"], [10]),
+        (["--by-duration", "p1dt2h"], [10]),
         (["--to-earliest", "-t", "TOPIC"], [0, 0]),
         (["--to-latest", "-t", "TOPIC:0,1"], [10, 0]),
         (["--to-current", "-t", "TOPIC:1"], [None, 0]),
@@ -116,7 +117,8 @@ def test_what_cannot_be_moved_is_said(tool: Tool, server: Server, wire: Wire, gr
         2, "group", "seek", group, "-t", f"{group}:x", "--to-latest"
     )
     assert "--to-datetime takes" in tool.fails(2, "group", "seek", group, "--to-datetime", "yesterday")
-    assert "--by-duration takes" in tool.fails(2, "group", "seek", group, "--by-duration", "P")
+    for text in ("P", "P1DT", "-PT1H", "1h"):
+        assert "--by-duration takes" in tool.fails(2, "group", "seek", group, f"--by-duration={text}")
     assert "no-such-topic" in tool.fails(1, "group", "seek", group, "-t", "no-such-topic", "--to-latest")
     (member,) = stable(server.bootstrap, group)
     busy = tool.fails(1, "group", "seek", group, "--to-latest", "--execute")

@@ -131,6 +131,8 @@ def test_producers(tool: Tool, wire: Wire, name: str) -> None:
 def test_an_old_transaction_that_its_coordinator_knows_does_not_hang(tool: Tool, wire: Wire, name: str) -> None:
     who = write_old(wire, name, 12)
     assert tool.json("txn", "find-hanging", "--topic", name) == []
+    refused = tool.fails(2, "txn", "abort", name, "-p", "0", "--start-offset", "0")
+    assert f"does not hang: it is Ongoing, and the coordinator of '{name}' knows of it" in refused
     ended(wire, name, who, commit=False)
 
 

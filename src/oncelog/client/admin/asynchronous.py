@@ -99,6 +99,7 @@ class Admin(AdminFace):
     list_transactions = _asked(transactions.list_transactions)
     describe_transaction = _asked(transactions.describe_transaction)
     describe_producers = _asked(transactions.describe_producers)
+    coordinated_transactions = _asked(transactions.coordinated)
     find_hanging_transactions = _asked(transactions.find_hanging)
     abort_transaction = _asked(transactions.abort_transaction)
     fence_producers = _asked(transactions.fence_producers)

@@ -70,6 +70,7 @@ class Admin(AdminFace, Blocking[Awaited]):
     list_transactions = blocking(Awaited.list_transactions)
     describe_transaction = blocking(Awaited.describe_transaction)
     describe_producers = blocking(Awaited.describe_producers)
+    coordinated_transactions = blocking(Awaited.coordinated_transactions)
     find_hanging_transactions = blocking(Awaited.find_hanging_transactions)
     abort_transaction = blocking(Awaited.abort_transaction)
     fence_producers = blocking(Awaited.fence_producers)

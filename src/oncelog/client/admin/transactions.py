@@ -234,19 +234,27 @@ async def without_coordinator(
     cluster: ClusterClient, candidates: Sequence[HangingTransaction]
 ) -> list[HangingTransaction]:
     """Those of which no coordinator knows that it has to end them in that partition."""
-    wanted = sorted({item.producer.producer_id for item in candidates})
-    if not wanted:
-        return []
-    known: set[tuple[int, str, int]] = set()
-    for listing in await list_transactions(cluster, producer_ids=wanted):
+    known = {
+        (info.producer_id, *tp)
+        for info in await coordinated(cluster, {item.producer.producer_id for item in candidates})
+        for tp in info.partitions
+    }
+    return sorted(item for item in candidates if (item.producer.producer_id, item.topic, item.partition) not in known)
+
+
+async def coordinated(cluster: ClusterClient, producer_ids: Iterable[int]) -> list[TransactionInfo]:
+    """What coordinators know of the transactions of some producers: these they end by themselves."""
+    wanted = sorted(set(producer_ids))
+    found = []
+    for listing in await list_transactions(cluster, producer_ids=wanted) if wanted else ():
         try:
-            found = await describe_transaction(cluster, listing.transactional_id)
+            info = await describe_transaction(cluster, listing.transactional_id)
         except errors.KafkaError as error:
-            if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:  # it has expired meanwhile
                 raise
             continue
-        known |= {(listing.producer_id, *tp) for tp in found.partitions}
-    return sorted(item for item in candidates if (item.producer.producer_id, item.topic, item.partition) not in known)
+        found.append(info._replace(producer_id=listing.producer_id))
+    return found
 
 
 async def abort_transaction(

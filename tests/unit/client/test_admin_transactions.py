@@ -1,0 +1,65 @@
+"""What coordinators know of transactions, while ids come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from oncelog import errors
+from oncelog.client.admin import transactions
+from oncelog.client.admin.transactions import (
+    HangingTransaction,
+    ProducerInfo,
+    TransactionInfo,
+    TransactionListing,
+    coordinated,
+    without_coordinator,
+)
+from oncelog.protocol.errors import ErrorCode
+
+CLUSTER: Any = None
+OPEN = [("t", 0), ("t", 1)]
+
+
+def hanging(partition: int, producer_id: int) -> HangingTransaction:
+    return HangingTransaction("t", partition, ProducerInfo(producer_id, 0, 0, 0, -1, 5))
+
+
+@pytest.fixture
+def gone(monkeypatch: pytest.MonkeyPatch) -> dict[str, ErrorCode]:
+    """Producer 1 has the transactional ids `a` and `b`; what the coordinator answers when it is asked about them."""
+    answers: dict[str, ErrorCode] = {}
+
+    async def listed(cluster: object, *, producer_ids: list[int]) -> list[TransactionListing]:
+        assert producer_ids, "all of the cluster's would come"
+        return [TransactionListing(name, 1, "Ongoing") for name in ("a", "b") if 1 in producer_ids]
+
+    async def described(cluster: object, name: str) -> TransactionInfo:
+        if name in answers:
+            raise errors.error_for(answers[name], name)
+        return TransactionInfo(name, "Ongoing", 1, 0, 60_000, 0, OPEN[:1] if name == "a" else OPEN[1:])
+
+    monkeypatch.setattr(transactions, "list_transactions", listed)
+    monkeypatch.setattr(transactions, "describe_transaction", described)
+    return answers
+
+
+def test_what_a_coordinator_ends_does_not_hang(gone: dict[str, ErrorCode]) -> None:
+    candidates = [hanging(partition, producer) for producer in (1, 2) for partition in (0, 1)]
+    assert asyncio.run(without_coordinator(CLUSTER, candidates)) == [hanging(0, 2), hanging(1, 2)]
+    assert asyncio.run(without_coordinator(CLUSTER, [])) == []
+    assert [info.transactional_id for info in asyncio.run(coordinated(CLUSTER, [1]))] == ["a", "b"]
+
+
+def test_an_id_that_expires_between_the_two_questions_is_left_out(gone: dict[str, ErrorCode]) -> None:
+    gone["a"] = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert [info.transactional_id for info in asyncio.run(coordinated(CLUSTER, [1]))] == ["b"]
+    assert asyncio.run(without_coordinator(CLUSTER, [hanging(0, 1), hanging(1, 1)])) == [hanging(0, 1)]
+
+
+def test_any_other_error_is_raised(gone: dict[str, ErrorCode]) -> None:
+    gone["a"] = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    with pytest.raises(errors.AuthorizationError):
+        asyncio.run(coordinated(CLUSTER, [1]))
