@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from oncelog import Admin, Producer, errors
+from oncelog import Admin, Consumer, Producer, errors
 from oncelog.client import cluster as module
 from oncelog.client.cluster import ClusterClient
 from oncelog.spark.commit.errors import SinkError
@@ -59,6 +59,8 @@ def test_first_calls_name_the_address_and_the_cause(dead: str) -> None:
         producer.send("t", b"v")
     with Admin(dead, default_api_timeout_ms=300) as admin, pytest.raises(errors.RetriableError, match=said):
         admin.list_topics()
+    with Consumer(dead) as consumer, pytest.raises(errors.RetriableError, match=said):
+        consumer.end_offsets([("t", 0)], timeout=0.3)
 
 
 @pytest.mark.parametrize(
