@@ -354,6 +354,12 @@ MUTANTS: dict[str, Mutant] = {
         targets=False,
         split=2,
     ),
+    "C2 proposes before C1b": Mutant(
+        Rules(commit=_move(finish.COMMIT, finish.c2_propose, finish.c1b_check)),
+        {"dup": 1, "timeout": 1},
+        generations=(False,),
+        every=5,
+    ),
     "C2 after C3": Mutant(Rules(commit=_move(finish.COMMIT, finish.c3_commit, finish.c2_decide)), {"driver": 1}),
     "C2v not seen": Mutant(Rules(commit=_commit(c2v_see=None)), {"driver": 1, "lose": 1}),
     "C4 not verified": Mutant(Rules(commit=_commit(c4_verify=None)), {"lose": 1}),
