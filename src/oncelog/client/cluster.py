@@ -294,25 +294,21 @@ class ClusterClient:
         return await self._answered(request, self._any_connection, version, timeout_ms)
 
     async def call_broker(
-        self, node_id: int, request: Request, *, timeout_ms: float | None = None, while_registered: bool = False
+        self, node_id: int, request: Request, version: int | None = None, *, timeout_ms: float | None = None
     ) -> Any:
-        """One broker's response. One that is away is waited for; `while_registered`: until the cluster has put it out,
-        which is a RequestError (BROKER_ID_NOT_REGISTERED).
-        """
+        """One broker's response; one that is away is waited for, wherever it comes back."""
         lost = False
 
         async def where() -> Connection:
             if lost or node_id not in self.topology.brokers:
                 await self.refresh([])
-            if while_registered and node_id not in self.topology.brokers:
-                raise errors.error_for(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} has left the cluster")
             return await self.connection(node_id)
 
         def failed(code: ErrorCode) -> None:
             nonlocal lost
             lost = code is ErrorCode.NETWORK_EXCEPTION
 
-        return await self._answered(request, where, None, timeout_ms, failed)
+        return await self._answered(request, where, version, timeout_ms, failed)
 
     async def call_controller(
         self, request: Request, version: int | None = None, *, timeout_ms: float | None = None
@@ -477,19 +473,9 @@ async def gather_brokers(
 ) -> dict[int, Any]:
     """One request to every broker (or to `nodes`), at the same time: response by node id.
 
-    Where a broker leaves the cluster meanwhile all that are left are asked anew: what it had has moved to them.
+    A broker that dies meanwhile is waited for, though the cluster has put it out: by the metadata others lead what it
+    had before their coordinators know, and until then they leave it out of their answers without a word.
     """
-    limit = asyncio.get_running_loop().time() + cluster.api_timeout_ms / 1000
-    while True:
-        wanted = list(await cluster.brokers()) if nodes is None else list(nodes)
-        told = await asyncio.gather(
-            *(cluster.call_broker(node, make(), while_registered=nodes is None) for node in wanted),
-            return_exceptions=True,
-        )
-        failed = [answer for answer in told if isinstance(answer, BaseException)]
-        if not failed:
-            return dict(zip(wanted, told, strict=True))
-        for error in failed:
-            has_left = isinstance(error, errors.KafkaError) and error.code is ErrorCode.BROKER_ID_NOT_REGISTERED
-            if not has_left or asyncio.get_running_loop().time() > limit:
-                raise error
+    wanted = list(await cluster.brokers()) if nodes is None else list(nodes)
+    answers = await asyncio.gather(*(cluster.call_broker(node, make()) for node in wanted))
+    return dict(zip(wanted, answers, strict=True))
