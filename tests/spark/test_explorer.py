@@ -156,6 +156,7 @@ QUICK: list[tuple[int, dict[str, int]]] = [
     (2, {"lose": 2}),
     (2, {"kill": 1, "lose": 1}),
     (2, {"stage": 1, "timeout": 1}),
+    (1, {"dup": 1, "timeout": 1}),
     (1, {"late": 1, "slow": 1}),
     (1, {"kill": 1, "twin": 1}),
     (1, {"lose": 1, "deny": 1, "undo": 1}),

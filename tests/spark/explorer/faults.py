@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.finish import c1b_check
 from oncelog.spark.commit.names import Attempt
 from oncelog.spark.commit.record import Owner
 from oncelog.spark.commit.task import abandon
@@ -41,7 +42,8 @@ class Faults(Moves):
         for driver in self.drivers.values[world.drivers]:
             if driver is not DEAD and driver.phase == "commit":
                 operation = self.programs.operation[driver.node]
-                if not isinstance(operation, op.ListTransactions | op.DescribeTransactions):
+                looks = isinstance(operation, op.ListTransactions | op.DescribeTransactions)
+                if not looks or self.programs.behind(driver.node, c1b_check):
                     return True
         return False
 

@@ -31,6 +31,11 @@ class Programs:
             known = self._next[node, answer] = self._node(phases, index, state, (*answers, answer))
         return known
 
+    def behind(self, node: int, phase: Any) -> bool:
+        """Whether a program that has not ended has this phase behind it."""
+        phases, index, *_ = self._keys[node]
+        return phase in phases[:index]
+
     def _node(self, phases: tuple[Any, ...], index: int, state: Any, answers: tuple[Any, ...]) -> int:
         while index < len(phases):
             generator = phases[index](state)
