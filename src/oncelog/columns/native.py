@@ -5,8 +5,8 @@ ten times what llvmlite takes. The files lie in the folder that NUMBA_CACHE_DIR 
 the user's cache folder; where none can be written, each process compiles for itself. A file's name says what its code
 depends on: the kernels' source, llvmlite's version, the processor.
 
-A kernel takes integers, and `at(array)` for arrays. It lets go of the interpreter's lock: the client's loop receives the
-next records while a table is made of these.
+A kernel takes integers, and `at(array)` for arrays. It lets go of the interpreter's lock: the client's loop receives
+the next records while a table is made of these.
 """
 
 # llvmlite has no types of its own to check against:
