@@ -1,11 +1,12 @@
 """Our Spark source and exactly-once sink beside Spark's own Kafka connector, on one broker (oncelog), in one run.
 
-    scripts/bench --spark [--quick] [--rounds N] [--json FILE]
+    scripts/bench --spark [--quick] [--rounds N] [--json FILE] [--preload]
 
 Ours runs on the PySpark of this environment, the connector on PySpark 4.1.3, the newest that it can be had for as a
 wheel and a jar, in an environment of its own; both with two tasks at a time. The connector's sink is at-least-once.
 Each round starts both Sparks anew and alternates who is first; shown are medians over all repeats (`warm`: without each
 round's first). What the first read after a start costs with nothing compiled is measured in a Spark of its own.
+`--preload`: our Spark with `spark.python.daemon.module=oncelog.spark.daemon`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from support.servers import OncelogCluster
 PARTITIONS, VALUE_BYTES = 3, 100
 RIVAL = "Spark's connector"
 OURS = "oncelog"
+PRELOADED = {"spark.python.daemon.module": "oncelog.spark.daemon"}
 SIDE = Path(__file__).with_name("spark_side.py")
 
 
@@ -86,8 +88,8 @@ def fill(bootstrap: str, topic: str, records: int) -> None:
 class World:
     """A broker with a full topic, a small one, and as many empty ones as are asked for."""
 
-    def __init__(self, folder: Path, records: int) -> None:
-        self.folder, self.records, self.sparks = folder, records, 0
+    def __init__(self, folder: Path, records: int, settings: dict[str, str]) -> None:
+        self.folder, self.records, self.settings, self.sparks = folder, records, settings, 0
         self.server = OncelogCluster(folder / "broker")
         fill(self.server.bootstrap, "full", records)
         fill(self.server.bootstrap, "small", 1_000)
@@ -105,6 +107,7 @@ class World:
             "format": "oncelog" if ours else "kafka",
             "bootstrap": self.server.bootstrap,
             "jars": [] if ours else sorted(map(str, (rival_home() / "jars").glob("*.jar"))),
+            "settings": self.settings if ours else {},
             "folder": str(folder),
             "topic": "full",
             "small": "small",
@@ -179,12 +182,13 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--quick", action="store_true", help="one round with half of the records")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
+    parser.add_argument("--preload", action="store_true", help="our Spark with a daemon that has our imports")
     arguments = parser.parse_args()
     rounds, records = (1, arguments.records // 2) if arguments.quick else (arguments.rounds, arguments.records)
     console = Console(width=120)
     console.print(f"{records:,} records of {VALUE_BYTES} B, {platform.platform()}, Python {platform.python_version()}")
     with tempfile.TemporaryDirectory(prefix="oncelog-bench-") as folder:
-        world = World(Path(folder), records)
+        world = World(Path(folder), records, PRELOADED if arguments.preload else {})
         try:
             values = measure(console, world, rounds, 3)
         finally:

@@ -35,7 +35,7 @@ def session(work: dict[str, Any]) -> Any:
     )
     if work["jars"]:
         builder = builder.config("spark.jars", ",".join(work["jars"]))
-    made = builder.getOrCreate()
+    made = builder.config(map=work["settings"]).getOrCreate()
     made.sparkContext.setLogLevel("OFF")
     if work["format"] == "oncelog":
         import oncelog.spark
@@ -186,7 +186,7 @@ class Side:
 
 
 def main() -> None:
-    """The argument: format, bootstrap, jars, folder, topic, small, out (empty topics), records, repeats, first_only."""
+    """The argument: format, bootstrap, jars, settings, folder, topic, small, out, records, repeats, first_only."""
     side = Side(json.loads(sys.argv[1]))
     try:
         side.run()
