@@ -99,8 +99,8 @@ def _look_at_time(state: Committing) -> Steps[None]:
         if found.left_ms < state.sink.margin_ms:
             raise NotDecidedError(
                 f"{t.owner.id}: {found.left_ms} ms are left until its time-out, too little to commit safely (by this "
-                "driver's clock: if it differs from the brokers', set the clocks); smaller batches "
-                "(maxOffsetsPerTrigger) or a longer kafka.transaction.timeout.ms help"
+                "driver's clock: if it differs from the brokers', set the clocks); a longer "
+                "kafka.transaction.timeout.ms helps this batch, smaller ones (maxOffsetsPerTrigger) those to come"
             )
 
 
