@@ -166,14 +166,14 @@ class Brokers:
         )
         if "/" in o.id:
             response = self.cluster.run_many([self._init_once(o.id, request)])[0]
+            _check_timeout(response, o.timeout_ms)
         else:
             response = self.cluster.call_coordinator("transaction", o.id, request, INIT_VERSION)
-        if "/" not in o.id and response.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
-            raise MisuseError(
-                f"the broker's transaction.max.timeout.ms is below the {o.timeout_ms} ms that {o.id} needs to decide: "
-                "raise it"
-            )
-        _check_timeout(response, o.timeout_ms)
+            if response.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+                raise MisuseError(
+                    f"the broker's transaction.max.timeout.ms is below the {o.timeout_ms} ms that {o.id} needs to "
+                    "decide: raise it"
+                )
         raise_for_error(response, f"InitProducerId of {o.id}")
         owner = Owner(o.id, response.producer_id, response.producer_epoch)
         if "/" in o.id:
