@@ -36,85 +36,112 @@ class Question(Generic[K, A]):
 
 
 async def ask_by_node(
-    cluster: ClusterClient, question: Question[K, A], keys: Iterable[K], *, timeout_ms: float | None = None
+    cluster: ClusterClient,
+    question: Question[K, A],
+    keys: Iterable[K],
+    *,
+    timeout_ms: float | None = None,
+    patience_ms: float | None = None,
+    into: dict[K, A] | None = None,
 ) -> dict[K, A]:
     """The answer about each key, of those that somebody is to be asked about; brokers are asked at the same time.
 
     Those whose error passes by itself are looked for, grouped and asked again, each where it is by then, until
-    `timeout_ms` (default: the cluster's api_timeout_ms) are over; other errors are raised: KafkaError.
+    `timeout_ms` (default: the cluster's api_timeout_ms) are over; with `patience_ms` it is not begun again after those,
+    but an answer under way is waited for. Other errors are raised, as is what is left in the end: KafkaError,
+    TimedOutError if that is nothing but time. What is found goes to `into` as it comes: it is there though others fail.
     """
     now = asyncio.get_running_loop().time
-    limit = now() + (cluster.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+    within_ms = cluster.api_timeout_ms if timeout_ms is None else timeout_ms
+    limit = now() + within_ms / 1000
+    patient_until = limit if patience_ms is None else min(limit, now() + patience_ms / 1000)
     left = list(dict.fromkeys(keys))
-    found: dict[K, A] = {}
+    found: dict[K, A] = {} if into is None else into
+    failures: dict[K, errors.KafkaError] = {}
     backoff = Backoff(50, 1000)
-    while True:
-        failures: dict[K, errors.KafkaError] = {}
-        groups = await _grouped(question, left, failures)
-        responses = await asyncio.gather(
-            *(_answer(cluster, node, question.make(group), (limit - now()) * 1000) for node, group in groups.items()),
-            return_exceptions=True,
-        )
-        for response, group in zip(responses, groups.values(), strict=True):
-            if isinstance(response, errors.RetriableError):
-                failures.update(dict.fromkeys(group, response))
-            elif isinstance(response, BaseException):
-                raise response
-            else:
-                _take(question, response, group, found, failures)
-        if not failures:
-            return found
-        for key, failure in failures.items():
-            question.moved(key, failure.code)
-        delay = backoff.next_ms(random.random()) / 1000
-        if now() + delay > limit:
-            raise next(iter(failures.values()))
-        await asyncio.sleep(delay)
-        left = list(failures)
+    try:
+        async with asyncio.timeout_at(limit) as scope:
+            while left:
+                failures = await _ask_once(cluster, question, left, found)
+                left = list(failures)
+                if left:
+                    delay = backoff.next_ms(random.random()) / 1000
+                    if now() + delay > patient_until:
+                        raise failures[left[0]]
+                    await asyncio.sleep(delay)
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        if failures:
+            raise failures[left[0]] from None
+        why = cluster.unreachable and f": {cluster.unreachable}"
+        what = ", ".join(map(question.name, left))
+        raise errors.TimedOutError(f"{what}: not answered in {within_ms:.0f} ms{why}") from None
+    return found
 
 
-async def _grouped(question: Question[K, A], keys: list[K], failures: dict[K, errors.KafkaError]) -> dict[int, list[K]]:
-    nodes = await asyncio.gather(*map(question.where, keys), return_exceptions=True)
+async def _ask_once(
+    cluster: ClusterClient, question: Question[K, A], keys: list[K], found: dict[K, A]
+) -> dict[K, errors.KafkaError]:
+    """Why some are to be asked about again. An error that stays is raised when the others' answers are in `found`."""
+    failures: dict[K, errors.KafkaError] = {}
+    raised: list[BaseException] = []
+    groups = await _grouped(question, keys, failures, raised)
+    responses = await asyncio.gather(
+        *(_answer(cluster, node, question.make(group)) for node, group in groups.items()), return_exceptions=True
+    )
+    for response, (node, group) in zip(responses, groups.items(), strict=True):
+        if isinstance(response, errors.RetriableError):
+            failures.update(dict.fromkeys(group, response))
+        elif isinstance(response, BaseException):
+            raised.append(response)
+        else:
+            unanswered = dict.fromkeys(group)
+            for key, code, answer in question.read(response):
+                if key not in unanswered:
+                    continue
+                del unanswered[key]
+                if code is ErrorCode.NONE:
+                    found[key] = answer
+                    continue
+                error = errors.error_for(code, f"{question.name(key)}: {code.text}")
+                if code.retriable:
+                    failures[key] = error
+                else:
+                    raised.append(error)
+            for key in unanswered:
+                what = f"broker {node} left {question.name(key)} out of its answer"
+                failures[key] = errors.error_for(ErrorCode.UNKNOWN_SERVER_ERROR, what)
+    for key, failure in failures.items():
+        question.moved(key, failure.code)
+    if raised:
+        raise raised[0]
+    return failures
+
+
+async def _grouped(
+    question: Question[K, A], keys: list[K], failures: dict[K, errors.KafkaError], raised: list[BaseException]
+) -> dict[int, list[K]]:
     groups: dict[int, list[K]] = {}
+    nodes = await asyncio.gather(*map(question.where, keys), return_exceptions=True)
     for key, node in zip(keys, nodes, strict=True):
         if isinstance(node, errors.RetriableError) and not isinstance(node, errors.UnknownTopicError):
             failures[key] = node
         elif isinstance(node, BaseException):
-            raise node
+            raised.append(node)
         elif node is not None and node < 0:
-            failures[key] = errors.error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{question.name(key)} has no leader")
+            failures[key] = errors.error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"no leader for {question.name(key)}")
         elif node is not None:
             groups.setdefault(node, []).append(key)
     return groups
 
 
-async def _answer(cluster: ClusterClient, node: int, request: Request, left_ms: float) -> Any:
+async def _answer(cluster: ClusterClient, node: int, request: Request) -> Any:
     connection = await cluster.connection(node)
     try:
-        message, version = for_connection(request, None, connection)
-        return await connection.call(message, version, timeout_ms=max(1.0, min(left_ms, cluster.request_timeout_ms)))
+        return await connection.call(*for_connection(request, None, connection))
     except ConnectionLostError as error:
         raise errors.ConnectionFailedError(str(error)) from error
     except NoCommonVersionError as error:
         raise errors.UnsupportedError(str(error)) from error
 
-
-def _take(
-    question: Question[K, A],
-    response: Any,
-    group: list[K],
-    found: dict[K, A],
-    failures: dict[K, errors.KafkaError],
-) -> None:
-    for key, code, answer in question.read(response):
-        if code is ErrorCode.NONE:
-            found[key] = answer
-            continue
-        error = errors.error_for(code, f"{question.name(key)}: {code.text}")
-        if not code.retriable:
-            raise error
-        failures[key] = error
-    for key in group:  # one that a broker leaves out is asked about again
-        if key not in found and key not in failures:
-            what = f"{question.name(key)}: the broker did not answer about it"
-            failures[key] = errors.error_for(ErrorCode.UNKNOWN_SERVER_ERROR, what)

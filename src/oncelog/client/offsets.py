@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
 from oncelog import errors
-from oncelog.client.backoff import Backoff
+from oncelog.client.by_node import Question, ask_by_node
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.group_metadata import GroupMetadata
 from oncelog.client.outcomes import raise_for_error
 from oncelog.client.types import TopicPartition
 from oncelog.client.versions import ByVersion
-from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -75,121 +73,39 @@ async def list_offsets(
 ) -> dict[TopicPartition, Listed]:
     """Offset by partition for a timestamp each (`EARLIEST`, `LATEST` or ms); leaders are asked at the same time.
 
-    What passes by itself is tried again; other errors are raised, as is what is left when `timeout_ms` are over
-    (default: the cluster's api_timeout_ms), TimedOutError if that is nothing but time. For `patience_ms` it is tried
-    again: an answer under way is waited for beyond them. What was found goes to `into` as it comes: it is there though
-    others fail.
+    Errors, `timeout_ms`, `patience_ms` and `into`: as of `ask_by_node`.
     """
-    loop = asyncio.get_running_loop()
-    within_ms = cluster.api_timeout_ms if timeout_ms is None else timeout_ms
-    limit = loop.time() + within_ms / 1000
-    patient_until = limit if patience_ms is None else loop.time() + patience_ms / 1000
-    found: dict[TopicPartition, Listed] = {} if into is None else into
-    left = dict(wanted)
-    backoff = Backoff(50, 1000)
-    failure: errors.KafkaError | None = None
-    try:
-        async with asyncio.timeout_at(limit) as scope:
-            while left:
-                metadata_ms = None if timeout_ms is None else max(0.0, (limit - loop.time()) * 1000)
-                failure = await _ask_leaders(cluster, left, found, isolation_level, replica_id, metadata_ms)
-                if failure is not None:
-                    delay = backoff.next_ms(random.random()) / 1000
-                    if loop.time() + delay > min(limit, patient_until):
-                        raise failure
-                    await asyncio.sleep(delay)
-    except TimeoutError:
-        if not scope.expired():
-            raise
-        why = cluster.unreachable and f": {cluster.unreachable}"
-        raise failure or errors.TimedOutError(
-            f"the offsets of {_named(left)} are not known in {within_ms:.0f} ms{why}"
-        ) from None
-    return found
+    now = asyncio.get_running_loop().time
+    limit = now() + (cluster.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+
+    async def where(tp: TopicPartition) -> int:
+        return (await cluster.partition(*tp, timeout_ms=max(0.0, (limit - now()) * 1000))).leader
+
+    def make(partitions: list[TopicPartition]) -> ListOffsetsRequest:
+        topics = [
+            ListOffsetsTopic(
+                name=topic,
+                partitions=[ListOffsetsPartition(partition_index=tp[1], timestamp=wanted[tp]) for tp in tps],
+            )
+            for topic, tps in groupby(sorted(partitions), key=lambda tp: tp[0])
+        ]
+        return ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation_level, topics=topics)
+
+    question = Question(
+        where=where,
+        make=make,
+        read=_listed,
+        moved=lambda tp, code: cluster.topology.forget(tp[0]),
+        name=lambda tp: f"the offset of {tp[0]}-{tp[1]}",
+    )
+    return await ask_by_node(cluster, question, wanted, timeout_ms=timeout_ms, patience_ms=patience_ms, into=into)
 
 
-async def _ask_leaders(
-    cluster: ClusterClient,
-    left: dict[TopicPartition, int],
-    found: dict[TopicPartition, Listed],
-    isolation_level: int,
-    replica_id: int,
-    metadata_ms: float | None,
-) -> errors.KafkaError | None:
-    """Once, each leader; what was answered goes from `left` to `found`. Why something is left, if it is."""
-    by_leader: dict[int, list[TopicPartition]] = {}
-    for tp in left:
-        by_leader.setdefault((await cluster.partition(*tp, timeout_ms=metadata_ms)).leader, []).append(tp)
-    answers = await asyncio.gather(
-        *(_ask(cluster, node, {tp: left[tp] for tp in tps}, isolation_level, replica_id)
-          for node, tps in by_leader.items()),
-        return_exceptions=True,
-    )  # fmt: skip
-    failure: errors.KafkaError | None = None
-    for answer, (node, tps) in zip(answers, by_leader.items(), strict=True):
-        if isinstance(answer, ConnectionLostError | errors.RetriableError):
-            failure = answer if isinstance(answer, errors.KafkaError) else errors.ConnectionFailedError(str(answer))
-            _forget(cluster, tps)
-        elif isinstance(answer, BaseException):
-            raise answer
-        else:
-            failure = _take(cluster, answer, found, left) or failure
-            missing = [tp for tp in tps if tp in left]
-            if missing and failure is None:
-                failure = errors.KafkaError(f"broker {node} left {_named(missing)} out of its answer")
-                _forget(cluster, missing)
-    return failure
-
-
-def _named(partitions: Iterable[TopicPartition]) -> str:
-    return ", ".join(f"{topic}-{number}" for topic, number in sorted(partitions))
-
-
-def _forget(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> None:
-    for topic, _ in partitions:
-        cluster.topology.forget(topic)
-
-
-async def _ask(
-    cluster: ClusterClient, node: int, wanted: Mapping[TopicPartition, int], isolation_level: int, replica_id: int
-) -> ListOffsetsResponse:
-    if node < 0:
-        raise errors.error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"no leader for {_named(wanted)}")
-    topics = [
-        ListOffsetsTopic(
-            name=topic,
-            partitions=[ListOffsetsPartition(partition_index=tp[1], timestamp=wanted[tp]) for tp in tps],
-        )
-        for topic, tps in groupby(sorted(wanted), key=lambda tp: tp[0])
-    ]
-    request = ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation_level, topics=topics)
-    connection = await cluster.connection(node)
-    response: ListOffsetsResponse = await connection.call(request)
-    return response
-
-
-def _take(
-    cluster: ClusterClient,
-    response: ListOffsetsResponse,
-    found: dict[TopicPartition, Listed],
-    left: dict[TopicPartition, int],
-) -> errors.KafkaError | None:
-    """Move what was answered from `left` to `found`; the last error that passes by itself."""
-    failure = None
+def _listed(response: ListOffsetsResponse) -> Iterator[tuple[TopicPartition, ErrorCode, Listed]]:
     for topic in response.topics:
         for item in topic.partitions:
-            tp = (topic.name, item.partition_index)
-            code = ErrorCode.of(item.error_code)
-            if code is ErrorCode.NONE:
-                if left.pop(tp, None) is not None:
-                    found[tp] = Listed(item.offset, item.timestamp, item.leader_epoch)
-                continue
-            error = errors.error_for(code, f"offsets of {tp[0]}-{tp[1]}: {code.text}")
-            if not code.retriable:
-                raise error
-            failure = error
-            cluster.topology.forget(topic.name)
-    return failure
+            found = Listed(item.offset, item.timestamp, item.leader_epoch)
+            yield (topic.name, item.partition_index), ErrorCode.of(item.error_code), found
 
 
 async def fetch_committed(

@@ -43,7 +43,7 @@ class World(ClusterClient):
         self.moved.append((name, code))
         self.known.pop(name, None)
 
-    def ask(self, *names: str, timeout_ms: float = 5_000) -> dict[str, str]:
+    def ask(self, *names: str, into: dict[str, str] | None = None) -> dict[str, str]:
         def read(response: DescribeGroupsResponse) -> Iterable[tuple[str, ErrorCode, str]]:
             return [(g.group_id, ErrorCode.of(g.error_code), g.group_state) for g in response.groups]
 
@@ -51,7 +51,7 @@ class World(ClusterClient):
             self.where, lambda names: DescribeGroupsRequest(groups=names), read, self.forget, lambda name: f"<{name}>"
         )
         with closing(SimLoop()) as loop:
-            return loop.run_until_complete(ask_by_node(self, question, names, timeout_ms=timeout_ms))
+            return loop.run_until_complete(ask_by_node(self, question, names, timeout_ms=5_000, into=into))
 
 
 class Node:
@@ -60,7 +60,7 @@ class Node:
     def __init__(self, world: World, node: int) -> None:
         self.world, self.node = world, node
 
-    async def call(self, request: DescribeGroupsRequest, version: int | None, *, timeout_ms: float) -> Any:
+    async def call(self, request: DescribeGroupsRequest, version: int | None) -> Any:
         world = self.world
         world.asked.append((self.node, tuple(request.groups)))
         assert len(world.asked) < 1_000, "asked without a rest"
@@ -110,9 +110,9 @@ def test_what_has_nobody_to_ask_is_left_out(world: World) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda w: w.at.update(b=-1), "<b> has no leader"),
+        (lambda w: w.at.update(b=-1), "no leader for <b>"),
         (lambda w: w.fates.update(b=[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 99), "<b>: .*LOAD_IN_PROGRESS"),
-        (lambda w: w.fates.update(b=[None] * 99), "<b>: the broker did not answer about it"),
+        (lambda w: w.fates.update(b=[None] * 99), "broker 1 left <b> out of its answer"),
         (lambda w: w.lost.add(1), "hung up"),
     ],
     ids=["no leader", "loading", "left out", "lost"],
@@ -130,3 +130,13 @@ def test_an_error_that_does_not_pass_is_raised_at_once(world: World) -> None:
     with pytest.raises(errors.AuthorizationError, match="<b>"):
         world.ask("a", "b", "c")
     assert len(world.asked) == 2
+
+
+def test_what_others_answered_is_there_though_one_fails_for_good(world: World) -> None:
+    world.fates["a"] = [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]
+    world.known["b"] = 2
+    found: dict[str, str] = {}
+    with pytest.raises(errors.AuthorizationError):
+        world.ask("a", "b", "c", into=found)
+    assert found == {"c": "of 2"}
+    assert world.moved == [("b", ErrorCode.NOT_COORDINATOR)], "and what has moved is known to have"

@@ -39,7 +39,7 @@ class Broker:
         self.asked: list[ListOffsetsRequest] = []
         self.answers: dict[int, ErrorCode | None] = {}
 
-    async def call(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    async def call(self, request: ListOffsetsRequest, version: int | None) -> ListOffsetsResponse:
         self.asked.append(request)
         assert len(self.asked) < 1_000, "asked without a rest"
         await asyncio.sleep(self.takes)
@@ -92,7 +92,7 @@ def test_metadata_that_do_not_come_take_no_more_than_the_time_given(which: str) 
         async with ClusterClient("nobody:1") as cluster:
             cluster._connections._connect_once = connect  # type: ignore[assignment]
             wanted = errors.ConnectionFailedError if which == "refuses" else errors.TimedOutError
-            with pytest.raises(wanted, match="refused" if which == "refuses" else r"t-0, t-1.* 1000 ms"):
+            with pytest.raises(wanted, match="refused" if which == "refuses" else r"t-0, the offset of t-1.* 1000 ms"):
                 await list_offsets(cluster, BOTH, timeout_ms=1_000)
 
     assert run(body) <= 1.001
@@ -123,7 +123,7 @@ def test_who_has_patience_for_a_second_waits_for_an_answer_under_way() -> None:
 def test_the_cause_stays_what_it_was() -> None:
     async def body(cluster: Cluster, broker: Broker) -> None:
         cluster.leader = -1
-        with pytest.raises(errors.RetriableError, match=r"no leader for t-0, t-1 \(LEADER_NOT") as no_leader:
+        with pytest.raises(errors.RetriableError, match=r"no leader for the offset of t-0 \(LEADER_NOT") as no_leader:
             await list_offsets(cluster, BOTH, timeout_ms=1_000)
         assert no_leader.value.code is ErrorCode.LEADER_NOT_AVAILABLE
         assert "bootstrap" not in str(no_leader.value)
@@ -139,7 +139,7 @@ def test_a_partition_left_out_of_an_answer_is_asked_for_again_with_rests_and_the
     async def body(cluster: Cluster, broker: Broker) -> None:
         broker.answers[1], broker.takes = None, takes
         found: dict[tuple[str, int], Listed] = {}
-        with pytest.raises(errors.KafkaError, match="broker 1 left t-1 out of its answer"):
+        with pytest.raises(errors.KafkaError, match="broker 1 left the offset of t-1 out of its answer"):
             await list_offsets(cluster, BOTH, timeout_ms=2_000, into=found)
         assert list(found) == [("t", 0)]
         assert 2 <= len(broker.asked) < 20
