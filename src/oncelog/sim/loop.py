@@ -76,7 +76,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._spins = 0
         self._selector = _Selector(self)
         self.network: Network
-        self.set_task_factory(_make_task)  # type: ignore[arg-type]
+        self.set_task_factory(_make_task)
 
     def time(self) -> float:
         """Seconds of virtual time since the loop was made."""
@@ -174,10 +174,8 @@ def _if_alive(process: Process | None, callback: Callable[..., object], *args: A
         callback(*args)
 
 
-def _make_task(
-    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], **options: Any
-) -> asyncio.Task[T]:
-    task: asyncio.Task[T] = asyncio.Task(work, loop=loop, **options)
+def _make_task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
     context = options.get("context")
     process = _current.get() if context is None else context.get(_current)
     if process is not None:
