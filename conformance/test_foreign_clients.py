@@ -37,8 +37,13 @@ def summary(outcomes: suites.Outcomes) -> dict[str, object]:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("suite", suites.SUITES)
 def test_foreign_client(start_server: Callable[..., Server], suite: str) -> None:
-    """One that differs runs once more on a new server, and tells: kafka-python's consumer has once, of six runs, seen
-    nothing of a hundred acknowledged records for half a minute. Whose race that was is not known.
+    """One that differs runs once more on a new server, and tells.
+
+    kafka-python 3.0.12 loses a subscription now and then: its consumer asks for metadata without topics as it is made,
+    and where `subscribe()` falls between that request and its answer, the answer counts as that of the subscription
+    (`ClusterMetadata.update_metadata` takes back `need_update`). It asks again after `metadata_max_age_ms`, five
+    minutes; until then it has no partitions. In a loop, `test_idempotent_producer_max_in_flight[2]` lost it in 1 of 800
+    runs on oncelog and in 3 of 1300 on Apache Kafka 4.3.1; with that answer held back, always on both.
     """
     server = start_server(SETTINGS)
     found = summary(suites.SUITES[suite](server.bootstrap))
