@@ -98,7 +98,7 @@ def test_a_bad_line_in_a_file_keeps_the_others_back(tool: Tool, name: str, tmp_p
 
 
 def test_all_forms_of_where(tool: Tool, server: Server, name: str) -> None:
-    tool("topic", "create", name, "-c", "retention.ms=-1")
+    tool("topic", "create", name)
     with Producer(server.bootstrap) as producer:
         for number in range(6):
             producer.send(name, b"%d" % number, timestamp=1000 + number)

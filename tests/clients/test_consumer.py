@@ -78,7 +78,7 @@ def test_committed_offsets_have_metadata_and_epochs(server: Server, admin: Admin
 
 
 def test_what_there_is(server: Server, admin: Admin, name: str) -> None:
-    admin.create_topics(name, 2, configs={"retention.ms": "-1"})
+    admin.create_topics(name, 2)
     with Producer(server.bootstrap) as producer:
         for number in range(5):
             producer.send(name, b"x", partition=0, timestamp=1_000 + number)

@@ -17,9 +17,9 @@ EARLIEST = {"auto_offset_reset": "earliest"}
 
 @pytest.fixture
 def topic(server: Server, name: str) -> str:
-    """Two partitions with ten records each, of 1 ms after the other; so old that a server would delete them in time."""
+    """Two partitions with ten records each, of 1 ms after the other."""
     with Wire(server.bootstrap) as wire:
-        wire.create_topic(name, 2, retention_ms="-1")
+        wire.create_topic(name, 2)
     with Producer(server.bootstrap) as producer:
         for number in range(20):
             producer.send(name, b"%d" % (number // 2), partition=number % 2, timestamp=1_000 + number // 2)

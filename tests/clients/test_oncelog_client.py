@@ -165,7 +165,7 @@ def test_tables(server: Server, admin: Admin, name: str) -> None:
 
 
 def test_positions(server: Server, admin: Admin, name: str) -> None:
-    admin.create_topics(name, configs={"retention.ms": "-1"})
+    admin.create_topics(name)
     with Producer(server.bootstrap) as producer:
         for i in range(100):
             producer.send(name, b"%d" % i, timestamp=1_000 + i)

@@ -18,6 +18,12 @@ SERVERS: dict[str, Callable[..., Server]] = {"oncelog": OncelogCluster, "apache-
 SHARED = {"oncelog": "oncelog_cluster", "apache-kafka": "apache_kafka"}
 """The fixture with the running one that tests share."""
 
+OLD_RECORDS_STAY = {"log.retention.check.interval.ms": "86400000", "log.initial.task.delay.ms": "86400000"}
+"""Settings of those: many tests give their records times of 1970, and a server that looks for old segments meanwhile
+(Kafka does so half a minute after its start, both every five minutes) deletes them. Where the second key is not known,
+nothing is looked for at the start.
+"""
+
 
 def vary_servers(metafunc: pytest.Metafunc, default: str) -> None:
     """One variant of a test a server (`$ONCELOG_TEST_SERVERS`, else `default`: names with commas between)."""
@@ -46,7 +52,7 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., OncelogCluster]]:
 @pytest.fixture(scope="session")
 def oncelog_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OncelogCluster]:
     """One running `oncelog up` shared by all tests that leave it as they found it (own topics, no kills)."""
-    cluster = OncelogCluster(tmp_path_factory.mktemp("oncelog"))
+    cluster = OncelogCluster(tmp_path_factory.mktemp("oncelog"), settings=OLD_RECORDS_STAY)
     yield cluster
     assert cluster.stop() == 0, cluster.process.output()
 
@@ -54,7 +60,7 @@ def oncelog_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oncelo
 @pytest.fixture(scope="session")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
     """One running Apache Kafka, shared likewise."""
-    kafka = ApacheKafka(tmp_path_factory.mktemp("apache-kafka"))
+    kafka = ApacheKafka(tmp_path_factory.mktemp("apache-kafka"), settings=OLD_RECORDS_STAY)
     yield kafka
     kafka.stop()
 
