@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.schema import NO_UUID
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
@@ -21,9 +22,19 @@ EVICTION_MS = 120_000
 Key = tuple[str | None, UUID, int]
 
 
+def partition_key(topic: str | None, topic_id: UUID, partition: int) -> Key:
+    """Identity within a session: by id where there is one, for the name of a topic that comes or goes is not known then
+    (Kafka's `CachedPartition.equals`).
+    """
+    return (topic if topic_id == NO_UUID else None), topic_id, partition
+
+
 @dataclass(slots=True)
 class FetchPosition:
-    """What one consumer asks of one partition, and what it was told last (None: nothing yet)."""
+    """What one consumer asks of one partition, and what it was told last (-1: nothing yet).
+
+    `topic` is None while no topic has the id.
+    """
 
     topic: str | None
     topic_id: UUID
@@ -37,7 +48,7 @@ class FetchPosition:
     @property
     def key(self) -> Key:
         """Identity within a session."""
-        return self.topic, self.topic_id, self.partition
+        return partition_key(self.topic, self.topic_id, self.partition)
 
     def changed(self, error: int, high_watermark: int, log_start_offset: int, has_records: bool) -> bool:
         """Whether an incremental response must name this partition; remembers what is told."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from oncelog.broker.delayed import wait_until
-from oncelog.broker.fetch_sessions import FetchContext, FetchPosition, Key
+from oncelog.broker.fetch_sessions import FetchContext, FetchPosition, Key, partition_key
 from oncelog.cluster.replica import Replica
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import (
@@ -48,7 +48,7 @@ def handle(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchR
         request.session_id,
         request.session_epoch,
         _positions(broker, request, ctx.api_version),
-        _forgotten(broker, request, ctx.api_version),
+        _forgotten(request),
         uses_topic_ids=ctx.api_version >= _WITH_TOPIC_IDS,
         now_ms=broker.now_ms(),
     )
@@ -62,7 +62,7 @@ def handle(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchR
 
 def _positions(broker: Broker, request: FetchRequest, version: int) -> Iterator[FetchPosition]:
     for topic in request.topics:
-        name = _topic_name(broker, topic.topic, topic.topic_id, version)
+        name = topic.topic if version < _WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)
         for asked in topic.partitions:
             yield FetchPosition(
                 name,
@@ -74,16 +74,13 @@ def _positions(broker: Broker, request: FetchRequest, version: int) -> Iterator[
             )
 
 
-def _forgotten(broker: Broker, request: FetchRequest, version: int) -> Iterator[Key]:
+def _forgotten(request: FetchRequest) -> Iterator[Key]:
     for topic in request.forgotten_topics_data:
-        name = _topic_name(broker, topic.topic, topic.topic_id, version)
         for partition in topic.partitions:
-            yield name, topic.topic_id, partition
+            yield partition_key(topic.topic, topic.topic_id, partition)
 
 
-def _topic_name(broker: Broker, name: str, topic_id: UUID, version: int) -> str | None:
-    if version < _WITH_TOPIC_IDS:
-        return name
+def _name_of(broker: Broker, topic_id: UUID) -> str | None:
     info = broker.metadata.topic_by_id(topic_id)
     return info.name if info else None
 
@@ -108,6 +105,8 @@ def _read_all(broker: Broker, request: FetchRequest, context: FetchContext) -> l
 
 def _read_one(broker: Broker, read: _Read, left: int, read_committed: bool, *, at_least_one: bool) -> None:
     position = read.position
+    if position.topic is None:  # when it was asked for first
+        position.topic = _name_of(broker, position.topic_id)
     if position.topic is None:
         raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {position.topic_id}")
     replica = broker.partitions.find(position.topic, position.partition)
