@@ -17,7 +17,8 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Sel
 
 from oncelog import errors
 from oncelog.client.adoption import adopt
-from oncelog.client.cluster import ClusterClient, gather_brokers
+from oncelog.client.by_node import gather_brokers
+from oncelog.client.cluster import ClusterClient
 from oncelog.client.topology import Topology
 
 A = TypeVar("A")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -145,3 +145,15 @@ async def _answer(cluster: ClusterClient, node: int, request: Request) -> Any:
     except NoCommonVersionError as error:
         raise errors.UnsupportedError(str(error)) from error
 
+
+async def gather_brokers(
+    cluster: ClusterClient, make: Callable[[], Request], nodes: Sequence[int] | None = None
+) -> dict[int, Any]:
+    """One request to every broker (or to `nodes`), at the same time: response by node id.
+
+    A broker that dies meanwhile is waited for, though the cluster has put it out: by the metadata others lead what it
+    had before their coordinators know, and until then they leave it out of their answers without a word.
+    """
+    wanted = list(await cluster.brokers()) if nodes is None else list(nodes)
+    answers = await asyncio.gather(*(cluster.call_broker(node, make()) for node in wanted))
+    return dict(zip(wanted, answers, strict=True))

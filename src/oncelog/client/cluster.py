@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog import errors
@@ -220,8 +220,13 @@ class ClusterClient:
         if task is None:
             task = asyncio.ensure_future(self._refresh(key[0], create))
             self._refreshing[key] = task
-            task.add_done_callback(lambda _: self._refreshing.pop(key, None))
+            task.add_done_callback(lambda done: self._refreshed(key, done))
         await asyncio.shield(task)
+
+    def _refreshed(self, key: tuple[frozenset[str] | None, bool], task: asyncio.Task[None]) -> None:
+        self._refreshing.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # whoever waited may have had no more time for it
 
     async def _refresh(self, topics: frozenset[str] | None, create: bool) -> None:
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in sorted(topics)]
@@ -246,10 +251,11 @@ class ClusterClient:
         if found is not None and now() - self._refreshed_at < self._max_age:
             return found
         missing_ms = self.missing_topic_ms if missing_ms is None else missing_ms
-        limit = now() + min(self.api_timeout_ms if timeout_ms is None else timeout_ms, missing_ms) / 1000
+        begun = now()
+        limit = begun + min(self.api_timeout_ms if timeout_ms is None else timeout_ms, missing_ms) / 1000
         backoff = self._new_backoff()
         while True:
-            await self._retry(lambda: self.refresh([name], create=create), timeout_ms)
+            await self._retry(lambda: self.refresh([name], create=create), timeout_ms, begun)
             found = self.topology.topics.get(name)
             if found is not None:
                 return found
@@ -429,7 +435,7 @@ class ClusterClient:
         while True:
             response: Any = None
             try:
-                connection = await where()
+                connection = await self._in_time(where, timeout_ms, begun)
                 left = max(1.0, min((limit - now()) * 1000, self.request_timeout_ms))
                 message, chosen = for_connection(request, version, connection)
                 response = await connection.call(message, chosen, timeout_ms=left)
@@ -454,28 +460,32 @@ class ClusterClient:
                 raise failure
             await asyncio.sleep(delay)
 
-    async def _retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: float | None) -> T:
+    async def _retry(
+        self, attempt: Callable[[], Awaitable[T]], timeout_ms: float | None, begun: float | None = None
+    ) -> T:
         now = asyncio.get_running_loop().time
-        begun = now()
+        begun = now() if begun is None else begun
         backoff = self._new_backoff()
         while True:
             try:
-                return await attempt()
+                return await self._in_time(attempt, timeout_ms, begun)
             except errors.ConnectionFailedError:
                 delay = backoff.next_ms(random.random()) / 1000
                 if now() + delay >= begun + self._patience(timeout_ms):
                     raise
                 await asyncio.sleep(delay)
 
-
-async def gather_brokers(
-    cluster: ClusterClient, make: Callable[[], Request], nodes: Sequence[int] | None = None
-) -> dict[int, Any]:
-    """One request to every broker (or to `nodes`), at the same time: response by node id.
-
-    A broker that dies meanwhile is waited for, though the cluster has put it out: by the metadata others lead what it
-    had before their coordinators know, and until then they leave it out of their answers without a word.
-    """
-    wanted = list(await cluster.brokers()) if nodes is None else list(nodes)
-    answers = await asyncio.gather(*(cluster.call_broker(node, make()) for node in wanted))
-    return dict(zip(wanted, answers, strict=True))
+    async def _in_time(self, attempt: Callable[[], Awaitable[T]], timeout_ms: float | None, begun: float) -> T:
+        """What an attempt finds; ConnectionFailedError when a caller's time is over: an address that swallows packets
+        would take as long as it may take to connect.
+        """
+        try:
+            async with asyncio.timeout_at(None if timeout_ms is None else begun + timeout_ms / 1000) as scope:
+                return await attempt()
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            known = dict.fromkeys([*self.bootstrap, *self.topology.brokers.values()])
+            asked = ", ".join(f"{host}:{port}" for host, port in known)
+            what = self.unreachable or f"no broker answered in {timeout_ms:.0f} ms: asked {asked}"
+            raise errors.ConnectionFailedError(what) from None

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 
 import pytest
 
 from oncelog import Admin, Consumer, Producer, errors
 from oncelog.client import cluster as module
 from oncelog.client.cluster import ClusterClient
+from oncelog.client.offsets import fetch_committed
+from oncelog.net.connection import Connection, ConnectionLostError
+from oncelog.protocol.messages.api_versions import ApiVersionsRequest
+from oncelog.sim.loop import SimLoop
 from oncelog.spark.commit.errors import SinkError
 from oncelog.spark.commit.record import NOBODY
 from oncelog.spark.driver import make_plan
@@ -61,6 +66,34 @@ def test_first_calls_name_the_address_and_the_cause(dead: str) -> None:
         admin.list_topics()
     with Consumer(dead) as consumer, pytest.raises(errors.RetriableError, match=said):
         consumer.end_offsets([("t", 0)], timeout=0.3)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda cluster: cluster.topic("t", timeout_ms=1_000),
+        lambda cluster: cluster.reach(1_000),
+        lambda cluster: cluster.call_any(ApiVersionsRequest(), timeout_ms=1_000),
+        lambda cluster: fetch_committed(cluster, "g", timeout_ms=1_000),
+    ],
+    ids=["topic", "reach", "any", "coordinator"],
+)
+def test_an_address_that_swallows_packets_takes_no_more_than_the_time_given(
+    asked: Callable[[ClusterClient], Awaitable[object]],
+) -> None:
+    async def swallowed(host: str, port: int) -> Connection:
+        await asyncio.sleep(10)
+        raise ConnectionLostError("nobody:1: no connection in 10 s")
+
+    async def body() -> None:
+        async with ClusterClient("nobody:1") as cluster:
+            cluster._connections._connect_once = swallowed  # type: ignore[assignment]
+            with pytest.raises(errors.ConnectionFailedError, match="no broker answered in 1000 ms: asked nobody:1"):
+                await asked(cluster)
+
+    with closing(SimLoop()) as loop:
+        loop.run_until_complete(body())
+        assert loop.time() <= 1.001
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from oncelog import errors
 from oncelog.client import offsets as offset_calls
-from oncelog.client.cluster import ClusterClient, gather_brokers
+from oncelog.client.by_node import gather_brokers
+from oncelog.client.cluster import ClusterClient
 from oncelog.client.consumer.protocol import decode_assignment
 from oncelog.client.outcomes import raise_for_error
 from oncelog.client.types import TopicPartition

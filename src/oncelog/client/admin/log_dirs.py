@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from oncelog.client.cluster import ClusterClient, gather_brokers
+from oncelog.client.by_node import gather_brokers
+from oncelog.client.cluster import ClusterClient
 from oncelog.client.outcomes import raise_for_error
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode

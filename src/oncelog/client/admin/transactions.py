@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from oncelog import errors
 from oncelog.client.admin.face import names
-from oncelog.client.cluster import ClusterClient, gather_brokers
+from oncelog.client.by_node import gather_brokers
+from oncelog.client.cluster import ClusterClient
 from oncelog.client.outcomes import raise_for_error
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode

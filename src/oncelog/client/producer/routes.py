@@ -16,20 +16,12 @@ from oncelog.client.producer.partitioner import spread
 from oncelog.client.records import check_topic
 
 if TYPE_CHECKING:
-    from oncelog.client.cluster import ClusterClient
     from oncelog.client.producer.send_loop import SendLoop
     from oncelog.net.connection import Connection
 
 
 WEIGHTS_MS = 20
 """How long a topic's weights are used: with many partitions they take longer than a batch."""
-GRACE = 0.05
-"""Seconds after its time that a call which ends by itself, with a better text, is waited for."""
-
-
-def _addresses(cluster: ClusterClient) -> str:
-    known = dict.fromkeys([*cluster.bootstrap, *cluster.topology.brokers.values()])
-    return ", ".join(f"{host}:{port}" for host, port in known)
 
 
 class Routes:
@@ -90,13 +82,11 @@ class Routes:
         create = self._sender.options["allow_auto_create_topics"]
         limit = self._sender.options["max_block_ms"]
         try:
-            async with asyncio.timeout(limit / 1000 + GRACE):
-                found = await self._cluster.topic(topic, create=create, timeout_ms=limit)
-        except TimeoutError:
-            why = self._cluster.unreachable or f"no answer from {_addresses(self._cluster)}"
+            found = await self._cluster.topic(topic, create=create, timeout_ms=limit)
+        except errors.ConnectionFailedError as error:
             raise errors.TimedOutError(
-                f"the partitions of topic {topic!r} are not known after {limit} ms (max_block_ms): {why}"
-            ) from None
+                f"the partitions of topic {topic!r} are not known after {limit} ms (max_block_ms): {error}"
+            ) from error
         self.counts[topic] = len(found.partitions)
         if not self._fresh:
             self._fresh = True
