@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from oncelog.net.pieces import to_be_joined
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
@@ -77,6 +78,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, client_id: str, request_timeout_ms: int) -> None:
         self._loop = loop
+        self._joins = to_be_joined(loop)
         self._client_id = client_id
         self._timeout = request_timeout_ms / 1000
         self._transport: asyncio.Transport | None = None
@@ -170,7 +172,10 @@ class Connection(asyncio.BufferedProtocol):
     def _write(self, chunks: list[bytes | memoryview]) -> None:
         assert self._transport is not None
         self.used_at = self._loop.time()
-        self._transport.writelines(chunks)
+        if self._joins:
+            self._transport.write(b"".join(chunks))
+        else:
+            self._transport.writelines(chunks)
 
     def _timed_out(self, request: Message) -> None:
         self._lose(RequestTimeoutError(f"{self.address} did not answer {type(request).__name__} in time"))

@@ -320,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
         self._next_turn()
 
     def _write(self, out: Chunks, size: int) -> None:
-        if size <= JOIN_BYTES:
+        if size <= JOIN_BYTES or self._server.joins:
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(out)

@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from oncelog.net.frames import BUFFER_BYTES, SWEEPS, BadFrameError, Chunks, Connection, Handler, Peer
+from oncelog.net.pieces import to_be_joined
 
 __all__ = ["BadFrameError", "Chunks", "Handler", "Limits", "Peer", "Server", "serve"]
 
@@ -44,6 +45,8 @@ class Server:
         self.limits = limits
         self.connections: set[Connection] = set()
         self.loop = asyncio.get_running_loop()
+        self.joins = to_be_joined(self.loop)
+        """Whether the pieces of an answer are joined before they are written."""
         self.port = 0
         """The port that is listened on."""
         self.scratch = memoryview(bytearray(BUFFER_BYTES))

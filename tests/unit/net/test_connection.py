@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import uvloop
 
 from oncelog.net.connection import Connection, ConnectionLostError, NoCommonVersionError, RequestTimeoutError, connect
 from oncelog.protocol.errors import ErrorCode
@@ -20,6 +21,7 @@ from oncelog.protocol.messages.api_versions import (
 )
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from oncelog.protocol.messages.metadata import MetadataRequest
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.schema import Message
 
 VERSIONS = [
@@ -202,3 +204,35 @@ def test_a_broker_that_refuses_at_the_beginning_is_hung_up_on() -> None:
         await server.wait_closed()
 
     asyncio.run(body())
+
+
+class _Written(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.pieces: list[list[bytes]] = []
+
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.pieces.append([bytes(data) for data in list_of_data])
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_request_goes_in_pieces_only_where_the_loop_can_be_trusted_with_them(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    loop = new_loop()
+    try:
+        connection, transport = Connection(loop, "client", 1000), _Written()
+        connection.connection_made(transport)
+        request = ProduceRequest(acks=0, topic_data=[
+            TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=b"")])
+        ])  # fmt: skip
+        connection.send_unanswered(request, 8)
+    finally:
+        loop.close()
+    (pieces,) = transport.pieces or [transport.writes]
+    assert b"".join(pieces).endswith(b"\x00\x00\x00\x00")
+    assert (len(pieces) > 1) == bool(transport.pieces) == (new_loop is uvloop.new_event_loop)

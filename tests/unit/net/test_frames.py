@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncelog.net.frames import BUFFER_BYTES, CROWD, CROWDED_GROWTH, FRAMES_A_TURN, SMALL_BYTES
+from oncelog.net.frames import BUFFER_BYTES, CROWD, CROWDED_GROWTH, FRAMES_A_TURN, JOIN_BYTES, SMALL_BYTES
 from oncelog.net.server import Peer
 from support.sockets import Client, both_loops, echo, framed, run, serving, until
 
@@ -124,6 +124,22 @@ def test_any_requests_cut_anywhere_come_back_in_order(
             sending = asyncio.ensure_future(send())
             assert [await client.answer() for _ in payloads] == expected
             await sending
+
+    run(loop, body)
+
+
+@both_loops
+def test_an_answer_that_ends_with_an_empty_piece_is_sent_to_its_end(loop: str) -> None:
+    def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
+        return [b"a" * (2 * JOIN_BYTES), b""]  # Fetch without flexible fields ends so, its last partition empty
+
+    async def body() -> None:
+        async with serving(handler) as server:
+            client = await Client.connect(server)
+            await client.send(framed(b"more"))
+            assert await client.answer() == b"a" * (2 * JOIN_BYTES)
+            await client.send(struct.pack(">i", -1))
+            assert await client.closed()  # what is not sent keeps a transport from closing
 
     run(loop, body)
 
