@@ -36,6 +36,8 @@ from support.servers import OncelogCluster
 PARTITIONS, VALUE_BYTES = 3, 100
 RIVAL = "Spark's connector"
 OURS = "oncelog"
+LONGER = 4
+"""How many times as many rows the longer stream has: what comes once a stream weighs less."""
 PRELOADED = {"spark.python.daemon.module": "oncelog.spark.daemon"}
 SIDE = Path(__file__).with_name("spark_side.py")
 
@@ -55,6 +57,7 @@ ROWS = {
     "copy": Row("copy topic to topic, batch, warm", "rows/s", 1.2),
     "cold copy": Row("copy topic to topic, batch, a Spark's first", "rows/s", 1.2),
     "stream": Row("copy topic to topic, 4 micro-batches", "rows/s", 1.2),
+    "long stream": Row("copy topic to topic, 16 micro-batches as large", "rows/s", 1.2),
     "cold CPU read": Row("CPU of all of Spark: read -> noop, a Spark's first", "s/M rows"),
     "cold CPU copy": Row("CPU of all of Spark: copy, batch, a Spark's first", "s/M rows"),
     "CPU read": Row("CPU of all of Spark: read -> noop, warm", "s/M rows"),
@@ -86,18 +89,19 @@ def fill(bootstrap: str, topic: str, records: int) -> None:
 
 
 class World:
-    """A broker with a full topic, a small one, and as many empty ones as are asked for."""
+    """A broker with a full topic, a longer one, a small one, and as many empty ones as are asked for."""
 
     def __init__(self, folder: Path, records: int, settings: dict[str, str]) -> None:
         self.folder, self.records, self.settings, self.sparks = folder, records, settings, 0
         self.server = OncelogCluster(folder / "broker")
         fill(self.server.bootstrap, "full", records)
+        fill(self.server.bootstrap, "long", records * LONGER)
         fill(self.server.bootstrap, "small", 1_000)
 
     def run(self, side: str, repeats: int, *, empty: bool = False) -> Iterator[tuple[str, float]]:
         """What one Spark measures, as it comes."""
         self.sparks += 1
-        out = [f"out-{self.sparks}-{number}" for number in range(repeats + 1)]
+        out = [f"out-{self.sparks}-{number}" for number in range(repeats + 2)]
         with Admin(self.server.bootstrap) as admin:
             admin.create_topics(out, PARTITIONS, 1)
         folder = self.folder / f"spark-{self.sparks}"
@@ -110,6 +114,8 @@ class World:
             "settings": self.settings if ours else {},
             "folder": str(folder),
             "topic": "full",
+            "long": "long",
+            "longer": LONGER,
             "small": "small",
             "out": out,
             "records": self.records,

@@ -142,20 +142,18 @@ class Side:
         writer.option("topic", self.work["out"][self.copies]).save()
         self.copies += 1
 
-    def stream(self) -> None:
-        """The same as a stream, in micro-batches of a quarter of the topic."""
+    def stream(self, topic: str) -> None:
+        """The same of a topic as a stream, in micro-batches of a quarter of what `copy` takes."""
         reader = self.spark.readStream.format(self.work["format"]).option("startingOffsets", "earliest")
-        reader = reader.option("kafka.bootstrap.servers", self.work["bootstrap"]).option(
-            "subscribe", self.work["topic"]
-        )
+        reader = reader.option("kafka.bootstrap.servers", self.work["bootstrap"]).option("subscribe", topic)
         rows = reader.option("maxOffsetsPerTrigger", self.work["records"] // 4).load().select("key", "value")
         writer = rows.writeStream.format(self.work["format"]).trigger(availableNow=True)
         writer = writer.option("kafka.bootstrap.servers", self.work["bootstrap"])
         if self.work["format"] == "oncelog":
-            writer = writer.option("transactionalIdPrefix", f"stream-{os.getpid()}")
+            writer = writer.option("transactionalIdPrefix", f"stream-{topic}-{os.getpid()}")
         writer = writer.option("topic", self.work["out"][self.copies])
         self.copies += 1
-        writer.option("checkpointLocation", f"{self.work['folder']}/checkpoint").start().awaitTermination()
+        writer.option("checkpointLocation", f"{self.work['folder']}/checkpoint-{topic}").start().awaitTermination()
 
     def run(self) -> None:
         """All works, each told as it ends."""
@@ -176,7 +174,9 @@ class Side:
                 self.measure("copy", self.copy)
         if ours:
             tell("memory copy", memory.largest)
-        tell("stream", records / timed(self.stream))
+        tell("stream", records / timed(lambda: self.stream(topic)))
+        long, count = self.work["long"], records * self.work["longer"]
+        tell("long stream", count / timed(lambda: self.stream(long)))
 
     def measure(self, name: str, work: Callable[[], None]) -> None:
         """Rows a second, and the CPU time of a million."""
@@ -186,7 +186,9 @@ class Side:
 
 
 def main() -> None:
-    """The argument: format, bootstrap, jars, settings, folder, topic, small, out, records, repeats, first_only."""
+    """The argument: format, bootstrap, jars, settings, folder, topic, long, longer, small, out, records, repeats,
+    first_only.
+    """
     side = Side(json.loads(sys.argv[1]))
     try:
         side.run()
