@@ -1,7 +1,9 @@
 """Read, transform, write: each record of the output exactly once, whatever dies in between.
 
 What is written and how far was read are one transaction. A crash leaves neither: whoever starts again with the same
-`transactional_id` ends what was left open, and reads on behind the last transaction that was committed.
+`transactional_id` ends what was left open, and reads on behind the last transaction that was committed. Where only the
+transaction was aborted (it took too long, or the group gave the partitions to another member), the same process takes
+its consumer back and does the work again.
 """
 
 from __future__ import annotations
@@ -9,11 +11,12 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oncelog import Consumer, Producer
+from oncelog import Consumer, Producer, errors
 
 
 def transform(table: pa.Table) -> pa.Table:
@@ -35,12 +38,17 @@ def main() -> None:
     ):
         consumer.subscribe([options.source])
         for table in consumer.tables(timeout=options.idle):
-            with producer.transaction() as transaction:
-                transaction.send_table(options.target, transform(table))
-                step(options, "sent", producer)
-                transaction.send_offsets(consumer)
-                step(options, "offsets", producer)
-            step(options, "committed", producer)
+            try:
+                with producer.transaction() as transaction:
+                    transaction.send_table(options.target, transform(table))
+                    step(options, "sent", producer)
+                    transaction.send_offsets(consumer)
+                    step(options, "offsets", producer)
+            except (errors.AbortableError, errors.GroupError) as error:
+                print(f"once more: {error}", file=sys.stderr)
+                consumer.seek_to_committed()  # else the next transaction would commit past these records
+            else:
+                step(options, "committed", producer)
 
 
 def parse() -> argparse.Namespace:
@@ -51,14 +59,19 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--name", default="upper", help="of the group, and of the producer")
     parser.add_argument("--idle", type=float, help="stop after so many seconds without a record (never)")
     parser.add_argument("--die", choices=["sent", "offsets", "committed"], help="kill -9 at this step, once")
+    parser.add_argument("--abort", choices=["sent", "offsets"], help="abort the transaction at this step, once")
     return parser.parse_args()
 
 
 def step(options: argparse.Namespace, name: str, producer: Producer) -> None:
-    """A place for a crash."""
+    """A place for a crash, or for what makes a transaction abort."""
     if options.die == name:
         producer.flush()
         os.kill(os.getpid(), signal.SIGKILL)
+    if options.abort == name:
+        options.abort = None
+        producer.flush()
+        raise errors.AbortableError("as if it had timed out")
 
 
 if __name__ == "__main__":

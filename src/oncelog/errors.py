@@ -22,7 +22,7 @@
         │   ├── TransactionAbortedError      it was to be committed; nothing of it is visible
         │   └── TransactionCommittedError    it was to be aborted
         ├── OutcomeUnknownError      nobody knows (any more) how a prepared transaction has ended
-        ├── AbortableError           the transaction cannot be committed: abort it, then begin another
+        ├── AbortableError           the transaction cannot be committed: abort, `seek_to_committed`, begin another
         │   └── OutOfOrderError          sequence numbers do not follow each other
         │       ├── SequenceGapError         records before these are missing from the log
         │       └── StaleSequenceError       these were sent before; newer ones are in the log
@@ -80,6 +80,15 @@ __all__ = [
     "WakeupError",
     "error_for",
 ]
+
+
+_ANEW = (
+    "abort (leaving `with producer.transaction()` does), take a consumer whose records were processed in it back by "
+    "its seek_to_committed(), then begin another transaction"
+)
+"""What to do about a transaction that cannot be committed. Without the middle part a loop that goes on loses records:
+its consumer stands behind those of the aborted transaction, and the next one would commit that position.
+"""
 
 
 class OncelogError(Exception):
@@ -228,7 +237,7 @@ class AbortableError(KafkaError):
     """The transaction in progress cannot be committed."""
 
     default_code = ErrorCode.TRANSACTION_ABORTABLE
-    default_advice = "Abort the transaction, then begin another."
+    default_advice = f"{_ANEW[0].upper()}{_ANEW[1:]}."
 
 
 class TransactionEndedError(KafkaError):
@@ -351,12 +360,11 @@ ADVICE: dict[ErrorCode, str] = {
         "Lower transaction_timeout_ms, or raise transaction.max.timeout.ms on the broker."
     ),
     _C.INVALID_PRODUCER_EPOCH: (
-        "The transaction timed out or another producer took over: abort, then begin another; "
-        "if that is refused as fenced, close."
+        f"The transaction timed out or another producer took over: {_ANEW}; if that is refused as fenced, close."
     ),
-    _C.INVALID_TXN_STATE: "The transaction has ended already, mostly by its time-out: abort, then begin another.",
+    _C.INVALID_TXN_STATE: f"The transaction has ended already, mostly by its time-out: {_ANEW}.",
     _C.INVALID_PRODUCER_ID_MAPPING: (
-        "The broker has forgotten the transactional id (transactional.id.expiration.ms): abort, then begin another."
+        f"The broker has forgotten the transactional id (transactional.id.expiration.ms): {_ANEW}."
     ),
     _C.INVALID_REPLICATION_FACTOR: "Ask for at most as many replicas as there are brokers.",
     _C.UNRELEASED_INSTANCE_ID: "Close the other consumer with this group_instance_id, or give this one its own.",

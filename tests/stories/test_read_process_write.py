@@ -1,4 +1,4 @@
-"""examples/read_process_write.py, killed at each of its steps: nothing lost, nothing doubled."""
+"""examples/read_process_write.py, killed or aborted at each of its steps: nothing lost, nothing doubled."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+
+import pytest
 
 from oncelog import Admin, Consumer, Producer
 from support.cures import EXAMPLES
@@ -23,18 +25,31 @@ def transform(cluster: OncelogCluster, source: str, target: str, *arguments: str
 
 
 def test_each_record_comes_out_once(oncelog_cluster: OncelogCluster, name: str) -> None:
-    source, target = name, f"{name}-out"
-    with Admin(oncelog_cluster.bootstrap) as admin:
-        admin.create_topics([source, target], 2)
-    with Producer(oncelog_cluster.bootstrap) as producer:
-        for number in range(NUMBER):
-            producer.send(source, f"word-{number}".encode(), key=str(number).encode())
+    source, target = filled(oncelog_cluster, name)
     for step in ("sent", "offsets", "committed"):
         assert transform(oncelog_cluster, source, target, "--die", step) == -signal.SIGKILL
     assert transform(oncelog_cluster, source, target) == 0
     assert read(oncelog_cluster, target, "read_committed") == sorted(f"WORD-{number}" for number in range(NUMBER))
     # The attempts that were killed are in the log as well: nothing but the transaction hides them.
     assert len(read(oncelog_cluster, target, "read_uncommitted")) > NUMBER
+
+
+@pytest.mark.parametrize("step", ["sent", "offsets"])
+def test_an_aborted_block_is_done_again(oncelog_cluster: OncelogCluster, name: str, step: str) -> None:
+    source, target = filled(oncelog_cluster, name)
+    assert transform(oncelog_cluster, source, target, "--abort", step) == 0
+    assert read(oncelog_cluster, target, "read_committed") == sorted(f"WORD-{number}" for number in range(NUMBER))
+    assert len(read(oncelog_cluster, target, "read_uncommitted")) > NUMBER
+
+
+def filled(cluster: OncelogCluster, name: str) -> tuple[str, str]:
+    source, target = name, f"{name}-out"
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topics([source, target], 2)
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(NUMBER):
+            producer.send(source, f"word-{number}".encode(), key=str(number).encode())
+    return source, target
 
 
 def read(cluster: OncelogCluster, name: str, isolation: str) -> list[str]:
