@@ -162,3 +162,10 @@ def test_foreach_batch_with_an_application_and_the_batch_as_version(pipeline: Pi
     run()
     assert seen.count(max(seen)) == 2, "Spark has replayed the last batch"
     pipeline.check(60)
+    pipeline.fill(60, 30)
+    run()
+    shutil.rmtree(pipeline.checkpoint)
+    pipeline.fill(90, 5)
+    with pytest.raises(Exception, match=r"option txnVersion=0: it is below 1, .*deleted checkpoint begins at 0 again"):
+        run()
+    pipeline.check(90)

@@ -134,6 +134,9 @@ def test_batch_writes_are_idempotent_with_an_application_and_version(pipeline: P
         pipeline.write(rows, pipeline.out, pipeline.prefix, txnAppId="app", txnVersion="1")
     assert values(pipeline.bootstrap, pipeline.out) == {"1": 1, "2": 1}
     pipeline.write(rows, pipeline.out, pipeline.prefix, txnAppId="app", txnVersion="2")
+    with pytest.raises(Exception, match="option txnVersion=1: it is below 2"):
+        pipeline.write(rows, pipeline.out, pipeline.prefix, txnAppId="app", txnVersion="1")
+    pipeline.write(rows, pipeline.out, pipeline.prefix, txnAppId="app", txnVersion="1", acceptReplay="1")
     assert values(pipeline.bootstrap, pipeline.out) == {"1": 2, "2": 2}
 
 

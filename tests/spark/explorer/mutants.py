@@ -188,9 +188,10 @@ def take_over_anywhere(record: Record, source: Source, permission: Permission) -
     return already_committed(PREFIX, record, source, adopted)
 
 
-def only_same_version(record: Record, source: Source, permission: Permission) -> bool:
-    """K1 where an older txnVersion is none that was committed."""
-    return already_committed(PREFIX, record, source, permission) and (source.kind != APP or source == record.source)
+def older_version_written(record: Record, source: Source, permission: Permission) -> bool:
+    """K1 where an older txnVersion is taken for one that was never written."""
+    older = source.kind == record.source.kind == APP and source.batch < record.source.batch
+    return not older and already_committed(PREFIX, record, source, permission)
 
 
 def version_ignored(record: Record, source: Source, permission: Permission) -> bool:
@@ -394,8 +395,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a gap goes on": Mutant(Rules(task=_deciding(any_gap)), {"leap": 1}, 2),
     "adoptCheckpoint before all": Mutant(Rules(task=_deciding(adopt_older)), {"rewind": 1}, 2, queries=(MOVED,)),
-    "older txnVersion not skipped": Mutant(
-        Rules(task=_deciding(only_same_version)), {"rewind": 1}, 2, queries=(APPLICATION,)
+    "older txnVersion not refused": Mutant(
+        Rules(task=_deciding(older_version_written)), {"rewind": 1}, 2, queries=(APPLICATION,)
     ),
     "txnVersion not compared": Mutant(
         Rules(task=_deciding(version_ignored)), {"driver": 1}, begin="commit", queries=(APPLICATION,)

@@ -65,14 +65,21 @@ def c1_collect(state: Committing) -> Steps[Committing]:
 
 def _check_skipped(skipped: Sequence[Skipped]) -> None:
     rows = sum(m.rows for m in skipped)
-    if skipped and skipped[0].total >= 0 and rows != skipped[0].total:
-        batch = skipped[0].batch
-        raise SinkError(
-            f"batch {batch} was committed with {skipped[0].total} rows and is now replayed with {rows}: the source or "
-            "the query does not give the same rows again. Nothing was written; what is committed stays. If that is as "
-            f"it should be (the source has lost rows since, with failOnDataLoss=false), acceptReplay={batch} goes on "
-            "behind this batch"
-        )
+    if not skipped or skipped[0].total < 0 or rows == skipped[0].total:
+        return
+    batch, total = skipped[0].batch, skipped[0].total
+    cure = (
+        f"If that is as it should be (the source has lost rows since, with failOnDataLoss=false), acceptReplay={batch} "
+        "goes on behind this batch"
+        if rows < total
+        else f"acceptReplay={batch} would go on behind this batch, without those that are new. Is the checkpoint an "
+        "older one: bring the newer back, or begin another where the committed rows end (startingOffsets, "
+        "takeOver=true). Is it a batch write: new rows want a higher txnVersion"
+    )
+    raise SinkError(
+        f"batch {batch} was committed with {total} rows and is now replayed with {rows}: the source or the query does "
+        f"not give the same rows again. Nothing was written; what is committed stays. {cure}"
+    )
 
 
 def c1a_look(state: Committing) -> Steps[Committing]:

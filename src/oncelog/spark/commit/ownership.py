@@ -106,10 +106,24 @@ def already_committed(prefix: str, record: Record, source: Source, permission: P
     last = record.source
     same = last != NOBODY and not is_another(last, source)
     if source.kind == APP:
-        return same and source.batch <= last.batch
+        return same and _compare_versions(last, source, permission)
     if source.kind == WRITE:
         return False
     return _compare_batches(last.batch if same else -1, source, permission)
+
+
+def _compare_versions(last: Source, source: Source, permission: Permission) -> bool:
+    """A version below the last is not passed over unasked, for nothing tells any more whether it was ever written: the
+    numbers of a new checkpoint's batches begin at 0 again, and rows that come late may have a version between.
+    """
+    if source.batch < last.batch and permission.accept_replay != source.batch:
+        raise MisuseError(
+            f"option txnVersion={source.batch}: it is below {last.batch}, the last that txnAppId={source.query} has "
+            "committed; versions rise from write to write. If these rows are new (a deleted checkpoint begins at 0 "
+            f"again), they want a higher txnVersion, or a txnAppId and a transactionalIdPrefix of their own. If they "
+            f"were written long ago, acceptReplay={source.batch} passes over them"
+        )
+    return source.batch <= last.batch
 
 
 def _compare_batches(last: int, source: Source, permission: Permission) -> bool:
