@@ -139,6 +139,7 @@ def used_up(module_server: Server) -> Iterator[Wire]:
         wire.ids = sessions  # type: ignore[attr-defined]
         for step in sessions:
             wire.find_coordinator(step)
+            describe(wire, step)  # waits until its coordinator has loaded
         yield wire
 
 
