@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from oncelog import errors
 from oncelog.client.committed import OffsetAndMetadata
+from oncelog.client.records import check_offsets
 from oncelog.client.types import TopicPartition
 
 NO_GENERATION = -1
@@ -21,6 +22,7 @@ class GroupMetadata(NamedTuple):
     group_instance_id: str | None = None
 
 
+@runtime_checkable
 class Positioned(Protocol):
     """A consumer, blocking or not, as far as its offsets go."""
 
@@ -42,11 +44,16 @@ def group_and_offsets(
         group = GroupMetadata(source)
     elif isinstance(source, GroupMetadata):
         group = source
+    elif not isinstance(source, Positioned):
+        raise errors.UsageError(
+            "send_offsets takes the consumer, or its group_metadata() or group id and then the offsets; "
+            f"not {type(source).__name__}"
+        )
     else:
         group = source.group_metadata()
         if offsets is None:
             offsets = source.hand_over()
     if offsets is None:
         raise errors.UsageError("send_offsets needs the offsets unless it is given a consumer")
-    known = {tp: OffsetAndMetadata.of(offset) for tp, offset in offsets.items()}
+    known = {tp: OffsetAndMetadata.of(offset) for tp, offset in check_offsets(offsets).items()}
     return group, {tp: (int(offset), offset.leader_epoch, offset.metadata) for tp, offset in known.items()}

@@ -1,15 +1,18 @@
-"""What a record that is sent may be made of."""
+"""What users may give: what a record that is sent is made of, and how partitions, offsets and times are named."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import index
 from typing import SupportsIndex
 
-from oncelog.client.types import Headers
+from oncelog.client.types import Headers, TopicPartition
 from oncelog.errors import UsageError
 
 Text = str | bytes | bytearray | memoryview | None
 HeaderData = Sequence[tuple[str, Text]] | Mapping[str, Text]
+PAIRS = 'pairs of topic and number, as in [("topic", 0)]'
+EPOCH = ", ms since the epoch (1970)"
 
 
 def to_bytes(data: Text) -> bytes | None:
@@ -29,14 +32,65 @@ def check_topic(topic: object) -> None:
         raise UsageError(f"topic = {topic!r}: it must be str, not {type(topic).__name__}")
 
 
+def check_integer(value: object, name: str, kind: str = "", bits: int = 64) -> int:
+    """What was given as `name`, `kind` behind "an int"; UsageError unless it is one that so many bits can hold."""
+    if not isinstance(value, SupportsIndex):
+        raise UsageError(f"{name} = {value!r}: it must be an int{kind}, not {type(value).__name__}")
+    found = value if isinstance(value, int) else index(value)  # an `OffsetAndMetadata` stays one
+    if not -(1 << bits - 1) <= found < 1 << bits - 1:
+        raise UsageError(f"{name} = {found}: {bits} bits cannot hold it")
+    return found
+
+
+def check_partition(value: object, name: str) -> TopicPartition:
+    """What was given as `name`; UsageError unless it is a pair of topic and number."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise UsageError(f"{name} = {value!r}: partitions are {PAIRS}")
+    topic, partition = value
+    if not isinstance(topic, str):
+        raise UsageError(f"{name} = {value!r}: the topic must be str, not {type(topic).__name__}")
+    number = check_integer(partition, f"{name} = {value!r}: the partition", bits=32)
+    if number < 0:
+        raise UsageError(f"{name} = {value!r}: there is no partition {number}")
+    return topic, number
+
+
+def check_partitions(values: object) -> list[TopicPartition]:
+    """Those given as `partitions`; UsageError unless they are pairs of topic and number."""
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes):
+        raise UsageError(f"partitions = {values!r}: partitions are {PAIRS}")
+    return [check_partition(value, f"partitions[{place}]") for place, value in enumerate(values)]
+
+
+def check_offsets(values: object) -> dict[TopicPartition, int]:
+    """Those given as `offsets`, to be committed. UsageError."""
+    found = _by_partition(values, "offsets")
+    for (topic, partition), offset in found.items():
+        if offset < 0:
+            raise UsageError(f"offset {offset} of {topic}-{partition} cannot be committed")
+    return found
+
+
+def check_times(values: object) -> dict[TopicPartition, int]:
+    """Those given as `times`. UsageError."""
+    return _by_partition(values, "times", EPOCH)
+
+
+def _by_partition(values: object, name: str, kind: str = "") -> dict[TopicPartition, int]:
+    if not isinstance(values, Mapping):
+        raise UsageError(f'{name} = {values!r}: a mapping is wanted, as in {{("topic", 0): 5}}')
+    partitions = {tp: check_partition(tp, f"a key of {name}") for tp in values}
+    return {partitions[tp]: check_integer(value, f"{name}[{tp!r}]", kind) for tp, value in values.items()}
+
+
 def checked(
     topic: str, value: Text, key: Text, partition: int | None, timestamp: int | None, headers: HeaderData
 ) -> tuple[bytes | None, bytes | None, Headers]:
     """Value, key and headers as a batch takes them. UsageError, which names the argument that none does."""
     check_topic(topic)
-    for name, number, unit in (("partition", partition, ""), ("timestamp", timestamp, ", ms since the epoch")):
-        if number is not None and not isinstance(number, SupportsIndex):
-            raise UsageError(f"{name} = {number!r}: it must be an int{unit}, not {type(number).__name__}")
+    for name, number, kind in (("partition", partition, ""), ("timestamp", timestamp, EPOCH)):
+        if number is not None:
+            check_integer(number, name, kind)
     return _encoded(value, "value"), _encoded(key, "key"), _headers(headers)
 
 

@@ -23,10 +23,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"value": "\ud800"}, "value: 'utf-8' codec can't encode"),
     ({"partition": "0"}, "partition = '0': it must be an int, not str"),
     ({"partition": 0.0}, "partition = 0.0: it must be an int, not float"),
-    ({"timestamp": 1.5}, "timestamp = 1.5: it must be an int, ms since the epoch, not float"),
+    ({"timestamp": 1.5}, r"timestamp = 1.5: it must be an int, ms since the epoch \(1970\), not float"),
     (
         {"timestamp": datetime.datetime(2020, 1, 1)},
-        "timestamp = .*: it must be an int, ms since the epoch, not datetime",
+        r"timestamp = .*: it must be an int, ms since the epoch \(1970\), not datetime",
     ),
     ({"headers": 5}, "headers: they must be a mapping or a sequence of pairs .*, not int"),
     ({"headers": "ab"}, "headers: they must be a mapping or a sequence of pairs .*, not str"),

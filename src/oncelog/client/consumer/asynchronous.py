@@ -17,6 +17,7 @@ from oncelog.client.consumer.reader import Reader
 from oncelog.client.consumer.subscription import Listener, Listeners
 from oncelog.client.durations import ms
 from oncelog.client.offsets import Listed
+from oncelog.client.records import EPOCH, check_integer, check_partition, check_partitions, check_times, check_topic
 from oncelog.client.topology import Partition
 from oncelog.client.types import TopicPartition
 
@@ -78,7 +79,7 @@ class Consumer(ConsumerFace):
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without a group's coordination."""
-        self._reader.assign(partitions)
+        self._reader.assign(check_partitions(partitions))
 
     async def unsubscribe(self) -> None:
         """Leave the group, read nothing."""
@@ -126,7 +127,7 @@ class Consumer(ConsumerFace):
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Read from an offset on."""
-        self._reader.seek((topic, partition), offset)
+        self._reader.seek(_partition(topic, partition), check_integer(offset, "offset"))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read from the first offset on; default: all assigned partitions."""
@@ -146,12 +147,13 @@ class Consumer(ConsumerFace):
         """Read from the first record on whose timestamp (ms since the epoch) is not before this; the end if there is
         none.
         """
-        for tp in self.assignment() if partitions is None else partitions:
-            self._reader.seek_to_time(tp, timestamp)
+        time_ms = check_integer(timestamp, "timestamp", EPOCH)
+        for tp in self._named(partitions):
+            self._reader.seek_to_time(tp, time_ms)
 
     async def position(self, topic: str, partition: int, timeout: float | None = None) -> int:
         """The offset behind what was consumed."""
-        return await self._reader.positions.position((topic, partition), ms(timeout))
+        return await self._reader.positions.position(_partition(topic, partition), ms(timeout))
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float | None = None) -> None:
         """Commit what was consumed, or these offsets, for the group; GroupError when the membership has ended.
@@ -168,7 +170,8 @@ class Consumer(ConsumerFace):
         """
         reader = self._reader
         group = reader.group_metadata().group_id
-        return await offset_calls.fetch_committed(reader.cluster, group, partitions, timeout_ms=ms(timeout))
+        named = None if partitions is None else check_partitions(partitions)
+        return await offset_calls.fetch_committed(reader.cluster, group, named, timeout_ms=ms(timeout))
 
     # -- what there is --------------------------------------------------------------------------------------------
 
@@ -176,14 +179,14 @@ class Consumer(ConsumerFace):
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """Where reading ends now: the high watermark, or with read_committed the last stable offset."""
-        found = await self._listed(dict.fromkeys(partitions, offset_calls.LATEST), timeout)
+        found = await self._listed(dict.fromkeys(check_partitions(partitions), offset_calls.LATEST), timeout)
         return {tp: item.offset for tp, item in found.items()}
 
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The first offset of each log."""
-        found = await self._listed(dict.fromkeys(partitions, offset_calls.EARLIEST), timeout)
+        found = await self._listed(dict.fromkeys(check_partitions(partitions), offset_calls.EARLIEST), timeout)
         return {tp: item.offset for tp, item in found.items()}
 
     async def offsets_for_times(
@@ -192,7 +195,7 @@ class Consumer(ConsumerFace):
         """The first record at or after a time (ms since the epoch) in each partition: (offset, timestamp,
         leader_epoch); None where there is none.
         """
-        found = await self._listed(times, timeout)
+        found = await self._listed(check_times(times), timeout)
         return {tp: item if item.offset >= 0 else None for tp, item in found.items()}
 
     async def lag(self, timeout: float | None = None) -> dict[TopicPartition, int]:
@@ -215,5 +218,12 @@ class Consumer(ConsumerFace):
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> dict[int, Partition]:
         """A topic's partitions by number, with leader, replicas and those in sync; UnknownTopicError."""
+        check_topic(topic)
         create = self._reader.options["allow_auto_create_topics"]
         return (await self._reader.cluster.topic(topic, create=create, timeout_ms=ms(timeout))).partitions
+
+
+def _partition(topic: object, partition: object) -> TopicPartition:
+    """Of two arguments; UsageError."""
+    check_topic(topic)
+    return check_partition((topic, partition), "(topic, partition)")

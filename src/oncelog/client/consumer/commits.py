@@ -12,6 +12,7 @@ from oncelog.client import offsets as offset_calls
 from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.consumer.fetcher import PartitionState
 from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.records import check_offsets
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 
@@ -89,10 +90,7 @@ class Commits:
         """What was consumed, or `offsets`, to be committed as the member that this is now. UsageError."""
         reader = self._reader
         group = reader.group_metadata()
-        taken = dict(self.consumed() if offsets is None else offsets)
-        for (topic, partition), offset in taken.items():
-            if offset < 0:
-                raise errors.UsageError(f"offset {offset} of {topic}-{partition} cannot be committed")
+        taken = self.consumed() if offsets is None else check_offsets(offsets)
         return Taken(taken, group, {tp: reader.states.get(tp) for tp in taken})
 
     async def commit(

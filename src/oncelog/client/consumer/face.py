@@ -8,6 +8,7 @@ from typing import Any
 from oncelog import errors
 from oncelog.client.consumer.reader import Reader
 from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.records import check_partitions
 from oncelog.client.types import TopicPartition
 
 
@@ -22,6 +23,10 @@ class ConsumerFace:
         if self._started is None:
             raise errors.UsageError("start() the consumer first, or use it as `async with`")
         return self._started
+
+    def _named(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
+        """Those given, default: all that are assigned. UsageError."""
+        return self.assignment() if partitions is None else check_partitions(partitions)
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read now; with a group, those of the last `poll`."""
@@ -38,12 +43,12 @@ class ConsumerFace:
         What was fetched of them already is kept for then. A partition that a rebalance takes away is not paused when it
         comes back.
         """
-        for tp in self.assignment() if partitions is None else partitions:
+        for tp in self._named(partitions):
             self._reader.state(tp).paused = True
 
     def resume(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Get records of these partitions (default: of all that are assigned) again."""
-        for tp in self.assignment() if partitions is None else partitions:
+        for tp in self._named(partitions):
             self._reader.state(tp).paused = False
         self._reader.loop.call_soon_threadsafe(self._reader.notify)
 

@@ -12,6 +12,7 @@ from oncelog import errors
 from oncelog.client.consumer.classic_member import ClassicMember
 from oncelog.client.consumer.consumer_member import ConsumerMember
 from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.records import check_topic
 from oncelog.client.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -138,7 +139,11 @@ def _topics_and_pattern(topics: Iterable[str] | str | re.Pattern[str]) -> tuple[
             raise errors.UsageError(f"subscribe({topics!r}): no regular expression: {error}") from None
     if isinstance(topics, re.Pattern):
         return frozenset(), topics
+    if not isinstance(topics, Iterable):
+        raise errors.UsageError(f"subscribe({topics!r}): it takes topics, or a pattern")
     names = frozenset((topics,) if isinstance(topics, str) else topics)
+    for name in names:
+        check_topic(name)
     if not names:
         raise errors.UsageError("subscribe() needs a topic; unsubscribe() ends a subscription")
     return names, None

@@ -55,6 +55,8 @@ class AsyncResumedTransaction:
         options: Mapping[str, Any],
     ) -> None:
         self.handle = PreparedTransaction.from_text(handle) if isinstance(handle, str) else handle
+        if not isinstance(self.handle, PreparedTransaction):
+            raise errors.UsageError(f"handle: a PreparedTransaction or its text is wanted, not {type(handle).__name__}")
         self.options, _ = read_options(PRODUCER, config, {**options, "bootstrap_servers": bootstrap_servers})
         ours = self.handle.transactional_id
         if self.options["transactional_id"] not in (None, ours):

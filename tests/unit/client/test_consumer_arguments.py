@@ -1,0 +1,125 @@
+"""What a consumer says of an argument that it cannot take: which, at once, by both faces, not at some later poll."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from oncelog import Consumer, Transaction, aio, errors
+from oncelog.client.committed import OffsetAndMetadata
+from oncelog.client.group_metadata import GroupMetadata, group_and_offsets
+from oncelog.client.records import check_offsets, check_partition, check_partitions, check_times
+
+WHEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+MS_WANTED = r"it must be an int, ms since the epoch \(1970\), not"
+PAIRS = r'pairs of topic and number, as in \[\("topic", 0\)\]'
+
+WRONG: list[tuple[str, tuple[Any, ...], str]] = [
+    ("seek_to_time", (WHEN,), f"timestamp = .*: {MS_WANTED} datetime"),
+    ("seek_to_time", ("2026-01-01",), f"timestamp = '2026-01-01': {MS_WANTED} str"),
+    ("seek_to_time", (1.5,), f"timestamp = 1.5: {MS_WANTED} float"),
+    ("seek_to_time", (1 << 63,), "timestamp = 9223372036854775808: 64 bits cannot hold it"),
+    ("offsets_for_times", ({("t", 0): WHEN},), rf"times\[\('t', 0\)\] = .*: {MS_WANTED} datetime"),
+    ("offsets_for_times", ([("t", 0)],), "times = .*: a mapping is wanted"),
+    ("seek", ("t", 0, "5"), "offset = '5': it must be an int, not str"),
+    ("seek", ("t", "0", 5), "the partition = '0': it must be an int, not str"),
+    ("seek", (5, 0, 5), "topic = 5: it must be str, not int"),
+    ("seek", ("t", 0, 1 << 63), "offset = 9223372036854775808: 64 bits cannot hold it"),
+    ("position", ("t", "0"), "the partition = '0': it must be an int, not str"),
+    ("partitions_for", (5,), "topic = 5: it must be str, not int"),
+    ("subscribe", (5,), r"subscribe\(5\): it takes topics, or a pattern"),
+    ("subscribe", ([5],), "topic = 5: it must be str, not int"),
+    ("commit", (5,), "offsets = 5: a mapping is wanted"),
+    ("commit", ({"t": 5},), f"a key of offsets = 't': partitions are {PAIRS}"),
+    ("commit", ({("t", 0): "5"},), r"offsets\[\('t', 0\)\] = '5': it must be an int, not str"),
+    ("commit", ({("t", 0): -1},), "offset -1 of t-0 cannot be committed"),
+]
+OF_PARTITIONS = ["assign", "pause", "resume", "seek_to_beginning", "seek_to_end", "committed", "end_offsets"]
+OF_PARTITIONS += ["beginning_offsets"]
+WRONG += [(method, ("words",), f"partitions = 'words': partitions are {PAIRS}") for method in OF_PARTITIONS]
+NO_PARTITIONS: list[tuple[Any, str]] = [
+    (5, f"partitions = 5: partitions are {PAIRS}"),
+    (["words"], rf"partitions\[0\] = 'words': partitions are {PAIRS}"),
+    (("words", 1), rf"partitions\[0\] = 'words': partitions are {PAIRS}"),
+    ([("t", 0), ("words", 1, 5)], rf"partitions\[1\] = \('words', 1, 5\): partitions are {PAIRS}"),
+    ([["t", 0]], rf"partitions\[0\] = \['t', 0\]: partitions are {PAIRS}"),
+    ([(5, 0)], r"partitions\[0\] = \(5, 0\): the topic must be str, not int"),
+    ([("t", "1")], r"partitions\[0\] = \('t', '1'\): the partition = '1': it must be an int, not str"),
+    ([("t", None)], "the partition = None: it must be an int, not NoneType"),
+    ([("t", -1)], "there is no partition -1"),
+    ([("t", 1 << 31)], "32 bits cannot hold it"),
+]
+
+
+def blocking(method: str, arguments: tuple[Any, ...]) -> None:
+    with Consumer("localhost:1", group_id="g", enable_auto_commit=False) as consumer:
+        if method not in ("subscribe", "assign"):
+            consumer.assign([("t", 0)])
+        getattr(consumer, method)(*arguments)
+
+
+def awaited(method: str, arguments: tuple[Any, ...]) -> None:
+    async def main() -> None:
+        async with aio.Consumer("localhost:1", group_id="g", enable_auto_commit=False) as consumer:
+            if method not in ("subscribe", "assign"):
+                consumer.assign([("t", 0)])
+            result = getattr(consumer, method)(*arguments)
+            if isinstance(result, Coroutine):
+                await result
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("face", [blocking, awaited])
+@pytest.mark.parametrize(("method", "arguments", "words"), WRONG)
+def test_it_is_named_at_the_call(
+    face: Callable[[str, tuple[Any, ...]], None], method: str, arguments: tuple[Any, ...], words: str
+) -> None:
+    with pytest.raises(errors.UsageError, match=words):
+        face(method, arguments)
+
+
+@pytest.mark.parametrize(("partitions", "words"), NO_PARTITIONS)
+def test_what_no_partitions_are(partitions: Any, words: str) -> None:
+    with pytest.raises(errors.UsageError, match=words):
+        check_partitions(partitions)
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    import numpy as np
+
+    one = np.int64(1)
+    found = [check_partition(("t", one), "it")[1], check_times({("t", 0): one})["t", 0], check_offsets({("t", 0): one})]
+    assert found == [1, 1, {("t", 0): 1}]
+    assert [type(number) for number in found[:2]] == [int, int]
+
+
+def test_an_offset_keeps_what_was_left_with_it() -> None:
+    (offset,) = check_offsets({("t", 0): OffsetAndMetadata(5, 3, "left")}).values()
+    assert isinstance(offset, OffsetAndMetadata)
+    assert (int(offset), offset.leader_epoch, offset.metadata) == (5, 3, "left")
+
+
+@pytest.mark.parametrize("source", [None, 5, {("t", 0): 1}, [("t", 0)]])
+def test_send_offsets_takes_the_consumer(source: Any) -> None:
+    with pytest.raises(errors.UsageError, match=f"takes the consumer, .* not {type(source).__name__}"):
+        group_and_offsets(source, None)
+
+
+def test_send_offsets_takes_offsets_that_can_be_committed() -> None:
+    assert group_and_offsets("g", {("t", 0): 5}) == (GroupMetadata("g"), {("t", 0): (5, -1, "")})
+    for offsets, words in (([5], "a mapping is wanted"), ({("t", 0): -1}, "cannot be committed"), ({"t": 1}, PAIRS)):
+        wrong: Any = offsets
+        with pytest.raises(errors.UsageError, match=words):
+            group_and_offsets("g", wrong)
+
+
+@pytest.mark.parametrize("kind", [Transaction, aio.Transaction])
+@pytest.mark.parametrize("handle", [None, 5, {"producer_id": 5}])
+def test_resume_takes_a_handle(kind: Any, handle: Any) -> None:
+    with pytest.raises(errors.UsageError, match="handle: a PreparedTransaction or its text is wanted, not"):
+        kind.resume(handle, "localhost:1")
