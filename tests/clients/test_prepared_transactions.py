@@ -232,6 +232,8 @@ def test_a_late_holder_does_not_end_the_next_transaction(wire: Wire, bootstrap: 
         handle = producer.prepare()
         with pytest.raises(errors.UsageError, match="is prepared"):
             producer.send(name, b"more")
+        with pytest.raises(errors.UsageError, match=r"end it here, too, by commit_transaction\(\)"):
+            producer.begin_transaction()
         assert producer.prepare() == handle
         producer.commit_transaction()
         producer.begin_transaction()
@@ -257,6 +259,21 @@ def test_its_own_abort_does_not_hide_that_another_has_committed(wire: Wire, boot
         with pytest.raises(errors.TransactionCommittedError):
             producer.abort_transaction()
     shows(wire, topic_id, b"x")
+
+
+def test_its_own_commit_says_that_another_holder_may_have_aborted(wire: Wire, bootstrap: str, name: str) -> None:
+    topic_id = wire.create_topic(name)
+    with Producer(bootstrap, transactional_id=name) as producer:
+        producer.begin_transaction()
+        producer.send(name, b"x")
+        with Transaction.resume(producer.prepare(), bootstrap) as transaction:
+            transaction.abort()
+        with pytest.raises(errors.AbortableError, match="another holder of its handle"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction() as after:
+            after.send(name, b"y")
+    shows(wire, topic_id, b"y")
 
 
 def test_what_cannot_be_committed_is_not_prepared(wire: Wire, bootstrap: str, name: str) -> None:

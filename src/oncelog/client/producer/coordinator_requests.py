@@ -251,7 +251,8 @@ def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorC
         if not request.committed and code is _C.INVALID_TXN_STATE and manager.was_prepared:
             manager.fatal(
                 errors.TransactionCommittedError(
-                    f"abort of {manager.transactional_id!r}: the prepared transaction had been committed by another"
+                    f"abort of {manager.transactional_id!r}: the prepared transaction had been committed by another; "
+                    "close this producer"
                 )
             )
             return None
@@ -261,9 +262,10 @@ def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorC
             return None
         if request.committed and code is _C.INVALID_TXN_STATE:
             # A commit whose answer was lost is answered with success when repeated, so this one never took place: the
-            # coordinator has aborted the transaction (its time-out).
+            # coordinator has aborted the transaction (its time-out, or for who resumed it).
             manager.bump_required = True
-            manager.abortable(errors.error_for(code, "commit: the transaction had been ended by the coordinator"))
+            about = f"commit: the transaction had been ended by the coordinator, {manager.why_ended}"
+            manager.abortable(errors.error_for(code, about))
             return None
     otherwise = Verdict.RETRY if code.retriable else OTHERWISE.get(type(request), Verdict.FATAL)
     verdict = VERDICTS[type(request)].get(code, otherwise)

@@ -63,6 +63,12 @@ LEGAL: dict[State, frozenset[State]] = {
 }
 """Besides these, FATAL_ERROR can be reached from everywhere."""
 
+CURES: dict[State, str] = {
+    State.PREPARED: "end it here, too, by commit_transaction() or abort_transaction(), before the next one",
+    State.COMMITTING: "call commit_transaction() again",
+    State.ABORTING: "call abort_transaction() again",
+}
+"""What to do where a call is refused for the state."""
 
 OPEN = frozenset({State.IN_TRANSACTION, State.PREPARED, State.COMMITTING})
 """States in which the transaction may still be committed."""
@@ -146,7 +152,8 @@ class TransactionManager:
         """Go to another state; UsageError if that is not legal."""
         if state is not State.FATAL_ERROR and state not in LEGAL[self.state]:
             self.require_no_error()
-            raise errors.UsageError(f"the transaction is {self.state.value}: it cannot become {state.value}")
+            cure = f"; {CURES[self.state]}" if self.state in CURES else ""
+            raise errors.UsageError(f"the transaction is {self.state.value}: it cannot become {state.value}{cure}")
         self.state = state
 
     def require_no_error(self) -> None:
@@ -395,10 +402,15 @@ class TransactionManager:
         self.skip_end = True
         self.abortable(
             errors.AbortableError(
-                f"the coordinator has aborted the transaction, mostly over transaction_timeout_ms = {self.timeout_ms}",
-                ErrorCode.INVALID_TXN_STATE,
+                f"the coordinator has aborted the transaction, {self.why_ended}", ErrorCode.INVALID_TXN_STATE
             )
         )
+
+    @property
+    def why_ended(self) -> str:
+        """What makes a coordinator end a transaction that this producer has not ended."""
+        holder = "another holder of its handle, or " if self.was_prepared else ""
+        return f"mostly over {holder}transaction_timeout_ms = {self.timeout_ms}"
 
     def initialized(self, producer_id: int, epoch: int) -> None:
         """Producer id and epoch are there (again)."""
