@@ -85,14 +85,15 @@ class Consumer(ConsumerFace):
         """Leave the group, read nothing."""
         await self._reader.unsubscribe()
 
-    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
+    async def poll(self, timeout: float | None = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
         """As `oncelog.Consumer.poll`."""
-        return await self._reader.poll(timeout * 1000, max_records)
+        return await self._reader.poll(ms(timeout), max_records)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Record by record, without end; the position is behind the one at hand, what was not reached comes again. What
-        is sought, paused or given up inside the loop holds from the next record on.
+        is sought, paused or given up inside the loop holds from the next record on. `close` inside the loop ends it.
         """
+        self._reader.check_open()
         while not self._reader.closed:
             records = await self.poll(1.0)
             iteration = Iteration(self._reader, records)
@@ -114,9 +115,10 @@ class Consumer(ConsumerFace):
         from oncelog.client import table_kernels
         from oncelog.client.consumer.tables import decode
 
+        self._reader.check_open()
         await table_kernels.load()
         while not self._reader.closed:
-            raw = await self._reader.poll_raw(1e9 if timeout is None else timeout * 1000)
+            raw = await self._reader.poll_raw(ms(timeout))
             if not raw:
                 return
             table = decode(self._reader, raw, include_headers=headers, key=key, value=value)

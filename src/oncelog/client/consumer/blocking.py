@@ -17,6 +17,7 @@ from oncelog.client.consumer.face import ConsumerFace
 from oncelog.client.consumer.fetcher import ConsumerRecord
 from oncelog.client.consumer.iteration import Iteration
 from oncelog.client.consumer.subscription import Listener
+from oncelog.client.durations import ms
 from oncelog.client.group_metadata import GroupMetadata
 from oncelog.client.types import TopicPartition
 
@@ -129,18 +130,20 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Records as soon as there are some, at most max_poll_records; an empty list after `timeout` seconds.
+    def poll(self, timeout: float | None = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
+        """Records as soon as there are some, at most max_poll_records; an empty list after `timeout` seconds
+        (None: it waits for ever).
 
         What was returned counts as consumed: `commit`, `position` and auto-commit are behind it.
         """
         reader = self._reader
-        return self._serve(reader.poll(timeout * 1000, max_records), lambda found: Iteration(reader, found).stop())
+        return self._serve(reader.poll(ms(timeout), max_records), lambda found: Iteration(reader, found).stop())
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Record by record, without end; the position is behind the one at hand, what was not reached comes again. What
-        is sought, paused or given up inside the loop holds from the next record on.
+        is sought, paused or given up inside the loop holds from the next record on. `close` inside the loop ends it.
         """
+        self._reader.check_open()
         while not self._reader.closed:
             records = self.poll(1.0)
             if not records:
@@ -169,9 +172,9 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
         from oncelog.client.consumer.tables import decode
 
         reader = self._reader
+        reader.check_open()
         while not reader.closed:
-            work = reader.poll_raw(1e9 if timeout is None else timeout * 1000)
-            raw = self._serve(work, lambda taken: reader.give_back(reversed(taken)))
+            raw = self._serve(reader.poll_raw(ms(timeout)), lambda taken: reader.give_back(reversed(taken)))
             if not raw:
                 return
             table = decode(reader, raw, include_headers=headers, key=key, value=value)

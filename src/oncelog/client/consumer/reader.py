@@ -27,6 +27,8 @@ from oncelog.protocol.errors import ProtocolError
 
 LOOK_AGAIN_S = 0.1
 """How long a poll waits before it sees to its group again, or to positions that could not be found."""
+FOR_EVER_MS = 1e12
+"""Thirty years: what a poll without a time-out waits."""
 FETCH_SESSIONS_S = 1.0
 """How long closing waits until brokers have forgotten what was fetched: they do by themselves, too."""
 
@@ -113,10 +115,15 @@ class Reader:
         """Who commits; UsageError without group_id."""
         return self.subscription.group_metadata()
 
+    def check_open(self) -> None:
+        """UsageError once it is closed: that is not the end of what there is to read."""
+        if self.closed:
+            raise errors.UsageError("the consumer is closed")
+
     # -- polling --------------------------------------------------------------------------------------------------
 
-    async def poll(self, timeout_ms: float, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Records, as soon as there are some; an empty list when time is up."""
+    async def poll(self, timeout_ms: float | None, max_records: int | None = None) -> list[ConsumerRecord]:
+        """Records, as soon as there are some; an empty list when time is up (None: never)."""
         count = self.options["max_poll_records"] if max_records is None else max_records
         found: list[ConsumerRecord] = []
 
@@ -132,7 +139,7 @@ class Reader:
         await self._collect(timeout_ms, take, lambda: bool(found))
         return found
 
-    async def poll_raw(self, timeout_ms: float) -> list[Fetched]:
+    async def poll_raw(self, timeout_ms: float | None) -> list[Fetched]:
         """What has been fetched, undecoded and whole, as soon as there is some; positions are the caller's to move."""
         found: list[Fetched] = []
 
@@ -146,12 +153,11 @@ class Reader:
 
     async def _collect(
         self,
-        timeout_ms: float,
+        timeout_ms: float | None,
         take: Callable[[TopicPartition, PartitionState], bool],
         enough: Callable[[], bool],
     ) -> None:
-        if self.closed:
-            raise errors.UsageError("the consumer is closed")
+        self.check_open()
         if self.subscription.member is None and not self.states:
             raise errors.UsageError("subscribe() or assign() comes before poll()")
         if self._polling or self.subscription.telling:
@@ -160,7 +166,8 @@ class Reader:
         if self.iteration is not None:
             self.iteration.stop()
         try:
-            await self._collect_until(self.loop.time() + timeout_ms / 1000, take, enough)
+            within_ms = FOR_EVER_MS if timeout_ms is None else timeout_ms
+            await self._collect_until(self.loop.time() + within_ms / 1000, take, enough)
         finally:
             self._polling = False
             if self.subscription.member is not None:
