@@ -18,8 +18,8 @@ from oncelog.spark.commit.steps import Phase, Sink, Steps
 class Skipped(NamedTuple):
     """The batch is committed already: `rows` were counted here, the record says `total` for all slots.
 
-    `total` is -1 where it is not to be compared: where option `acceptReplay` names this batch (an older txnVersion only
-    comes so far with it).
+    `total` is -1 where it is not to be compared: where option `acceptReplay` names this batch, as it must an older
+    txnVersion, of which the record says nothing any more.
     """
 
     slot: int
@@ -62,7 +62,7 @@ class Tasking:
         record = self.carried.record
         if self.skip:
             batch = self.source.batch
-            compared = batch != self.permission.accept_replay
+            compared = batch == record.source.batch and batch != self.permission.accept_replay
             return Skipped(self.attempt.slot, self.rows.rows, record.rows if compared else -1, batch)
         transaction = None
         if self.owner is not None and self.rows.spans:
