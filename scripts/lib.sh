@@ -12,6 +12,9 @@ for word in "$@"; do
     fi
 done
 
+# Of pytest: a test's file is one process's, for files share what they start.
+TWO_AT_A_TIME='--numprocesses 2 --dist loadfile'
+
 say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
 die() { printf '%s: %s\n' "$(basename -- "$0")" "$*" >&2; exit 1; }
 
@@ -56,7 +59,7 @@ environment() {
         guarded "$python" -m venv --clear "$VENV" || die "could not make $VENV"
     fi
     : >"$unfinished"
-    say "Installing oncelog and what its tests use into .venv (the first time some 900 MB: PySpark, a JDK, Arrow)"
+    say "Installing oncelog and what its tests use into .venv (the first time some 1.7 GB: PySpark, a JDK, Arrow)"
     guarded "$VENV/bin/python" -m pip install --disable-pip-version-check -e '.[dev]' >&2 ||
         die "the installation failed, see above; run me again"
     printf '%s\n' "$stamp" >"$VENV/.installed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -59,6 +60,12 @@ def children(pid: int) -> list[int]:
     return found
 
 
+DIES_WITH_US = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+"""Before a command: it gets a SIGTERM when the thread that started it ends. A worker of pytest-xdist goes without a word
+when the run is interrupted, and would leave its servers behind.
+"""
+
+
 class ManagedProcess:
     """A process with its output in files, in a process group of its own, killed as a whole at the end."""
 
@@ -71,7 +78,7 @@ class ManagedProcess:
         self.stderr_path = directory / f"{name}.err"
         with self.stdout_path.open("ab") as out, self.stderr_path.open("ab") as err:
             self.popen = subprocess.Popen(
-                [str(part) for part in command],
+                [*DIES_WITH_US, *map(str, command)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
