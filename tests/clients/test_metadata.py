@@ -50,6 +50,28 @@ def test_a_topic_that_is_not_there_is_said_once(server: Server, name: str, caplo
     assert f"{name}-typo" in said()[0]
 
 
+@pytest.mark.parametrize("offset", [None, 0])
+def test_so_is_one_that_is_assigned(
+    server: Server, name: str, caplog: pytest.LogCaptureFixture, offset: int | None
+) -> None:
+    def said() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == watch_log.name]
+
+    caplog.set_level(logging.WARNING, watch_log.name)
+    with Admin(server.bootstrap) as admin, Consumer(server.bootstrap, **OFTEN) as consumer:
+        admin.create_topics(name, 1)
+        for _ in range(2):
+            consumer.assign([(name, 0), (f"{name}-typo", 0)])
+            if offset is not None:  # its position is known, so nobody asks for that
+                consumer.seek(f"{name}-typo", 0, offset)
+            while not said():
+                consumer.poll(0.05)
+            consumer.assign([(name, 0)])
+            consumer.poll(0.05)
+    assert len(said()) == 1
+    assert f"assigned topic '{name}-typo': no such topic" in said()[0]
+
+
 def test_a_consumer_closed_in_no_time_leaves_no_task(server: Server, name: str) -> None:
     with Admin(server.bootstrap) as admin, Producer(server.bootstrap) as producer:
         admin.create_topics(name, 1)

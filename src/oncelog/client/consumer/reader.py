@@ -66,6 +66,7 @@ class Reader:
         if self.subscription.member is not None:
             raise errors.UsageError("this consumer is subscribed: unsubscribe() first")
         self.take_partitions(partitions)
+        self.metadata_watch.chosen(topic for topic, _ in self.states)
 
     def take_partitions(self, partitions: Iterable[TopicPartition], *, keep: bool = True) -> None:
         """From now on these partitions, with or without what is known of those that stay."""
