@@ -1,0 +1,92 @@
+"""docs/client.md names what there is: every public method, option and error, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oncelog
+from oncelog import aio, errors
+from oncelog.client.consumer.options import CONSUMER
+from oncelog.client.options import COMMON, Option
+from oncelog.client.producer.options import PRODUCER
+from oncelog.client.producer.resumed import ResumedTransaction
+from oncelog.protocol.compression import Codec
+
+PAGE = (Path(__file__).parents[3] / "docs" / "client.md").read_text()
+SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
+OF_THE_PRODUCER = {"send", "send_table", "send_offsets", "prepare"}
+"""What a transaction takes over from its producer, object by object."""
+
+
+def public(of: type) -> set[str]:
+    return {name for name in dir(of) if not name.startswith("_")}
+
+
+def rows(section: str) -> list[list[str]]:
+    """The cells of a section's table, without its head."""
+    found = [line.strip("| ").split(" | ") for line in SECTIONS[section].splitlines() if line.startswith("|")]
+    return found[2:]
+
+
+def named(cell: str) -> list[str]:
+    return re.findall(r"`([A-Za-z_]+)`", cell)
+
+
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        ("Producer", public(oncelog.Producer)),
+        ("Transaction", public(oncelog.Transaction) | OF_THE_PRODUCER),
+        ("ResumedTransaction", public(ResumedTransaction)),
+        ("PreparedTransaction", public(oncelog.PreparedTransaction)),
+        ("Consumer", public(oncelog.Consumer)),
+        ("Admin", public(oncelog.Admin)),
+    ],
+)
+def test_methods(section: str, expected: set[str]) -> None:
+    assert sorted(name for row in rows(section) for name in named(row[0])) == sorted(expected)
+
+
+@pytest.mark.parametrize("kind", ["Producer", "Consumer", "Admin", "Transaction"])
+def test_asyncio(kind: str) -> None:
+    awaited, blocking = getattr(aio, kind), getattr(oncelog, kind)
+    assert public(awaited) - public(blocking) <= {"start"}
+    assert public(blocking) - public(awaited) == ({"commit_async"} if kind == "Consumer" else set())
+    functions = {name for name in public(awaited) if inspect.isroutine(getattr(awaited, name))}
+    at_once = {name for name in functions if not inspect.iscoroutinefunction(getattr(awaited, name))}
+    printed = {row[0]: named(row[1]) for row in rows("aio")}
+    assert sorted(printed.get(kind, [])) == sorted(at_once)
+
+
+@pytest.mark.parametrize(
+    ("label", "options"),
+    [
+        ("All", COMMON),
+        ("Producer", {name: option for name, option in PRODUCER.items() if name not in COMMON}),
+        ("Consumer", {name: option for name, option in CONSUMER.items() if name not in COMMON}),
+    ],
+)
+def test_options(label: str, options: dict[str, Option]) -> None:
+    expected = ", ".join(f"`{name}` ({default(name, options[name].default)})" for name in sorted(options))
+    assert f"\n{label}: {expected}.\n" in SECTIONS["Options"].replace(",\n", ", ")
+
+
+def default(name: str, value: Any) -> str:
+    """As the page prints it."""
+    if isinstance(value, Codec | bool):
+        return (value.name if isinstance(value, Codec) else str(value)).lower()
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return "all" if name == "acks" else "not set" if value in (None, "") else str(value)
+
+
+def test_errors() -> None:
+    expected = {name for name in errors.__all__ if name.endswith("Error")}
+    assert set(re.findall(r"\w+Error\b", SECTIONS["Errors"])) == expected
+    printed = [name for row in rows("Errors") for name in named(row[0])]
+    assert sorted(printed) == sorted(expected - {"OncelogError", "KafkaError"})
