@@ -13,7 +13,9 @@ from oncelog.cli.common import connected, open_admin
 if TYPE_CHECKING:
     from oncelog.spark.options import SinkOptions
 
-FORMAT = click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="Of the output.")
+FORMAT = click.option(
+    "--format", "style", type=click.Choice(["text", "json"]), default="text", help="Output for people or programs."
+)
 
 
 def _common(function: Callable[..., None]) -> Callable[..., None]:

@@ -112,6 +112,8 @@ def read_options(
             explicit[name] = str(spelled)
     if "reconnect_backoff_ms" in explicit and "reconnect_backoff_max_ms" not in explicit:
         options["reconnect_backoff_max_ms"] = options["reconnect_backoff_ms"]  # as Kafka's clients have it
+    if isinstance(options["bootstrap_servers"], Mapping):
+        raise ConfigError("a mapping of options goes by name: config={'bootstrap.servers': 'HOST:PORT', ...}")
     if not options["bootstrap_servers"]:
         raise ConfigError("bootstrap_servers is missing: HOST:PORT of one or more brokers")
     return options, frozenset(explicit)

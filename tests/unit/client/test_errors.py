@@ -37,6 +37,11 @@ def test_gap_and_stale_are_told_apart() -> None:
     assert type(errors.error_for(code, "expected 5, got 2 (stale, ...)")) is errors.StaleSequenceError
 
 
+def test_a_bad_record_ends_its_reason_once() -> None:
+    error = errors.BadRecordError("value", "t", 0, 7, "Invalid value.")
+    assert "cannot be read: Invalid value. Seek past it" in str(error)
+
+
 def test_unknown_codes_keep_their_number() -> None:
     error = errors.error_for(999, "about a thing")
     assert error.code is ErrorCode.UNKNOWN_SERVER_ERROR

@@ -59,6 +59,12 @@ def test_conflicts_name_both_sides(given: dict[str, Any], words: tuple[str, ...]
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
+@pytest.mark.parametrize("read", [producer_options, consumer_options])
+def test_a_mapping_in_the_place_of_addresses_is_told_its_name(read: Any) -> None:
+    with pytest.raises(ConfigError, match="by name: config="):
+        read(None, {"bootstrap_servers": {"bootstrap.servers": "localhost:9092"}})
+
+
 def test_levels_are_of_a_codec() -> None:
     levels = {"compression.gzip.level": 1, "compression.lz4.level": "9", "compression.zstd.level": -5}
     for codec, level in (("gzip", 1), ("lz4", 9), ("zstd", -5), ("snappy", None), ("none", None)):
