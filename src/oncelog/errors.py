@@ -109,8 +109,9 @@ class BadRecordError(OncelogError, ValueError):
     def __init__(self, column: str, topic: str, partition: int, offset: int, reason: str) -> None:
         self.column, self.topic, self.partition, self.offset, self.reason = column, topic, partition, offset, reason
         super().__init__(
-            f"the {column} of {topic}-{partition} at offset {offset} cannot be read: {reason.rstrip('. ')}. Seek past it, "
-            f"or have its format keep such values apart: {column}=Json(..., keep_bad=True), or Avro(..., keep_bad=True)"
+            f"the {column} of {topic}-{partition} at offset {offset} cannot be read: {reason.rstrip('. ')}. Seek past "
+            "it, or have its format keep such values apart: "
+            f"{column}=Json(..., keep_bad=True), or Avro(..., keep_bad=True)"
         )
 
     def __reduce__(self) -> tuple[type[BadRecordError], tuple[str, str, int, int, str]]:
