@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from numbers import Real
+
+from oncelog.errors import UsageError
 
 _PATTERN = re.compile(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?", re.IGNORECASE)
 _SECONDS = (86_400, 3_600, 60, 1)
 
 
 def ms(seconds: float | None) -> float | None:
-    """A time-out in seconds, as users give it, in ms; None (the default) stays None."""
+    """A time-out in seconds, as users give it, in ms; None (the default) stays None. UsageError."""
+    given: object = seconds
+    if given is not None and not isinstance(given, Real):
+        raise UsageError(f"timeout = {given!r}: it must be a number of seconds, not {type(given).__name__}")
     return None if seconds is None else seconds * 1000
 
 

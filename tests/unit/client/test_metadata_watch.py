@@ -33,6 +33,9 @@ def test_a_broker_that_is_away_is_asked_at_the_next_poll(caplog: pytest.LogCaptu
             reader.metadata_watch.polled()
             await asyncio.sleep(0)
             await asyncio.sleep(0)
+        reader.assign([("typo", 0)])
+        reader.metadata_watch.polled()
+        await asyncio.sleep(0)
         await reader.close()
 
     caplog.set_level(logging.WARNING, watch_log.name)
