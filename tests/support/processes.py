@@ -61,8 +61,8 @@ def children(pid: int) -> list[int]:
 
 
 DIES_WITH_US = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
-"""Before a command: it gets a SIGTERM when the thread that started it ends. A worker of pytest-xdist goes without a word
-when the run is interrupted, and would leave its servers behind.
+"""Before a command: it gets a SIGTERM when the thread that started it ends. A worker of pytest-xdist goes without a
+word when the run is interrupted, and would leave its servers behind.
 """
 
 
