@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import socket
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -64,7 +65,14 @@ def test_what_is_not_there_yet_is_said(admin: Admin) -> None:
         admin.describe_topic("x")  # type: ignore[attr-defined]
 
 
-def test_a_wrong_port_is_given_up_before_the_time_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [lambda admin: admin.list_groups(), lambda admin: admin.offsets({("t", 0): 0})],
+    ids=["list_groups", "offsets"],
+)
+def test_a_wrong_port_is_given_up_before_the_time_of_a_call(
+    call: Callable[[Admin], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from oncelog.client.admin import face as admin_face
 
     monkeypatch.setattr(admin_face, "FIRST_CONTACT_MS", 200)
@@ -75,7 +83,7 @@ def test_a_wrong_port_is_given_up_before_the_time_of_a_call(monkeypatch: pytest.
 
         def ask() -> None:
             with Admin(address) as admin, pytest.raises(errors.ConnectionFailedError, match=address):
-                admin.list_groups()
+                call(admin)
             asked.set()
 
         threading.Thread(target=ask, daemon=True).start()

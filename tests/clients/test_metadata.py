@@ -64,6 +64,7 @@ def test_so_is_one_that_is_assigned(
             consumer.assign([(name, 0), (f"{name}-typo", 0)])
             if offset is not None:  # its position is known, so nobody asks for that
                 consumer.seek(f"{name}-typo", 0, offset)
+            consumer.poll(0.05)
             while not said():
                 consumer.poll(0.05)
             consumer.assign([(name, 0)])

@@ -53,8 +53,8 @@ async def ask_by_node(
     """
     now = asyncio.get_running_loop().time
     within_ms = cluster.api_timeout_ms if timeout_ms is None else timeout_ms
-    limit = now() + within_ms / 1000
-    patient_until = limit if patience_ms is None else min(limit, now() + patience_ms / 1000)
+    begun = now()
+    limit = begun + within_ms / 1000
     left = list(dict.fromkeys(keys))
     found: dict[K, A] = {} if into is None else into
     failures: dict[K, errors.KafkaError] = {}
@@ -66,13 +66,15 @@ async def ask_by_node(
                 left = list(failures)
                 if left:
                     delay = backoff.next_ms(random.random()) / 1000
-                    if now() + delay > patient_until:
+                    patience = cluster.patience(timeout_ms if patience_ms is None else patience_ms)
+                    if now() + delay > min(limit, begun + patience):
                         raise failures[left[0]]
                     await asyncio.sleep(delay)
     except TimeoutError:
         if not scope.expired():
             raise
-        if failures:
+        left = [key for key in left if key not in found]
+        if left and left[0] in failures:
             raise failures[left[0]] from None
         why = cluster.unreachable and f": {cluster.unreachable}"
         what = ", ".join(map(question.name, left))
@@ -87,31 +89,17 @@ async def _ask_once(
     failures: dict[K, errors.KafkaError] = {}
     raised: list[BaseException] = []
     groups = await _grouped(question, keys, failures, raised)
-    responses = await asyncio.gather(
-        *(_answer(cluster, node, question.make(group)) for node, group in groups.items()), return_exceptions=True
-    )
-    for response, (node, group) in zip(responses, groups.items(), strict=True):
-        if isinstance(response, errors.RetriableError):
-            failures.update(dict.fromkeys(group, response))
-        elif isinstance(response, BaseException):
-            raised.append(response)
-        else:
-            unanswered = dict.fromkeys(group)
-            for key, code, answer in question.read(response):
-                if key not in unanswered:
-                    continue
-                del unanswered[key]
-                if code is ErrorCode.NONE:
-                    found[key] = answer
-                    continue
-                error = errors.error_for(code, f"{question.name(key)}: {code.text}")
-                if code.retriable:
-                    failures[key] = error
-                else:
-                    raised.append(error)
-            for key in unanswered:
-                what = f"broker {node} left {question.name(key)} out of its answer"
-                failures[key] = errors.error_for(ErrorCode.UNKNOWN_SERVER_ERROR, what)
+
+    async def ask(node: int, group: list[K]) -> None:
+        try:
+            response = await _answer(cluster, node, question.make(group))
+        except errors.RetriableError as error:
+            failures.update(dict.fromkeys(group, error))
+            return
+        _take(question, response, node, group, found, failures)
+
+    ended = await asyncio.gather(*(ask(*group) for group in groups.items()), return_exceptions=True)
+    raised += [error for error in ended if error is not None]
     for key, failure in failures.items():
         question.moved(key, failure.code)
     if raised:
@@ -144,6 +132,36 @@ async def _answer(cluster: ClusterClient, node: int, request: Request) -> Any:
         raise errors.ConnectionFailedError(str(error)) from error
     except NoCommonVersionError as error:
         raise errors.UnsupportedError(str(error)) from error
+
+
+def _take(
+    question: Question[K, A],
+    response: Any,
+    node: int,
+    group: list[K],
+    found: dict[K, A],
+    failures: dict[K, errors.KafkaError],
+) -> None:
+    """Find each key's answer, or why there is none; an error that stays is raised when all have been looked at."""
+    unanswered = dict.fromkeys(group)
+    stays: errors.KafkaError | None = None
+    for key, code, answer in question.read(response):
+        if key not in unanswered:
+            continue
+        del unanswered[key]
+        if code is ErrorCode.NONE:
+            found[key] = answer
+            continue
+        error = errors.error_for(code, f"{question.name(key)}: {code.text}")
+        if code.retriable:
+            failures[key] = error
+        else:
+            stays = stays or error
+    for key in unanswered:
+        what = f"broker {node} left {question.name(key)} out of its answer"
+        failures[key] = errors.error_for(ErrorCode.UNKNOWN_SERVER_ERROR, what)
+    if stays is not None:
+        raise stays
 
 
 async def gather_brokers(

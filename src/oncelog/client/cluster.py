@@ -171,6 +171,7 @@ class ClusterClient:
         """A connection to whichever broker answers: known ones first, then the bootstrap addresses."""
         found = self._connections.without_purpose()  # behind a waiting fetch or join it would wait as well
         if found is not None:
+            self.unreachable = ""
             return found
         if self._closed:
             raise errors.UsageError("the client is closed")
@@ -196,7 +197,7 @@ class ClusterClient:
             log.warning("%s; still trying", what)
 
     async def reach(self, timeout_ms: float) -> None:
-        """Be connected to some broker within this time; ConnectionFailedError names the address tried last."""
+        """Be connected to some broker within this time; ConnectionFailedError names addresses."""
         await self._retry(self._any_connection, timeout_ms)
 
     async def features(self) -> dict[str, int]:
@@ -410,7 +411,7 @@ class ClusterClient:
     def _new_backoff(self) -> Backoff:
         return Backoff(*self._backoff)
 
-    def _patience(self, timeout_ms: float | None) -> float:
+    def patience(self, timeout_ms: float | None) -> float:
         """Seconds for which what fails is tried again."""
         if timeout_ms is None:
             timeout_ms = self.api_timeout_ms if self._reached else min(self.first_contact_ms, self.api_timeout_ms)
@@ -431,11 +432,11 @@ class ClusterClient:
         begun = now()
         limit = begun + (self.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         backoff = self._new_backoff()
-        failure: errors.KafkaError
+        failure: errors.KafkaError | None = None
         while True:
             response: Any = None
             try:
-                connection = await self._in_time(where, timeout_ms, begun)
+                connection = await self._in_time(where, timeout_ms, begun, failure)
                 left = max(1.0, min((limit - now()) * 1000, self.request_timeout_ms))
                 message, chosen = for_connection(request, version, connection)
                 response = await connection.call(message, chosen, timeout_ms=left)
@@ -454,7 +455,7 @@ class ClusterClient:
             if moved is not None:
                 moved(failure.code)
             delay = backoff.next_ms(random.random()) / 1000
-            if now() + delay >= begun + self._patience(timeout_ms):
+            if now() + delay >= begun + self.patience(timeout_ms):
                 if response is not None:
                     return response
                 raise failure
@@ -466,18 +467,26 @@ class ClusterClient:
         now = asyncio.get_running_loop().time
         begun = now() if begun is None else begun
         backoff = self._new_backoff()
+        failure: errors.KafkaError | None = None
         while True:
             try:
-                return await self._in_time(attempt, timeout_ms, begun)
-            except errors.ConnectionFailedError:
+                return await self._in_time(attempt, timeout_ms, begun, failure)
+            except errors.ConnectionFailedError as error:
+                failure = error
                 delay = backoff.next_ms(random.random()) / 1000
-                if now() + delay >= begun + self._patience(timeout_ms):
+                if now() + delay >= begun + self.patience(timeout_ms):
                     raise
                 await asyncio.sleep(delay)
 
-    async def _in_time(self, attempt: Callable[[], Awaitable[T]], timeout_ms: float | None, begun: float) -> T:
-        """What an attempt finds; ConnectionFailedError when a caller's time is over: an address that swallows packets
-        would take as long as it may take to connect.
+    async def _in_time(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        timeout_ms: float | None,
+        begun: float,
+        failure: errors.KafkaError | None,
+    ) -> T:
+        """What an attempt finds; when a caller's time is over the `failure` before it, or ConnectionFailedError: an
+        address that swallows packets would take as long as it may take to connect.
         """
         try:
             async with asyncio.timeout_at(None if timeout_ms is None else begun + timeout_ms / 1000) as scope:
@@ -486,6 +495,6 @@ class ClusterClient:
             if not scope.expired():
                 raise
             known = dict.fromkeys([*self.bootstrap, *self.topology.brokers.values()])
-            asked = ", ".join(f"{host}:{port}" for host, port in known)
-            what = self.unreachable or f"no broker answered in {timeout_ms:.0f} ms: asked {asked}"
-            raise errors.ConnectionFailedError(what) from None
+            names = ", ".join(f"{host}:{port}" for host, port in known)
+            what = self.unreachable or f"no connection in {timeout_ms:.0f} ms; known brokers: {names}"
+            raise failure or errors.ConnectionFailedError(what) from None

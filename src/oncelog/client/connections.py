@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
@@ -18,6 +19,14 @@ from oncelog.net.connection import Connection, ConnectionLostError, connect
 Address = tuple[str, int]
 Key = tuple[int, str]
 """Node id and purpose: a consumer's waiting fetches and its group have connections of their own."""
+NEXT_ADDRESS_S = 1.0
+"""How long one of several addresses is waited for before the next is tried as well."""
+
+
+def _hang_up_late(task: asyncio.Task[Connection]) -> None:
+    """Nobody waits for it any more."""
+    if not task.cancelled() and task.exception() is None:
+        task.result().close("another was faster")
 
 
 class Connections:
@@ -48,6 +57,8 @@ class Connections:
         self._max_idle = max_idle_ms / 1000
         self._made: dict[Key, Connection] = {}
         self._being_made: dict[Key, asyncio.Task[Connection]] = {}
+        self._trying: set[asyncio.Task[Connection]] = set()
+        """One for each of several addresses."""
         self._failing: dict[Address, tuple[Backoff, float]] = {}
         """Those that could not be reached the last time, and when (the loop's time) they may be tried again."""
         self._idle_timers: dict[Connection, asyncio.TimerHandle] = {}
@@ -94,12 +105,33 @@ class Connections:
             wanted = [min(wanted, key=rests.__getitem__)]
         else:
             wanted = [address for address in random.sample(wanted, len(wanted)) if address not in rests]
+        return await self._first(wanted)
+
+    async def _first(self, addresses: list[Address]) -> Connection:
+        """Of whichever address answers first. Behind one that hangs, the next one is tried beside it: one that swallows
+        packets takes the connect time-out, and a caller may have less. ConnectionLostError of the last.
+        """
         last = ConnectionLostError("no address is known")
-        for address in wanted:
-            try:
-                return await self._make(address)
-            except ConnectionLostError as error:
-                last = error
+        left, trying = deque(addresses), set[asyncio.Task[Connection]]()
+        try:
+            while left or trying:
+                if left:
+                    task = asyncio.ensure_future(self._make(left.popleft()))
+                    trying.add(task)
+                    self._trying.add(task)
+                    task.add_done_callback(self._trying.discard)
+                patience = NEXT_ADDRESS_S if left else None
+                done, _ = await asyncio.wait(trying, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    trying.remove(task)
+                    try:
+                        return task.result()
+                    except ConnectionLostError as error:
+                        last = error
+        finally:
+            for task in trying:
+                task.cancel()
+                task.add_done_callback(_hang_up_late)
         raise last
 
     async def _make(self, address: Address, not_before: float = 0.0) -> Connection:
@@ -141,7 +173,7 @@ class Connections:
 
     async def close(self, others: Iterable[asyncio.Task[None]] = ()) -> None:
         """Hang up everywhere, and end other tasks of the client's, too."""
-        tasks = [*self._being_made.values(), *others]
+        tasks = [*self._being_made.values(), *self._trying, *others]
         for task in tasks:
             task.cancel()
         self._hang_up()

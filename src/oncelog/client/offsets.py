@@ -79,7 +79,8 @@ async def list_offsets(
     limit = now() + (cluster.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
 
     async def where(tp: TopicPartition) -> int:
-        return (await cluster.partition(*tp, timeout_ms=max(0.0, (limit - now()) * 1000))).leader
+        left_ms = None if timeout_ms is None else max(0.0, (limit - now()) * 1000)
+        return (await cluster.partition(*tp, timeout_ms=left_ms)).leader
 
     def make(partitions: list[TopicPartition]) -> ListOffsetsRequest:
         topics = [

@@ -25,7 +25,7 @@ PAIRS = [
 ]
 """(blocking, of coroutines)"""
 
-INTERNAL = {"connection", "open_connection", "forget_coordinator", "require_broker"}
+INTERNAL = {"patience", "connection", "open_connection", "forget_coordinator", "require_broker"}
 """Calls of `ClusterClient` that others of its methods, and the clients' loops, make."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.client.connections import Connections
+from oncelog.client.connections import NEXT_ADDRESS_S, Connections
 from oncelog.client.consumer.options import consumer_options
 from oncelog.net.connection import ConnectionLostError
 from oncelog.sim.loop import SimLoop
@@ -40,6 +40,7 @@ class Network:
         self.made: list[Made] = []
         self.up = {A, B}
         self.takes = 0.0
+        self.hang: set[tuple[str, int]] = set()
         self.loop = loop
         given = {"reconnect_backoff_ms": 50, "reconnect_backoff_max_ms": 1_000, "max_idle_ms": 540_000, **options}
         self.connections = Connections(client_id="c", request_timeout_ms=1, connect_timeout_ms=1, **given)
@@ -48,8 +49,8 @@ class Network:
     async def connect(self, host: str, port: int) -> Made:
         self.tried.append((self.loop.time(), (host, port)))
         assert len(self.tried) < 1_000, "tried without a rest"
-        await asyncio.sleep(self.takes)
-        if (host, port) not in self.up:
+        await asyncio.sleep(10 if (host, port) in self.hang else self.takes)
+        if (host, port) not in self.up or (host, port) in self.hang:
             raise ConnectionLostError("refused")
         self.made.append(Made(self.loop.time()))
         return self.made[-1]
@@ -153,7 +154,7 @@ def test_whoever_rests_is_passed_over_while_there_are_others() -> None:
 
 def test_who_ask_for_any_at_once_share_one() -> None:
     async def body(network: Network) -> None:
-        network.takes = 1.0
+        network.takes = 0.5
         first, *others = await asyncio.gather(*(network.connections.get_any((-1, ""), [A, B]) for _ in range(5)))
         assert all(other is first for other in others)
         assert not first.closed, "a request of somebody else may be under way"
@@ -177,6 +178,40 @@ def test_one_that_goes_away_takes_no_connection_from_others_who_wait() -> None:
         one.cancel()
         assert not (await other).closed
         assert len(network.tried) == 1
+
+    run(body)
+
+
+def test_behind_an_address_that_swallows_packets_the_next_is_tried_beside_it() -> None:
+    async def body(network: Network) -> None:
+        network.hang = {A}
+        firsts = set()
+        for number in range(12):
+            begun, tried = network.loop.time(), len(network.tried)
+            found = await network.connections.get_any((-1, str(number)), [A, B])
+            assert not found.closed
+            firsts.add(network.tried[tried][1])
+            assert network.loop.time() - begun <= NEXT_ADDRESS_S
+        assert firsts == {A, B}, "in any order"
+        network.hang = {A, B}
+        with pytest.raises(ConnectionLostError):
+            await network.connections.get_any((-1, "none"), [A, B])
+
+    run(body)
+
+
+def test_of_two_that_are_slow_one_is_kept() -> None:
+    async def body(network: Network) -> None:
+        network.takes = NEXT_ADDRESS_S * 1.5
+        found = await network.connections.get_any((-1, ""), [A, B])
+        assert len(network.tried) == 2
+        await asyncio.sleep(network.takes)
+        assert [made for made in network.made if not made.closed] == [found]
+        waiting = asyncio.ensure_future(network.connections.get_any((-1, "other"), [A, B]))
+        await asyncio.sleep(NEXT_ADDRESS_S * 1.2)
+        await network.connections.close()
+        await asyncio.wait([waiting])
+        assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()], "nothing goes on"
 
     run(body)
 

@@ -58,7 +58,7 @@ class Admin(AdminFace):
         await self.cluster.close()
 
     async def reach(self, timeout: float) -> None:
-        """Be connected to some broker within so many seconds; ConnectionFailedError names the address tried last."""
+        """Be connected to some broker within so many seconds; ConnectionFailedError names addresses."""
         await self.cluster.reach(timeout * 1000)
 
     # -- topics -----------------------------------------------------------------------------------------------

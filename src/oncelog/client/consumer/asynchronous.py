@@ -55,7 +55,7 @@ class Consumer(ConsumerFace):
 
     async def close(self, timeout: float = 30.0) -> None:
         """As `oncelog.Consumer.close`."""
-        await self._reader.close(timeout * 1000)
+        await self._reader.close(ms(timeout))
 
     def subscribe(
         self,

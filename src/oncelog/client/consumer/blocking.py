@@ -117,7 +117,7 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
 
     def close(self, timeout: float = 30.0) -> None:
         """Commit if enable_auto_commit, tell `on_revoked`, leave the group, hang up; not later than `timeout`."""
-        self._serve(self._reader.close(timeout * 1000))
+        self._serve(self._reader.close(ms(timeout)))
 
     # -- what to read ---------------------------------------------------------------------------------------------
 

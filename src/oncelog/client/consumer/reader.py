@@ -280,15 +280,15 @@ class Reader:
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    async def close(self, timeout_ms: float = 30_000) -> None:
-        """Commit (where auto-commit is on), leave the group, hang up."""
+    async def close(self, timeout_ms: float | None = 30_000) -> None:
+        """Commit (where auto-commit is on), leave the group, hang up; None: however long that takes."""
         if self.closed:
             return
         if self.iteration is not None:
             self.iteration.stop()
-        orderly = False
+        orderly, seconds = False, (FOR_EVER_MS if timeout_ms is None else timeout_ms) / 1000
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with asyncio.timeout(seconds):
                 if self.subscription.member is None:
                     if self.options["group_id"] is not None:
                         await self.commits.before_rebalance()
@@ -307,7 +307,7 @@ class Reader:
             await asyncio.gather(*tasks, return_exceptions=True)
             try:
                 if orderly:  # a coroutine that is closed after its loop comes here, too, and must not wait
-                    async with asyncio.timeout(min(timeout_ms / 1000, FETCH_SESSIONS_S)):
+                    async with asyncio.timeout(min(seconds, FETCH_SESSIONS_S)):
                         await self._fetch_loop.close()
             except TimeoutError:
                 pass

@@ -13,6 +13,7 @@ from typing import Any, Self
 from oncelog import errors
 from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.cluster import ClusterClient
+from oncelog.client.durations import ms
 from oncelog.client.options import cluster_options, read_options
 from oncelog.client.producer.markers import find_markers
 from oncelog.client.producer.options import PRODUCER
@@ -96,7 +97,8 @@ class AsyncResumedTransaction:
         wanted = Outcome.COMMITTED if commit else Outcome.ABORTED
         if self.handle.empty:
             return
-        limit_ms = self.options["default_api_timeout_ms"] if timeout is None else timeout * 1000
+        given_ms = ms(timeout)
+        limit_ms = self.options["default_api_timeout_ms"] if given_ms is None else given_ms
         until = asyncio.get_running_loop().time() + limit_ms / 1000
         await self._await_leaders(until)
         code = await self._end_txn(commit, until)
@@ -135,15 +137,23 @@ class AsyncResumedTransaction:
 
     async def _await_leaders(self, until: float) -> None:
         """Apache Kafka 4.3.1 drops the marker of a partition without a leader, so each is to have one first."""
-        now = asyncio.get_running_loop().time
         topics = sorted({span[0] for span in self.handle.spans})
-        while topics:
-            await self._cluster.refresh(topics, patient=True)
-            leader = self._cluster.topology.leader
-            known = self._cluster.topology.topics
-            if all(leader(t, p) >= 0 for t, p, _, _ in self.handle.spans if t in known) or now() > until:
-                return
-            await asyncio.sleep(0.05)
+        topology = self._cluster.topology
+        try:
+            async with asyncio.timeout_at(until) as scope:
+                while topics:
+                    await self._cluster.refresh(topics, patient=True)
+                    known = [(t, p) for t, p, _, _ in self.handle.spans if t in topology.topics]
+                    if all(topology.leader(*tp) >= 0 for tp in known):
+                        return
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            why = self._cluster.unreachable or "a partition has no leader"
+            raise errors.TimedOutError(
+                f"the prepared transaction of {self.handle.transactional_id!r} was not ended in time: {why}"
+            ) from None
 
     async def _look(self, wait_ms: float) -> Outcome:
         """How it ended: by the markers, else by the coordinator, else by waiting for a marker."""
