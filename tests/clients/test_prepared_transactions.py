@@ -249,13 +249,20 @@ def test_a_late_holder_does_not_end_the_next_transaction(wire: Wire, bootstrap: 
     shows(wire, topic_id, b"first", b"second")
 
 
+def ended_by_another(producer: Producer, bootstrap: str, topic: str, *, commit: bool) -> None:
+    producer.begin_transaction()
+    producer.send(topic, b"x")
+    with Transaction.resume(producer.prepare(), bootstrap) as transaction:
+        if commit:
+            transaction.commit()
+        else:
+            transaction.abort()
+
+
 def test_its_own_abort_does_not_hide_that_another_has_committed(wire: Wire, bootstrap: str, name: str) -> None:
     topic_id = wire.create_topic(name)
     with Producer(bootstrap, transactional_id=name) as producer:
-        producer.begin_transaction()
-        producer.send(name, b"x")
-        with Transaction.resume(producer.prepare(), bootstrap) as transaction:
-            transaction.commit()
+        ended_by_another(producer, bootstrap, name, commit=True)
         with pytest.raises(errors.TransactionCommittedError):
             producer.abort_transaction()
     shows(wire, topic_id, b"x")
@@ -264,10 +271,7 @@ def test_its_own_abort_does_not_hide_that_another_has_committed(wire: Wire, boot
 def test_its_own_commit_says_that_another_holder_may_have_aborted(wire: Wire, bootstrap: str, name: str) -> None:
     topic_id = wire.create_topic(name)
     with Producer(bootstrap, transactional_id=name) as producer:
-        producer.begin_transaction()
-        producer.send(name, b"x")
-        with Transaction.resume(producer.prepare(), bootstrap) as transaction:
-            transaction.abort()
+        ended_by_another(producer, bootstrap, name, commit=False)
         with pytest.raises(errors.AbortableError, match="another holder of its handle"):
             producer.commit_transaction()
         producer.abort_transaction()
