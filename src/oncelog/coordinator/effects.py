@@ -8,6 +8,7 @@ replies and starts the markers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,15 +17,17 @@ from oncelog.protocol.schema import Message
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorRecord:
-    """One record of an internal topic; `value` is None for a tombstone.
+    """Hold one record of an internal topic; `value` is None for a tombstone.
 
-    The versions are those of Kafka's record layouts and are written in front of key and value as int16.
+    The versions are those of Kafka's record layouts. The encoder writes them as int16 before key and value.
     """
 
     key: Message
     key_version: int
     value: Message | None
     value_version: int = 0
+    replayed: Callable[[], None] | None = field(default=None, compare=False, repr=False)
+    """What the coordinator does when the record is replayed; None if the record is replayed from its content."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from oncelog.coordinator.groups.states import GroupState as S
 from oncelog.protocol.errors import ErrorCode as E
 from support.group_driver import (
@@ -42,6 +44,21 @@ def test_a_static_member_whose_return_cannot_be_written_has_not_returned() -> No
     back = driver.join(instance="a")
     assert back.error is E.NONE
     assert driver.heartbeat(one, 1, "a") is E.FENCED_INSTANCE_ID
+
+
+def test_refused_assignments_are_not_kept() -> None:
+    driver = GroupDriver()
+    [member] = driver.stable_group(1)
+    tracemalloc.start()
+    try:
+        for number in range(30):
+            generation = driver.join(member).response.generation_id
+            driver.refuse = E.NOT_LEADER_OR_FOLLOWER
+            driver.sync(member, generation, {member: bytes([number]) * 1_000_000})
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 5_000_000
 
 
 # -- fail-over --------------------------------------------------------------------------------------------------------

@@ -144,20 +144,20 @@ class GroupCoordinator:
         key, value = record.key, record.value
         if isinstance(key, GroupMetadataKey):
             assert value is None or isinstance(value, GroupMetadataValue)
-            self._replay_group(key.group, value)
+            self._replay_group(key.group, value, record.replayed)
         elif isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
             if value is not None:
                 self._registry.get_or_make(key.group, self._now.wall_ms)
             self.offsets.replay(key, value, producer_id)
 
-    def _replay_group(self, group_id: str, value: GroupMetadataValue | None) -> None:
+    def _replay_group(
+        self, group_id: str, value: GroupMetadataValue | None, replayed: Callable[[], None] | None
+    ) -> None:
         if value is None:
             self._registry.drop(group_id, self._now.wall_ms)
-            return
-        staged = self._registry.take_staged(group_id, value)
-        if staged is not None:
-            staged()
+        elif replayed is not None:
+            replayed()
         else:
             self.groups[group_id] = group_of(group_id, value, self._now.wall_ms)
 

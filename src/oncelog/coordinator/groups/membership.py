@@ -101,7 +101,7 @@ def join(registry: Registry, joining: Joining, effects: Effects, now: Now) -> No
     else:
         _join_known(registry, group, joining, effects, now)
     if is_new_group:
-        registry.write(group, new_group_record(group), effects)
+        registry.write(new_group_record(group), effects)
 
 
 def _has_room(registry: Registry, group: Group, member_id: str) -> bool:
@@ -221,7 +221,7 @@ def _replace_in_stable(
 
     assignments = {member.member_id: member.assignment for member in members}
     leader = new.member_id if leads else None
-    registry.write(group, group_record(group, assignments, members=members, leader=leader), effects, replaced)
+    registry.write(group_record(group, assignments, members=members, leader=leader), effects, replaced)
 
 
 # -- SyncGroup ------------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def _hand_out(registry: Registry, group: Group, assigned: dict[str, bytes], effe
             member.assignment = assignments[member.member_id]
         group.transition_to(GroupState.STABLE, now.wall_ms)
 
-    registry.write(group, group_record(group, assignments), effects, stable)
+    registry.write(group_record(group, assignments), effects, stable)
 
 
 def _check_sync(group: Group, request: SyncGroupRequest) -> None:

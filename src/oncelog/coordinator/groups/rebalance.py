@@ -81,7 +81,7 @@ def complete(registry: Registry, group: Group, effects: Effects, now: Now) -> No
         return
     group.next_generation(now.wall_ms)
     if not group.members:
-        registry.write(group, group_record(group, {}), effects)
+        registry.write(group_record(group, {}), effects)
         return
     for member in group.members.values():
         group.pending_syncs.add(member.member_id)

@@ -1,8 +1,9 @@
-"""The groups of one partition, their deadlines, and the writes under way."""
+"""The groups of one partition, their deadlines, and their writes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
@@ -11,15 +12,14 @@ from oncelog.coordinator.groups.group import Group
 from oncelog.coordinator.groups.member import Member
 from oncelog.coordinator.groups.states import GroupState
 from oncelog.coordinator.timers import Deadlines
-from oncelog.protocol.schema import Message
 
 
 class Registry:
     """Shared by the modules of one coordinator.
 
-    A group's members are soft state: only a finished generation is written. What a record of our own making stands
-    for is staged with it and done when it is replayed, so that nothing changes when it cannot be appended; a record
-    that was not staged (while loading) makes the group anew.
+    A group's members are soft state: the log holds only finished generations. A record that the coordinator makes
+    carries its change with it. The change happens when the record is replayed, so a failed append changes nothing and
+    leaves nothing behind. A record read from the log carries no change: its replay builds the group from the content.
     """
 
     def __init__(self, config: GroupConfig, new_uuid: Callable[[], str]) -> None:
@@ -28,7 +28,6 @@ class Registry:
         self.new_uuid = new_uuid
         self.groups: dict[str, Group] = {}
         self.deadlines = Deadlines()
-        self._staged: dict[str, list[tuple[Message | None, Callable[[], None]]]] = {}
 
     def get_or_make(self, group_id: str, wall_ms: int) -> Group:
         """The group, made now if there is none."""
@@ -40,7 +39,6 @@ class Registry:
     def drop(self, group_id: str, wall_ms: int) -> None:
         """Forgets a group."""
         group = self.groups.pop(group_id, None)
-        self._staged.pop(group_id, None)
         self.deadlines.forget(group_id)
         if group is not None:
             group.transition_to(GroupState.DEAD, wall_ms)
@@ -59,23 +57,10 @@ class Registry:
     # -- writes -------------------------------------------------------------------------------------------------
 
     def write(
-        self, group: Group, record: CoordinatorRecord, effects: Effects, then: Callable[[], None] | None = None
+        self, record: CoordinatorRecord, effects: Effects, then: Callable[[], None] | None = None
     ) -> None:
-        """Adds a record of the group's; `then` happens when it is in the log."""
-        effects.records.append(record)
-        staged = self._staged.setdefault(group.group_id, [])
-        staged.append((record.value, then or _nothing))
-
-    def take_staged(self, group_id: str, value: Message | None) -> Callable[[], None] | None:
-        """What to do now that the record with this value is in the log; writes before it that failed are forgotten."""
-        staged = self._staged.get(group_id, [])
-        for index, (expected, then) in enumerate(staged):
-            if expected is value:
-                del staged[: index + 1]
-                if not staged:
-                    del self._staged[group_id]
-                return then
-        return None
+        """Add a group's record to the effects; `then` runs when the record is in the log."""
+        effects.records.append(replace(record, replayed=then or _nothing))
 
 
 def _nothing() -> None:
