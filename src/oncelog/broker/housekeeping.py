@@ -80,10 +80,9 @@ async def _sync(broker: Broker, replica: Replica) -> None:
 
 
 async def _retain(broker: Broker, replica: Replica) -> None:
-    if replica.log.log_start_offset < replica.log.log_end_offset:
-        dropped = apply_retention(replica.log, broker.now_ms())
-        if dropped:
-            broker.log.info("%r: dropped %d old segments", replica, dropped)
+    dropped = apply_retention(replica.log, broker.now_ms())
+    if dropped:
+        broker.log.info("%r: dropped %d old segments", replica, dropped)
 
 
 async def _expire(broker: Broker, replica: Replica) -> None:
