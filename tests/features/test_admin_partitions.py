@@ -125,6 +125,17 @@ def test_validate_only_adds_nothing(wire: Wire, name: str) -> None:
     assert len(partitions(wire, name)) == 1
 
 
+def test_too_many_partitions_in_all(wire: Wire, server: Server, name: str) -> None:
+    # DIFFERS[too many partitions]: Kafka's bounded list of records overflows, and it has no error code for that
+    refusal = code("POLICY_VIOLATION" if server.name == "oncelog" else "UNKNOWN_SERVER_ERROR")
+    names = [f"{name}-{each}" for each in "abc"]
+    for each in names:
+        wire.create_topic(each)
+        has(wire, each, 1)
+    answers = grow(wire, *((each, 4000, None) for each in names), validate_only=True)
+    assert [answers[each].error_code for each in names] == [0, 0, refusal]
+
+
 def test_internal_topics_keep_their_partitions(start_server: Callable[..., Server], name: str) -> None:
     """DIFFERS: Kafka lets it happen; keys of the old number's partitions are looked for in others then."""
     server = start_server({"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"})

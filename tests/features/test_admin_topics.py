@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -193,6 +194,27 @@ def test_too_many_partitions_in_all(wire: Wire, name: str) -> None:
     assert {each.error_code for each in answers.values()} == {0}
 
 
+@pytest.mark.parametrize("count", [200_000, 2**31 - 1])
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_a_negative_count_does_not_hide_a_large_one(wire: Wire, name: str, count: int, validate_only: bool) -> None:
+    topics = wanted(f"{name}-a", count), wanted(f"{name}-b", -count)
+    answers = create_all(wire, *topics, validate_only=validate_only)
+    assert {each.error_code for each in answers.values()} == {code("POLICY_VIOLATION")}
+
+
+def test_topics_named_twice_do_not_count(wire: Wire, name: str) -> None:
+    twice = wanted(f"{name}-a", 6000)
+    answers = create_all(wire, twice, twice, wanted(f"{name}-b"), validate_only=True)
+    assert [answers[f"{name}-{each}"].error_code for each in "ab"] == [code("INVALID_REQUEST"), 0]
+
+
+def test_a_refused_assignment_is_not_repeated_as_a_whole(wire: Wire, name: str) -> None:
+    topic = wanted(name, -1, -1, assignments={0: list(range(100_000))})
+    answer = create(wire, topic, version=4)
+    assert answer.error_code == code("INVALID_REPLICA_ASSIGNMENT")
+    assert len(answer.error_message) < 1000
+
+
 # -- DeleteTopics ------------------------------------------------------------------------------------------------------
 
 
@@ -287,6 +309,23 @@ def test_metadata_makes_what_is_missing(wire: Wire, name: str) -> None:
 @pytest.mark.parametrize("bad", ["a/b", "..", "x" * (LONG_NAME + 1)])
 def test_metadata_makes_no_illegal_names(wire: Wire, bad: str) -> None:
     assert metadata(wire, bad, make=True).error_code == code("INVALID_TOPIC_EXCEPTION")
+
+
+def test_metadata_describes_a_topic_once(wire: Wire, name: str) -> None:
+    wire.create_topic(name, 3)
+    exists(wire, name)
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name)] * 5)
+    assert [each.name for each in wire.call(request, 12).topics] == [name]
+
+
+def test_metadata_makes_no_more_than_a_request_may_create(start_server: Callable[..., Server], name: str) -> None:
+    with Wire(start_server({"num.partitions": "5001"}).bootstrap) as wire:
+        topics = [MetadataRequestTopic(name=f"{name}-{each}") for each in "ab"]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=True)
+        unknown = code("UNKNOWN_TOPIC_OR_PARTITION")
+        assert [each.error_code for each in wire.call(request, 12).topics] == [unknown] * 2
+        wire.create_topic(f"{name}-c")  # a later change is visible, so an earlier one would be, too
+        assert [each.error_code for each in wire.call(MetadataRequest(topics=topics), 12).topics] == [unknown] * 2
 
 
 def test_metadata_of_what_collides(wire: Wire, name: str) -> None:

@@ -30,6 +30,8 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 TOPIC_NAME_MAX = 249
+MAX_NEW_PARTITIONS = 10_000
+"""Partitions that one request may create, all its topics together (POLICY_VIOLATION), as in Kafka's controller."""
 NO_LEADER = -1
 """The leader of a partition that has none, as clients are told."""
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -81,6 +83,11 @@ def check_topic_name(name: str) -> None:
         raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic name {name[:260]!r} {reason}")
 
 
+def _folded(name: str) -> str:
+    """Return the name that all topics share whose metrics would collide."""
+    return name.replace(".", "_")
+
+
 def topic_id_text(topic_id: UUID) -> str:
     """Kafka's `Uuid.toString`: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
@@ -114,6 +121,7 @@ class Topics:
         self._tree = tree
         self._by_name: dict[str, TopicInfo] = {}
         self._by_id: dict[UUID, TopicInfo] = {}
+        self._by_folded: dict[str, dict[str, None]] = {}
 
     # -- the image --------------------------------------------------------------------------------------------------
 
@@ -131,21 +139,22 @@ class Topics:
             yield self._by_name[name]
 
     def colliding(self, name: str) -> str | None:
-        """An existing topic whose name differs only in '.' and '_' (their metric names would be one)."""
-        folded = name.replace(".", "_")
-        for other in self._by_name:
-            if other != name and other.replace(".", "_") == folded:
-                return other
-        return None
+        """Return an existing topic whose name differs only in '.' and '_': their metrics would share a name."""
+        return next((other for other in self._by_folded.get(_folded(name), ()) if other != name), None)
 
     def admit(self, topic: TopicInfo) -> None:
-        """Puts a topic into the image."""
+        """Put a topic into the image."""
         self._by_name[topic.name] = topic
+        self._by_folded.setdefault(_folded(topic.name), {})[topic.name] = None
         self._by_id[topic.topic_id] = topic
 
     def forget(self, topic: TopicInfo) -> None:
-        """Takes a topic out of the image."""
+        """Take a topic out of the image."""
         self._by_name.pop(topic.name, None)
+        names = self._by_folded.get(_folded(topic.name), {})
+        names.pop(topic.name, None)
+        if not names:
+            self._by_folded.pop(_folded(topic.name), None)
         self._by_id.pop(topic.topic_id, None)
 
     # -- the tree (blocking) ----------------------------------------------------------------------------------------

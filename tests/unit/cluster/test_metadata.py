@@ -1,5 +1,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -29,6 +30,25 @@ def test_a_topic_comes_back_from_the_tree_as_it_was() -> None:
     loaded(tree).write(TOPIC)
     assert list(loaded(tree).topics()) == [TOPIC]
     assert loaded(tree).topic_by_id(TOPIC.topic_id) == TOPIC
+
+
+def test_a_collision_is_found_without_a_look_at_every_name() -> None:
+    folds = []
+
+    class Name(str):
+        def replace(self, *arguments: Any) -> str:
+            folds.append(self)
+            return super().replace(*arguments)
+
+    topics = Topics(MemoryTree(lambda: 0))
+    for index in range(100):
+        topics.admit(replace(TOPIC, name=Name(f"name.{index}"), topic_id=UUID(int=index)))
+    before = len(folds)
+    assert topics.colliding("name_7") == "name.7"
+    assert topics.colliding("name.7") is topics.colliding("other") is None
+    assert len(folds) == before
+    topics.forget(replace(TOPIC, name="name.7", topic_id=UUID(int=7)))
+    assert topics.colliding("name_7") is None
 
 
 def test_the_tree_is_laid_out_as_kafkas() -> None:

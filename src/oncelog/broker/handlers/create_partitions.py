@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from oncelog.broker.deadline import Deadline
-from oncelog.broker.handlers.create_topics import MAX_PARTITIONS, check_replicas
-from oncelog.cluster.metadata import TopicInfo
+from oncelog.broker.handlers.create_topics import check_replicas
+from oncelog.cluster.metadata import MAX_NEW_PARTITIONS, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, request: CreatePartitionsRequest, ctx: RequestContext) -> CreatePartitionsResponse:
-    """Each topic has its own error; a name that comes twice is answered once, with INVALID_REQUEST."""
+    """Return one result for each name, with its own error; a name given twice gets INVALID_REQUEST."""
     named = Counter(topic.name for topic in request.topics)
     deadline = Deadline(broker, request.timeout_ms)
     if 1 in named.values():
@@ -31,6 +31,7 @@ async def handle(broker: Broker, request: CreatePartitionsRequest, ctx: RequestC
         except ProtocolError as error:
             return _refused(request, error)
     results = []
+    allowed = MAX_NEW_PARTITIONS
     for topic in {topic.name: topic for topic in request.topics}.values():
         result = CreatePartitionsTopicResult(name=topic.name)
         try:
@@ -39,7 +40,8 @@ async def handle(broker: Broker, request: CreatePartitionsRequest, ctx: RequestC
             found = broker.metadata.topic(topic.name)
             if found is None:
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} does not exist")
-            added = _replicas(broker, found, topic)
+            added = _replicas(broker, found, topic, allowed)
+            allowed -= len(added)
             if not request.validate_only:
                 await broker.administration.add_partitions(found, added, deadline)
         except ProtocolError as error:
@@ -57,8 +59,13 @@ def _refused(request: CreatePartitionsRequest, error: ProtocolError) -> CreatePa
     )
 
 
-def _replicas(broker: Broker, topic: TopicInfo, wanted: CreatePartitionsTopic) -> list[tuple[int, ...]]:
-    """The brokers of each new partition; INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST."""
+def _replicas(
+    broker: Broker, topic: TopicInfo, wanted: CreatePartitionsTopic, allowed: int
+) -> list[tuple[int, ...]]:
+    """Return the brokers of each new partition, of which the request may ask for `allowed` more.
+
+    Raises INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, POLICY_VIOLATION.
+    """
     present = topic.partition_count
     if wanted.count == present:
         raise ProtocolError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
@@ -71,8 +78,8 @@ def _replicas(broker: Broker, topic: TopicInfo, wanted: CreatePartitionsTopic) -
         message = f"the number of partitions of {topic.name} says where each coordinator's state lies: it stays"
         raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
     more = wanted.count - present
-    if more > MAX_PARTITIONS:
-        message = f"{more} more partitions are above the {MAX_PARTITIONS} that one request may ask for"
+    if more > allowed:
+        message = f"one request may add {MAX_NEW_PARTITIONS} partitions, all of its topics together"
         raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
     factor = len(topic.partitions[0].replicas)
     if wanted.assignments is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from oncelog.broker.config_entries import describe_topic
 from oncelog.broker.deadline import Deadline
 from oncelog.broker.topic_config import check_topic_configs, without_effect
-from oncelog.cluster.metadata import check_topic_name
+from oncelog.cluster.metadata import MAX_NEW_PARTITIONS, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -24,21 +24,22 @@ if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.broker.context import RequestContext
 
-MAX_PARTITIONS = 10_000
-"""Of one request; Kafka bounds a batch of metadata records in the same way (POLICY_VIOLATION)."""
+MAX_SHOWN = 8
+"""How many broker ids of a refused assignment an error message shows."""
 RESERVED = "__cluster_metadata"
 """The log of Kafka's own metadata: no topic is made under its name."""
 
 
 async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestContext) -> CreateTopicsResponse:
-    """Each topic has its own error; a name that comes twice is answered once, with INVALID_REQUEST."""
+    """Return one result for each name, with its own error; a name given twice gets INVALID_REQUEST."""
     named = Counter(topic.name for topic in request.topics)
     if any(times == 1 and name != RESERVED for name, times in named.items()):
         try:
             Deadline(broker, request.timeout_ms).check()
         except ProtocolError as error:
             return _refused(request, error)
-    too_many = _total_partitions(broker, request) > MAX_PARTITIONS
+    wanted = [topic for topic in request.topics if named[topic.name] == 1]
+    too_many = _total_partitions(broker, wanted) > MAX_NEW_PARTITIONS
     results = []
     for topic in request.topics:
         if named[topic.name] == 0:
@@ -48,7 +49,7 @@ async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestConte
                 named[topic.name] = 0
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             if too_many:
-                message = f"one request may ask for {MAX_PARTITIONS} partitions, all of its topics together"
+                message = f"one request may ask for {MAX_NEW_PARTITIONS} partitions, all of its topics together"
                 raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
             results.append(await _create(broker, topic, validate_only=request.validate_only))
         except ProtocolError as error:
@@ -69,11 +70,12 @@ def _refused(request: CreateTopicsRequest, error: ProtocolError) -> CreateTopics
     )
 
 
-def _total_partitions(broker: Broker, request: CreateTopicsRequest) -> int:
+def _total_partitions(broker: Broker, topics: list[CreatableTopic]) -> int:
+    """Return how many partitions the topics ask for. An illegal negative count must not hide a large one."""
     defaults = broker.config.num_partitions
     return sum(
-        len(topic.assignments) or (defaults if topic.num_partitions == -1 else topic.num_partitions)
-        for topic in request.topics
+        len(topic.assignments) or (defaults if topic.num_partitions == -1 else max(topic.num_partitions, 0))
+        for topic in topics
     )
 
 
@@ -140,10 +142,11 @@ def _manual_assignment(
 
 
 def check_replicas(broker: Broker, partition: int, ids: tuple[int, ...], factor: int) -> None:
-    """INVALID_REPLICA_ASSIGNMENT unless these are `factor` brokers that exist, each once."""
+    """Raise INVALID_REPLICA_ASSIGNMENT unless `ids` are `factor` existing brokers, each given once."""
     known = set(broker.broker_ids())
     if not ids or len(set(ids)) != len(ids) or not known.issuperset(ids):
-        message = f"partition {partition} is assigned to {list(ids)}; brokers are {sorted(known)}"
+        shown = ", ".join(map(str, ids[:MAX_SHOWN])) + (", ..." if len(ids) > MAX_SHOWN else "")
+        message = f"partition {partition} is assigned to [{shown}]; brokers are {sorted(known)}"
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     if len(ids) != factor:
         message = f"partition {partition} has {len(ids)} replica(s), the others have {factor}"

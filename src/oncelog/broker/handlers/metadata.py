@@ -6,7 +6,14 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from oncelog.broker import operations
-from oncelog.cluster.metadata import INTERNAL_TOPICS, NO_LEADER, PartitionInfo, TopicInfo, check_topic_name
+from oncelog.cluster.metadata import (
+    INTERNAL_TOPICS,
+    MAX_NEW_PARTITIONS,
+    NO_LEADER,
+    PartitionInfo,
+    TopicInfo,
+    check_topic_name,
+)
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.metadata import (
     MetadataRequest,
@@ -27,14 +34,20 @@ if TYPE_CHECKING:
 def handle(
     broker: Broker, request: MetadataRequest, ctx: RequestContext
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    """Null topics (or none at all in version 0) mean every topic."""
+    """Describe the topics asked for; null topics (or none at all in version 0) mean every topic.
+
+    A topic that is asked for twice is described once, as in Kafka: a small request must not make a huge answer.
+    """
     if request.topics is None or (ctx.api_version == 0 and not request.topics):
         return _response(broker, request, [_topic(broker, topic) for topic in broker.metadata.topics()])
+    asked = list({(topic.name, topic.topic_id): topic for topic in request.topics}.values())
     if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
-        missing = [topic.name for topic in request.topics if topic.name and broker.metadata.topic(topic.name) is None]
-        if missing:
-            return _create_then_answer(broker, missing, request, request.topics)
-    return _response(broker, request, [_asked(broker, topic) for topic in request.topics])
+        missing = [topic.name for topic in asked if topic.name and broker.metadata.topic(topic.name) is None]
+        if len(missing) * broker.config.num_partitions > MAX_NEW_PARTITIONS:
+            broker.log.info("%d missing topics in one Metadata request: none of them is created", len(missing))
+        elif missing:
+            return _create_then_answer(broker, missing, request, asked)
+    return _response(broker, request, [_asked(broker, topic) for topic in asked])
 
 
 async def _create_then_answer(
