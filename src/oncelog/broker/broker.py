@@ -22,7 +22,7 @@ from oncelog.broker.cleaning import LogCleaner
 from oncelog.broker.config import BrokerConfig
 from oncelog.broker.data_directory import DataDirectory
 from oncelog.broker.deadline import Deadline
-from oncelog.broker.dispatch import Dispatcher
+from oncelog.broker.dispatch import Dispatcher, describe_request
 from oncelog.broker.fetch_sessions import FetchSessions
 from oncelog.broker.flushing import Flusher
 from oncelog.broker.groups import GroupService
@@ -34,7 +34,8 @@ from oncelog.cluster.features import Change, Features
 from oncelog.cluster.metadata import INTERNAL_TOPICS, PartitionInfo, TopicInfo, Topics, assign
 from oncelog.cluster.tree import Tree
 from oncelog.log.disk import Disk
-from oncelog.net.server import Limits, Server, serve
+from oncelog.net.server import Handler, Limits, Server, serve
+from oncelog.net.stalls import StallWatch
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 
@@ -87,6 +88,7 @@ class Broker:
         self.disk = disk
         self._metadata_dir = metadata_dir
         self._server: Server | None = None
+        self._stalls: StallWatch | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._creating: dict[str, asyncio.Task[TopicInfo]] = {}
         self.failed: asyncio.Future[str]
@@ -138,7 +140,11 @@ class Broker:
             max_connections=self.config.max_connections,
             backlog=self.config.socket_listen_backlog_size,
         )
-        self._server = await serve(Dispatcher(self), self.config.host, self.config.port, limits)
+        handler: Handler = Dispatcher(self)
+        if self.config.loop_stall_log_ms:
+            self._stalls = StallWatch(self.config.loop_stall_log_ms, describe_request)
+            handler = self._stalls.handler(handler)
+        self._server = await serve(handler, self.config.host, self.config.port, limits)
         self.spawn(self._warm_up(), "load coordinators")
         housekeeping.start(self)
         if self.config.log_cleaner_enable:
@@ -158,6 +164,8 @@ class Broker:
         self.flusher.close()
         clean = self.partitions.close()
         self.checkpoint()
+        if self._stalls is not None:
+            self._stalls.close()
         for directory in clean:
             if directory.online:
                 try:
@@ -166,7 +174,9 @@ class Broker:
                     self.log.error("cannot mark %s as closed: %s", directory.path, error)
 
     def spawn(self, work: Any, name: str) -> None:
-        """Runs a coroutine until it is done or the broker stops; a failure is logged."""
+        """Run a coroutine until it returns or the broker stops; log its failure."""
+        if self._stalls is not None:
+            work = self._stalls.timed(work, name)
         task: asyncio.Task[None] = self.loop.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

@@ -67,6 +67,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     socket_request_max_bytes: Int1 = 100 * 1024 * 1024
     socket_listen_backlog_size: Int1 = 1024
     """Kafka's is 50: many clients that start at once would wait for a SYN to be repeated."""
+    loop_stall_log_ms: Int0 = 0
+    """Ours: log each request or task that holds the event loop longer than this; 0 turns it off."""
 
     # topics
     num_partitions: Int1 = 1

@@ -104,3 +104,16 @@ class Dispatcher:
 
         header = encode_response_header(ApiKey.API_VERSIONS, 0, correlation_id)
         return [header, unsupported(ErrorCode.UNSUPPORTED_VERSION).encode(0)]
+
+
+def describe_request(frame: memoryview, peer: Peer) -> str:
+    """Return the API, its version, the client id and the connection of a request, as words of a log line."""
+    try:
+        header, _ = decode_request_header(frame)
+    except DecodeError:
+        return f"a request without a valid header on connection {peer.connection_id} from {peer.host}:{peer.port}"
+    api = ApiKey(header.api_key).name if header.api_key in SERVED else f"API key {header.api_key}"
+    return (
+        f"{api} v{header.api_version} of client {header.client_id!r} on connection {peer.connection_id} "
+        f"from {peer.host}:{peer.port}"
+    )

@@ -1,0 +1,276 @@
+"""The most expensive legal request of each API, against a broker with many topics."""
+
+from __future__ import annotations
+
+import struct
+import time
+
+from attack_resources import produce
+from attack_target import MB, TOPIC_PARTITIONS, Target, answer_size, ask, create, send_raw, waves
+
+from oncelog.protocol.apis import ApiKey
+from oncelog.protocol.headers import RequestHeader, encode_request_header
+from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from oncelog.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
+from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest
+from oncelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from oncelog.protocol.messages.describe_producers import DescribeProducersRequest
+from oncelog.protocol.messages.describe_producers import TopicRequest as DescribedTopic
+from oncelog.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
+from oncelog.protocol.messages.list_groups import ListGroupsRequest
+from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
+from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from oncelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from oncelog.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.protocol.schema import Message
+from support.wire import Session, Wire, batch
+
+TIMES = 3
+WIDE = "wide"
+WIDTH = 10_000
+"""Partitions of the topic that is one request's."""
+
+
+def answered(target: Target, request: Message, version: int, *, times: int = TIMES) -> None:
+    """Send a request some times, and see it answered."""
+    for _ in range(times):
+        assert ask(target, request, version), f"{type(request).__name__}: the broker hung up"
+
+
+def wide(target: Target) -> None:
+    """Create the topic with many partitions."""
+    with target.wire() as wire:
+        create(wire, [WIDE], WIDTH)
+
+
+def pipelined(wire: Wire, requests: list[Message], version: int, *, width: int = 20) -> None:
+    """Send requests, some of them always under way."""
+    for wave in waves(len(requests), width):
+        for number in wave:
+            wire.send(requests[number], version)
+        for number in wave:
+            wire.receive(requests[number], version)
+
+
+def unknown_names(target: Target) -> None:
+    topics = [MetadataRequestTopic(name=f"unknown-{number}") for number in range(20_000)]
+    answered(target, MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
+
+
+def all_metadata(target: Target) -> None:
+    wide(target)
+    answered(target, MetadataRequest(topics=None), 12)
+
+
+def all_configs(target: Target) -> None:
+    resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in target.names]
+    answered(target, DescribeConfigsRequest(resources=resources, include_synonyms=True, include_documentation=True), 4)
+
+
+def offsets(target: Target) -> None:
+    wide(target)
+    for timestamp in (-1, -3, 1):
+        wanted = [ListOffsetsPartition(partition_index=index, timestamp=timestamp) for index in range(WIDTH)]
+        topics = [ListOffsetsTopic(name=WIDE, partitions=wanted)]
+        answered(target, ListOffsetsRequest(replica_id=-1, topics=topics), 7)
+
+
+def group_offsets(target: Target) -> None:
+    """All offsets of a group that has committed in 20,000 partitions."""
+    with target.wire() as wire:
+        for wave in waves(len(target.names), 100):
+            topics = [
+                OffsetCommitRequestTopic(
+                    name=target.names[number],
+                    partitions=[
+                        OffsetCommitRequestPartition(partition_index=index, committed_offset=1, committed_metadata="")
+                        for index in range(TOPIC_PARTITIONS)
+                    ],
+                )
+                for number in wave
+            ]
+            answer = wire.call(OffsetCommitRequest(group_id="everywhere", topics=topics), 8)
+            assert not answer.topics[0].partitions[0].error_code, answer.topics[0]
+    answered(target, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="everywhere", topics=None)]), 8)
+
+
+def commits(target: Target) -> None:
+    """One commit for 10,000 partitions."""
+    wide(target)
+    partitions = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=1, committed_metadata="")
+        for index in range(WIDTH)
+    ]
+    topics = [OffsetCommitRequestTopic(name=WIDE, partitions=partitions)]
+    answered(target, OffsetCommitRequest(group_id="one commit", topics=topics), 8)
+
+
+def coordinators(target: Target) -> None:
+    keys = [f"key-{number}" for number in range(100_000)]
+    answered(target, FindCoordinatorRequest(key_type=0, coordinator_keys=keys), 4)
+
+
+def producers(target: Target) -> None:
+    """20,000 producers of one partition."""
+    with target.wire() as wire:
+        wire.create_topic("producers")
+        pipelined(
+            wire,
+            [produce("producers", bytes(batch([b"x"], Session(10**6 + number, 0)))) for number in range(20_000)],
+            11,
+            width=100,
+        )
+    topics = [DescribedTopic(name="producers", partition_indexes=[0])]
+    topics += [DescribedTopic(name=name, partition_indexes=list(range(TOPIC_PARTITIONS))) for name in target.names]
+    request: Message = DescribeProducersRequest(topics=topics)
+    answered(target, request, 0)
+
+
+def groups(target: Target) -> None:
+    """10,000 groups listed and described."""
+    names = [f"group-{number}" for number in range(10_000)]
+    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")]
+    topics = [OffsetCommitRequestTopic(name=target.names[0], partitions=partitions)]
+    with target.wire() as wire:
+        pipelined(wire, [OffsetCommitRequest(group_id=name, topics=topics) for name in names], 8, width=100)
+    answered(target, ListGroupsRequest(), 4)
+    answered(target, DescribeGroupsRequest(groups=names), 5)
+
+
+def transactions(target: Target) -> None:
+    """5,000 transactional ids listed, by a pattern too."""
+    with target.wire() as wire:
+        for number in range(5000):
+            wire.init_producer(f"id-{number}")
+    answered(target, ListTransactionsRequest(), 1)
+    answered(target, ListTransactionsRequest(transactional_id_pattern=".*(a|b|c|d)*[0-9]+"), 2)
+
+
+def delete_records(target: Target) -> None:
+    wide(target)
+    partitions = [DeleteRecordsPartition(partition_index=index, offset=-1) for index in range(WIDTH)]
+    topics = [DeleteRecordsTopic(name=WIDE, partitions=partitions)]
+    answered(target, DeleteRecordsRequest(topics=topics, timeout_ms=30_000), 2)
+
+
+def epochs(target: Target) -> None:
+    wide(target)
+    partitions = [OffsetForLeaderPartition(partition=index, leader_epoch=0) for index in range(WIDTH)]
+    topics = [OffsetForLeaderTopic(topic=WIDE, partitions=partitions)]
+    answered(target, OffsetForLeaderEpochRequest(topics=topics), 4)
+
+
+def create_topics(target: Target) -> None:
+    """1,000 topics of 100 partitions, created and deleted again."""
+    names = [f"created-{number}" for number in range(1000)]
+    topics = [CreatableTopic(name=name, num_partitions=100, replication_factor=1) for name in names]
+    answered(target, CreateTopicsRequest(topics=topics, timeout_ms=60_000, validate_only=True), 5)
+    answered(target, CreateTopicsRequest(topics=topics, timeout_ms=60_000), 5, times=1)
+    answered(target, DeleteTopicsRequest(topic_names=names, timeout_ms=60_000), 5, times=1)
+
+
+def transaction_partitions(target: Target) -> None:
+    """A transaction of 10,000 partitions, with its markers."""
+    wide(target)
+    with target.wire() as wire:
+        who = wire.session("wide transaction")
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="wide transaction",
+            v3_and_below_producer_id=who.producer_id,
+            v3_and_below_producer_epoch=who.epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=WIDE, partitions=list(range(WIDTH)))],
+        )
+        wire.call(request, 3)
+        wire.end("wide transaction", who)
+        wire.init_producer("wide transaction")
+
+
+def full_fetches(target: Target) -> None:
+    """Fetch sessions of 10,000 partitions: begun, continued, and forgotten partition by partition."""
+    with target.wire() as wire:
+        create(wire, [WIDE], WIDTH)
+        topic = wire.call(MetadataRequest(topics=[MetadataRequestTopic(name=WIDE)]), 12).topics[0].topic_id
+        wanted = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=MB) for index in range(WIDTH)]
+        topics = [FetchTopic(topic_id=topic, partitions=wanted)]
+        for epoch in (-1, 0):
+            first = wire.call(FetchRequest(max_wait_ms=0, session_epoch=epoch, topics=topics), 16)
+        for epoch in range(1, 4):
+            wire.call(FetchRequest(max_wait_ms=10, session_id=first.session_id, session_epoch=epoch), 16)
+            wire.call(FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1, topics=topics), 16)
+
+
+def log_dirs(target: Target) -> None:
+    wide(target)
+    answered(target, DescribeLogDirsRequest(topics=None), 4)
+
+
+def topic_partitions(target: Target) -> None:
+    topics = [TopicRequest(name=name) for name in target.names]
+    answered(target, DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=2**31 - 1), 0)
+
+
+def wide_produce(target: Target) -> None:
+    """A small batch to each of 10,000 partitions, which all get their first files."""
+    wide(target)
+    records = bytes(batch([b"x"]))
+    data = [PartitionProduceData(index=index, records=records) for index in range(WIDTH)]
+    topics = [TopicProduceData(name=WIDE, partition_data=data)]
+    answered(target, ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=topics), 11)
+
+
+def large_batch(target: Target) -> None:
+    """Batches of 50 MB, which the broker stores with another codec."""
+    with target.wire() as wire:
+        wire.create_topic("heavy", max_message_bytes=str(100 * MB), compression_type="gzip")
+    answered(target, produce("heavy", bytes(batch([bytes(MB)] * 50))), 11)
+
+
+def huge_requests(target: Target) -> None:
+    """100 MB of the smallest items of some APIs."""
+    for api, version, head, item in (
+        (ApiKey.METADATA, 1, b"", b"\x00\x01a"),
+        (ApiKey.FIND_COORDINATOR, 4, b"", b"\x02a"),
+        (ApiKey.LIST_GROUPS, 4, b"", b"\x02a"),
+        (ApiKey.DELETE_GROUPS, 1, b"", b"\x00\x01a"),
+        (ApiKey.DESCRIBE_GROUPS, 1, b"", b"\x00\x01a"),
+        (ApiKey.LIST_OFFSETS, 2, b"\xff\xff\xff\xff\x00", b"\x00\x01a\x00\x00\x00\x00"),
+        (ApiKey.PRODUCE, 3, b"\xff\xff\xff\xff\x00\x00\x03\xe8", b"\x00\x01a\x00\x00\x00\x00"),
+    ):
+        body = encode_request_header(RequestHeader(api, version, 1, "huge")) + head
+        flexible = api in (ApiKey.FIND_COORDINATOR, ApiKey.LIST_GROUPS)
+        if api == ApiKey.FIND_COORDINATOR:
+            body += b"\x00"
+        count = (100 * MB - len(body) - 8) // len(item)
+        if flexible:
+            payload = body + _varint(count + 1) + item * count + b"\x00"
+        else:
+            payload = body + struct.pack(">i", count) + item * count
+        sock = send_raw(target, struct.pack(">i", len(payload)) + payload)
+        answer_size(sock)  # the broker may hang up
+        sock.close()
+        time.sleep(0.2)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,252 @@
+"""Attacks on the broker's memory, disk and descriptors: refused requests, slow readers, bombs."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import struct
+import time
+from pathlib import Path
+
+from attack_target import KB, MB, Target, answer_size, ask, create, send_raw, waves
+from connections import frame
+
+from oncelog.protocol.compression import Codec, compress
+from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from oncelog.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
+from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from oncelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from oncelog.protocol.records import pack_batch
+from support.processes import wait_until
+from support.wire import Wire, batch
+
+SMALLEST = b"\x0c\x00\x00\x00\x01\x01\x00"
+"""A record without key, value and headers, whose deltas are 0."""
+KEPT_S = 60.0
+"""How long the disk may take to become free."""
+
+
+def bomb(count: int, record: bytes = SMALLEST, *, claims: int = 0) -> bytes:
+    """Return a zstd batch of `count` times the same record, whose header may claim another count."""
+    now = int(time.time() * 1000)
+    payload = compress(Codec.ZSTD, record * count)
+    return bytes(pack_batch(payload, claims or count, attributes=Codec.ZSTD, base_timestamp=now, max_timestamp=now))
+
+
+def produce(topic: str, records: bytes, partition: int = 0) -> ProduceRequest:
+    """Return a Produce (v11) to one partition."""
+    data = [PartitionProduceData(index=partition, records=records)]
+    return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
+
+
+def offsets_by_time(topic: str, partition: int = 0) -> ListOffsetsRequest:
+    """Return a ListOffsets (v7) for a time that no record before the last second has."""
+    wanted = ListOffsetsPartition(partition_index=partition, timestamp=1)
+    return ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
+
+
+def refused_produces(target: Target) -> None:
+    with target.wire() as wire:
+        wire.create_topic("refused")
+    request = frame(produce("refused", bytes(batch([bytes(9 * MB)]))), 11)
+    for _ in range(300):
+        sock = send_raw(target, request)
+        assert answer_size(sock)
+        sock.close()
+
+
+def refused_syncs(target: Target) -> None:
+    assignments = [SyncGroupRequestAssignment(member_id="nobody", assignment=bytes(10 * MB))]
+    request = frame(
+        SyncGroupRequest(group_id="a group", generation_id=1, member_id="nobody", assignments=assignments), 3
+    )
+    for _ in range(90):
+        sock = send_raw(target, request)
+        assert answer_size(sock)
+        sock.close()
+
+
+def huge_counts(target: Target) -> None:
+    for count in (2**31 - 1, 200_000):
+        for validate_only in (True, False):
+            topics = [
+                CreatableTopic(name=f"huge-{index}", num_partitions=number, replication_factor=1)
+                for index, number in enumerate((count, -count))
+            ]
+            assert ask(target, CreateTopicsRequest(topics=topics, timeout_ms=10_000, validate_only=validate_only), 5)
+
+
+def descriptors(target: Target) -> None:
+    """Leave the broker without descriptors, write everywhere, and give them back."""
+    with target.wire() as wire:
+        create(wire, ["files"], 50)
+        for index in range(50):
+            assert not wire.produce("files", batch([b"before"]), partition=index).error_code
+        _, most = resource.prlimit(target.pid, resource.RLIMIT_NOFILE)
+        open_now = len(list(Path(f"/proc/{target.pid}/fd").iterdir()))
+        resource.prlimit(target.pid, resource.RLIMIT_NOFILE, (open_now + 20, most))
+        try:
+            connections = []
+            for _ in range(200):
+                sock = socket.socket()
+                sock.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    sock.connect(wire._socket.getpeername())
+                connections.append(target.hold(sock))
+            time.sleep(1)
+            for index in range(50):
+                with contextlib.suppress(ConnectionError):
+                    wire.produce("files", batch([b"during"]), partition=index)
+            time.sleep(1)
+        finally:
+            resource.prlimit(target.pid, resource.RLIMIT_NOFILE, (most, most))
+
+
+def slow_readers(target: Target) -> None:
+    with target.wire() as wire:
+        topic = wire.create_topic("large")
+        for _ in range(60):
+            wire.produce("large", batch([bytes(MB - 4 * KB)]))
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 * MB)
+    topics = [FetchTopic(topic_id=topic, partitions=[wanted])]
+    request = frame(FetchRequest(max_wait_ms=0, max_bytes=50 * MB, session_epoch=-1, topics=topics), 16)
+    for _ in range(30):
+        send_raw(target, request, receive_buffer=8 * KB)
+
+
+def slow_readers_of_small_batches(target: Target) -> None:
+    """Below 64 KiB a read is a copy."""
+    with target.wire() as wire:
+        topic = wire.create_topic("small", 1000)
+        for index in range(1000):
+            wire.produce("small", batch([bytes(50 * KB)]), partition=index)
+    wanted = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=64 * KB) for index in range(1000)]
+    topics = [FetchTopic(topic_id=topic, partitions=wanted)]
+    request = frame(FetchRequest(max_wait_ms=0, max_bytes=50 * MB, session_epoch=-1, topics=topics), 16)
+    for _ in range(30):
+        send_raw(target, request, receive_buffer=8 * KB)
+
+
+def waiting_joins(target: Target) -> None:
+    """Each waits for the group's other members, and its frame is a little above 4 KB."""
+    metadata = [JoinGroupRequestProtocol(name="range", metadata=bytes(4200))]
+    for wave in waves(1500, 100):
+        for _ in wave:
+            request = JoinGroupRequest(
+                group_id="joining",
+                session_timeout_ms=60_000,
+                rebalance_timeout_ms=60_000,
+                member_id="",
+                protocol_type="consumer",
+                protocols=metadata,
+            )
+            send_raw(target, frame(request, 3))
+    time.sleep(1)
+
+
+def failed_group_writes(target: Target) -> None:
+    """The offsets of one commit do not fit into a batch of `__consumer_offsets`."""
+    with target.wire() as wire:
+        create(wire, ["committed"], 400)
+        partitions = [
+            OffsetCommitRequestPartition(partition_index=index, committed_offset=1, committed_metadata="x" * 4000)
+            for index in range(400)
+        ]
+        topics = [OffsetCommitRequestTopic(name="committed", partitions=partitions)]
+        for number in range(200):
+            wire.call(OffsetCommitRequest(group_id=f"failing {number}", topics=topics), 8)
+
+
+def deleted_topic(target: Target) -> None:
+    with target.wire() as wire:
+        wire.create_topic("gigabyte")
+        _fill(wire, "gigabyte", 1024)
+        wire.call(DeleteTopicsRequest(topic_names=["gigabyte"], timeout_ms=30_000), 5)
+    wait_until(lambda: _disk_mb(target, "gigabyte") < 1, "the topic's files are gone", timeout=KEPT_S)
+
+
+def deleted_records(target: Target) -> None:
+    """Delete all records of idle partitions: their disk is freed."""
+    with target.wire() as wire:
+        wire.create_topic("deleted")
+        _fill(wire, "deleted", 1024)
+        partitions = [DeleteRecordsPartition(partition_index=0, offset=-1)]
+        topics = [DeleteRecordsTopic(name="deleted", partitions=partitions)]
+        wire.call(DeleteRecordsRequest(topics=topics, timeout_ms=30_000), 2)
+    wait_until(lambda: _disk_mb(target, "deleted") < 2, "the disk is free again", timeout=KEPT_S)
+
+
+def recompression(target: Target) -> None:
+    """Small batches that the topic's own codec would store as 10 MB each."""
+    with target.wire() as wire:
+        wire.create_topic("bomb", compression_type="uncompressed")
+        request = frame(produce("bomb", bytes(batch([bytes(10 * MB)], codec=Codec.ZSTD))), 11)
+        for _ in range(50):
+            assert answer_size(send_raw(target, request))
+    assert _disk_mb(target, "bomb") < 10, f"{_disk_mb(target, 'bomb')} MB were stored"
+
+
+def record_errors(target: Target) -> None:
+    """Every record of a small batch is refused, and the answer names each."""
+    with target.wire() as wire:
+        wire.create_topic("compacted", cleanup_policy="compact")
+    for _ in range(5):
+        assert ask(target, produce("compacted", bomb(400_000)), 11)
+
+
+def stored_bomb(target: Target) -> None:
+    """A batch of a million records, looked up by time."""
+    with target.wire() as wire:
+        wire.create_topic("stored")
+        assert not wire.produce("stored", bomb(1_000_000)).error_code
+    for _ in range(5):
+        assert ask(target, offsets_by_time("stored"), 7)
+
+
+def compacted_bomb(target: Target) -> None:
+    with target.wire() as wire:
+        wire.create_topic("compacted", cleanup_policy="compact")
+    for claims in (1_000_000, 2**31 - 1):
+        assert ask(target, produce("compacted", bomb(1_000_000, claims=claims)), 11)
+
+
+def large_bomb(target: Target) -> None:
+    """A batch that grows to a gigabyte, where every record is looked at."""
+    with target.wire() as wire:
+        wire.create_topic("compacted", cleanup_policy="compact")
+    now = int(time.time() * 1000)
+    payload = compress(Codec.ZSTD, bytes(1000 * MB))
+    records = bytes(pack_batch(payload, 1, attributes=Codec.ZSTD, base_timestamp=now, max_timestamp=now))
+    for _ in range(3):
+        assert ask(target, produce("compacted", records), 11)
+
+
+def half_frames(target: Target) -> None:
+    """Requests of 100 MB of which the last byte never comes, from a few clients; and lengths only, from many."""
+    for _ in range(300):
+        send_raw(target, struct.pack(">i", 100 * MB - 1))
+
+
+def _fill(wire: Wire, topic: str, megabytes: int) -> None:
+    records = batch([bytes(MB - 4 * KB)])
+    for _ in range(megabytes):
+        assert not wire.produce(topic, records).error_code
+
+
+def _disk_mb(target: Target, topic: str) -> float:
+    total = 0
+    for path in target.server.data.rglob("*"):
+        if path.parent.name.startswith(f"{topic}-") and path.suffix in (".log", ".deleted"):
+            with contextlib.suppress(OSError):
+                total += path.stat().st_blocks * 512
+    return total / MB

@@ -1,0 +1,190 @@
+"""Attack a real broker with legal requests: how much memory it takes, and how long another client waits meanwhile.
+
+    scripts/bench --attacks [NAME ...] [--list]
+
+Each attack runs against a broker of its own, on a new directory. A probing client in another process alternates
+ApiVersions and Produce all the while. `grown` is the broker's anonymous memory after the attack, while the attacker's
+connections are still open, and `peak` the most while it ran; the limit is that of the peak. `stall` is the longest wait
+of the probe. After each attack every partition must serve. Exit status 1 if a limit is broken.
+
+A busy machine makes the probe wait for its turn: above a load of half the processors, the limit of the stall is 250 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import attack_requests as requests
+import attack_resources as resources
+from attack_target import Memory, Probe, Target
+from rich.console import Console
+from rich.table import Table
+
+MEMORY_MB = 100
+STALL_MS = 50
+BUSY_STALL_MS = 250
+BUSY_LOAD = 0.5
+"""Load average for each processor, as it was before the first attack, above which the machine is busy."""
+
+
+class Attack(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    sends: str
+    run: Callable[[Target], None]
+    memory_mb: int = MEMORY_MB
+    stall_ms: int = STALL_MS
+    large: bool = False
+    """Whether the broker has 2,000 topics of 10 partitions."""
+    settings: Mapping[str, str] = {}
+
+
+NO_DELAY = {"log.segment.delete.delay.ms": "0"}
+
+ATTACKS = (
+    Attack("refused-produces", "300 Produces of 9 MB, refused", resources.refused_produces),
+    Attack("refused-syncs", "90 SyncGroups of 10 MB, refused", resources.refused_syncs),
+    Attack("huge-counts", "CreateTopics with +2147483647 and -2147483647 partitions", resources.huge_counts),
+    Attack("descriptors", "200 connections to a broker with 20 free descriptors", resources.descriptors),
+    Attack("slow-readers", "30 readers that take nothing of 50 MB", resources.slow_readers),
+    Attack("slow-small-reads", "30 readers that take nothing of 1,000 batches of 50 KB",
+           resources.slow_readers_of_small_batches),
+    Attack("waiting-joins", "1,500 JoinGroups of 4.2 KB that wait", resources.waiting_joins),
+    Attack("failed-group-writes", "200 OffsetCommits of 1.6 MB that do not fit", resources.failed_group_writes),
+    Attack("half-frames", "300 connections that announce 100 MB", resources.half_frames),
+    Attack("deleted-topic", "deletion of a topic of 1 GiB", resources.deleted_topic, settings=NO_DELAY),
+    Attack("deleted-records", "DeleteRecords of all of 1 GiB", resources.deleted_records, settings=NO_DELAY),
+    Attack("recompression", "50 batches that the topic's codec makes 10 MB", resources.recompression),
+    Attack("record-errors", "5 small Produces with 400,000 invalid records", resources.record_errors, 300),
+    Attack("stored-bomb", "ListOffsets by time in a batch of 1,000,000 records", resources.stored_bomb),
+    Attack("compacted-bomb", "Produce of 1,000,000 records to a compacted topic", resources.compacted_bomb, 300),
+    Attack("large-bomb", "Produce of 1 GB, compressed, to a compacted topic", resources.large_bomb, 300),
+    Attack("unknown-names", "Metadata of 20,000 unknown names", requests.unknown_names, large=True),
+    Attack("all-metadata", "Metadata of all topics, 30,000 partitions", requests.all_metadata, large=True),
+    Attack("all-configs", "DescribeConfigs of 2,000 topics", requests.all_configs, 200, large=True),
+    Attack("offsets", "ListOffsets of 10,000 partitions", requests.offsets, large=True),
+    Attack("group-offsets", "OffsetFetch of all 20,000 offsets of a group", requests.group_offsets, large=True),
+    Attack("commits", "OffsetCommit for 10,000 partitions", requests.commits, large=True),
+    Attack("coordinators", "FindCoordinator of 100,000 keys", requests.coordinators, large=True),
+    Attack("producers", "DescribeProducers of 20,000 producers, 20,000 partitions", requests.producers, large=True),
+    Attack("groups", "ListGroups and DescribeGroups of 10,000", requests.groups, large=True),
+    Attack("transactions", "ListTransactions of 5,000 ids", requests.transactions, large=True),
+    Attack("delete-records", "DeleteRecords of 10,000 partitions", requests.delete_records, large=True),
+    Attack("epochs", "OffsetForLeaderEpoch of 10,000 partitions", requests.epochs, large=True),
+    Attack("create-topics", "CreateTopics and DeleteTopics of 1,000 x 100", requests.create_topics, 200, large=True),
+    Attack("transaction-partitions", "AddPartitionsToTxn and EndTxn of 10,000", requests.transaction_partitions,
+           large=True),
+    Attack("full-fetches", "Fetch of 10,000 partitions, in sessions", requests.full_fetches, large=True),
+    Attack("log-dirs", "DescribeLogDirs of 30,000 partitions", requests.log_dirs, large=True),
+    Attack("topic-partitions", "DescribeTopicPartitions of 2,000 topics", requests.topic_partitions, large=True),
+    Attack("wide-produce", "Produce to 10,000 partitions", requests.wide_produce, 200, large=True),
+    Attack("large-batch", "Produce of 50 MB to a topic that compresses", requests.large_batch, 400),
+    Attack("huge-requests", "100 MB of the smallest items, of 7 APIs", requests.huge_requests, 700, large=True),
+)  # fmt: skip
+
+
+class Result(NamedTuple):
+    """What one attack did."""
+
+    grown_mb: float
+    peak_mb: float
+    stall_ms: float
+    seconds: float
+    stalls: list[str]
+    """What the broker logged itself."""
+    error: str = ""
+
+
+def carried_out(attack: Attack) -> Result:
+    """Run one attack against a broker of its own."""
+    with tempfile.TemporaryDirectory(prefix="oncelog-attack-") as folder:
+        target = Target(Path(folder) / "broker", large=attack.large, settings=attack.settings)
+        probe = None
+        try:
+            before = target.pid
+            seen = len(target.stalls())
+            probe = Probe(target.bootstrap)
+            started, error = time.monotonic(), ""
+            with Memory(target.pid) as memory:
+                probe.reset()
+                try:
+                    attack.run(target)
+                    probe.settle()
+                    memory.settle()
+                    assert target.pid == before, "the broker died"
+                except Exception:  # noqa: BLE001 - any failure is this attack's result
+                    error = traceback.format_exc(limit=-3)
+            seconds, stall_ms = time.monotonic() - started, probe.longest_ms
+            stalls = target.stalls()[seen:]
+            target.release()
+            if not error:
+                try:
+                    target.check_serves()
+                except Exception:  # noqa: BLE001 - as above
+                    error = traceback.format_exc(limit=-2)
+            return Result(memory.grown_mb, memory.peak_mb, stall_ms, seconds, stalls, error)
+        finally:
+            if probe is not None:
+                probe.stop()
+            target.stop()
+
+
+def broken(attack: Attack, result: Result, *, busy: bool) -> list[str]:
+    """Return what an attack has broken."""
+    found = []
+    if result.peak_mb > attack.memory_mb:
+        found.append("memory")
+    if result.stall_ms > (max(attack.stall_ms, BUSY_STALL_MS) if busy else attack.stall_ms):
+        found.append("stall")
+    if result.error:
+        found.append("service")
+    return found
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description="Attack a real broker; exit status 1 if a limit is broken.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="attacks to run; all of them by default")
+    parser.add_argument("--list", action="store_true", help="list the attacks and do nothing")
+    arguments = parser.parse_args()
+    known = {attack.name: attack for attack in ATTACKS}
+    if arguments.list:
+        for attack in ATTACKS:
+            print(f"{attack.name:24} {attack.sends}")
+        return 0
+    wrong = [name for name in arguments.names if name not in known]
+    if wrong:
+        parser.error(f"no attack is called {', '.join(wrong)}; --list lists them")
+    chosen = [known[name] for name in arguments.names] or list(ATTACKS)
+    load = os.getloadavg()[0]
+    busy = load > BUSY_LOAD * (os.cpu_count() or 1)
+    console = Console(width=150)
+    console.print(f"load average {load:.2f}: the machine is {'busy' if busy else 'not busy'}")
+    table = Table("attack", "sends", "grown MB", "peak MB", "limit", "stall ms", "limit", "s", "broken")
+    failed = False
+    for attack in chosen:
+        result = carried_out(attack)
+        found = broken(attack, result, busy=busy)
+        failed |= bool(found)
+        stall_limit = max(attack.stall_ms, BUSY_STALL_MS) if busy else attack.stall_ms
+        cells = [attack.name, attack.sends, f"{result.grown_mb:.0f}", f"{result.peak_mb:.0f}", str(attack.memory_mb)]
+        cells += [f"{result.stall_ms:.0f}", str(stall_limit), f"{result.seconds:.1f}", ", ".join(found)]
+        table.add_row(*cells)
+        print("  ".join(cells), flush=True)
+        for line in [*result.stalls[:8], *result.error.splitlines()]:
+            print(f"    {line}", flush=True)
+    console.print(table)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

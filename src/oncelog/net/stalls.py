@@ -1,0 +1,130 @@
+"""Log what holds the event loop: a debug mode that finds requests and tasks which stop all other clients.
+
+`StallWatch` times every step of a request and of a background task. For callbacks that belong to neither, a thread
+sends a beat through the loop and samples the loop's stack when the beat is late. A server that makes no `StallWatch`
+pays nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from types import CoroutineType, FrameType, coroutine
+from typing import Any, TypeVar
+
+from oncelog.net.frames import Chunks, Handler, Peer
+
+T = TypeVar("T")
+
+SAMPLED_FRAMES = 4
+"""Innermost stack frames that a log line shows."""
+BEATS = 4
+"""Beats that the thread sends within one limit."""
+
+_log = logging.getLogger("oncelog.stalls")
+
+
+class StallWatch:
+    """Log every step on the event loop that takes longer than a limit; create it on the loop."""
+
+    def __init__(self, limit_ms: int, describe: Callable[[memoryview, Peer], str]) -> None:
+        """`describe(frame, peer)` returns the words for a request in the log."""
+        self._limit_s = limit_ms / 1000
+        self._describe = describe
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._beat = threading.Event()
+        self._closed = threading.Event()
+        self._sample = ""
+        self._explained = False
+        self._thread = threading.Thread(target=self._watch, name="stall watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; steps are still timed."""
+        self._closed.set()
+
+    def handler(self, inner: Handler) -> Handler:
+        """Return a frame handler that times the work of `inner` on each request."""
+
+        def handle(frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | None:
+            started, cpu = time.perf_counter(), time.thread_time()
+            result = inner(frame, peer)
+            if time.perf_counter() - started > self._limit_s:
+                self._report(self._describe(frame, peer), started, cpu)
+            if type(result) is CoroutineType:
+                return self.timed(result, self._describe(frame, peer))
+            return result
+
+        return handle
+
+    async def timed(self, work: Coroutine[Any, Any, T], name: str) -> T:
+        """Run `work`, and time each of its steps."""
+        return await self._steps(work, name)
+
+    @coroutine
+    def _steps(self, work: Coroutine[Any, Any, T], name: str) -> Generator[Any, Any, T]:
+        act: Callable[[], Any] = lambda: work.send(None)  # noqa: E731 - replaced below by what the loop sends
+        while True:
+            started, cpu = time.perf_counter(), time.thread_time()
+            try:
+                waits_for = act()
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            finally:
+                if time.perf_counter() - started > self._limit_s:
+                    self._report(name, started, cpu)
+            try:
+                sent = yield waits_for
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as error:  # noqa: BLE001 - a cancellation above all: `work` decides
+                act = _throwing(work, error)
+            else:
+                act = _sending(work, sent)
+
+    def _report(self, what: str, started: float, cpu: float) -> None:
+        self._explained = True
+        held_ms, cpu_ms = 1000 * (time.perf_counter() - started), 1000 * (time.thread_time() - cpu)
+        sample, self._sample = self._sample, ""
+        _log.warning("%s held the event loop for %.0f ms (%.0f ms of CPU)%s", what, held_ms, cpu_ms, sample)
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._limit_s / BEATS):
+            self._beat.clear()
+            self._explained, self._sample = False, ""
+            started = time.perf_counter()
+            try:
+                self._loop.call_soon_threadsafe(self._beat.set)
+            except RuntimeError:  # the loop is closed
+                return
+            if self._beat.wait(self._limit_s):
+                continue
+            self._sample = sample = _where(sys._current_frames().get(self._loop_thread))
+            while not self._beat.wait(self._limit_s):
+                if self._closed.is_set():
+                    return
+            if not self._explained:
+                held_ms = 1000 * (time.perf_counter() - started)
+                _log.warning("a callback held the event loop for %.0f ms%s", held_ms, sample)
+
+
+def _sending(work: Coroutine[Any, Any, T], sent: Any) -> Callable[[], Any]:
+    return lambda: work.send(sent)
+
+
+def _throwing(work: Coroutine[Any, Any, T], error: BaseException) -> Callable[[], Any]:
+    return lambda: work.throw(error)
+
+
+def _where(frame: FrameType | None) -> str:
+    """Return the innermost calls of a stack, as a part of a log line."""
+    calls = traceback.extract_stack(frame)[-SAMPLED_FRAMES:] if frame is not None else []
+    return "".join(f"; in {call.name} ({call.filename.rpartition('/')[2]}:{call.lineno})" for call in calls)

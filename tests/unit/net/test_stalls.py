@@ -1,0 +1,118 @@
+"""The log of what holds the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from oncelog.net.frames import Chunks
+from oncelog.net.server import Peer
+from oncelog.net.stalls import StallWatch
+
+LIMIT_MS = 20
+HELD_S = 0.1
+PEER = Peer("here", 1, 7)
+
+
+def _hold() -> None:
+    time.sleep(HELD_S)
+
+
+@pytest.fixture(autouse=True)
+def _captured(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level("WARNING", "oncelog.stalls"):
+        yield
+
+
+def _watch() -> StallWatch:
+    return StallWatch(LIMIT_MS, lambda frame, peer: f"request {bytes(frame).decode()} on {peer.connection_id}")
+
+
+def test_request_that_holds_the_loop_is_logged_with_its_description(caplog: pytest.LogCaptureFixture) -> None:
+    def slow(frame: memoryview, peer: Peer) -> Chunks:
+        _hold()
+        return [b"answer"]
+
+    async def body() -> None:
+        watch = _watch()
+        assert watch.handler(slow)(memoryview(b"Fetch"), PEER) == [b"answer"]
+        watch.close()
+
+    asyncio.run(body())
+    assert caplog.messages[0].startswith("request Fetch on 7 held the event loop for ")
+
+
+def test_later_step_of_a_request_is_logged_and_its_waits_are_not_counted(caplog: pytest.LogCaptureFixture) -> None:
+    async def later(hold: bool) -> Chunks:
+        await asyncio.sleep(HELD_S)
+        if hold:
+            _hold()
+        return [b"answer"]
+
+    async def body() -> None:
+        watch = _watch()
+        for hold in (False, True):
+            answer = watch.handler(lambda frame, peer, hold=hold: later(hold))(memoryview(b"%d" % hold), PEER)
+            assert answer is not None
+            assert not isinstance(answer, list)
+            assert await answer == [b"answer"]
+        watch.close()
+
+    asyncio.run(body())
+    assert not [text for text in caplog.messages if text.startswith("request 0")]
+    assert [text for text in caplog.messages if text.startswith("request 1 on 7 held the event loop for ")]
+
+
+def test_background_task_that_holds_the_loop_is_logged_by_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> str:
+        await asyncio.sleep(0)
+        _hold()
+        return "done"
+
+    async def body() -> None:
+        watch = _watch()
+        assert await asyncio.create_task(watch.timed(work(), "retention")) == "done"
+        watch.close()
+
+    asyncio.run(body())
+    assert [text for text in caplog.messages if text.startswith("retention held the event loop for ")]
+
+
+def test_callback_that_holds_the_loop_is_logged_with_where_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        watch = _watch()
+        await asyncio.sleep(HELD_S)
+        while not caplog.messages:  # the thread's beat may begin after a hold: hold until it sees one
+            asyncio.get_running_loop().call_soon(_hold)
+            await asyncio.sleep(HELD_S)
+        watch.close()
+
+    asyncio.run(body())
+    assert any("a callback held the event loop for " in text and "in _hold (test_stalls.py:" in text
+               for text in caplog.messages)  # fmt: skip
+
+
+def test_cancelled_task_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    seen = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    async def body() -> None:
+        watch = _watch()
+        task = asyncio.create_task(watch.timed(work(), "work"))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        watch.close()
+
+    asyncio.run(body())
+    assert seen == ["cancelled"]
