@@ -54,6 +54,8 @@ _ADD_RETRY_MAX_MS = 100
 """How often and how long a CONCURRENT_TRANSACTIONS of an implicit add is retried here (Kafka's
 `add.partitions.to.txn.retry.backoff.ms` and its maximum)."""
 
+_FENCED_AS = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
+
 Partition = tuple[str, int]
 
 
@@ -206,9 +208,11 @@ class TransactionService:
         *,
         implicit: bool,
     ) -> dict[Partition, ErrorCode]:
-        """Whether the partitions are in the transaction, before records are appended; `implicit` (KIP-890) adds them.
+        """Return an error for each partition that is not in the transaction; `implicit` (KIP-890) adds them first.
 
-        Waits a little while the markers of the producer's former transaction are on their way.
+        Waits a little while the markers of the producer's former transaction are on their way. As in Kafka's
+        `AddPartitionsToTxnManager`, PRODUCER_FENCED becomes INVALID_PRODUCER_EPOCH: this is what producers expect as
+        the answer to Produce and TxnOffsetCommit.
         """
         wanted = tuple(partitions)
         waited_ms = 0
@@ -218,7 +222,7 @@ class TransactionService:
             )
             concurrent = ErrorCode.CONCURRENT_TRANSACTIONS in results.values()
             if not (implicit and concurrent and waited_ms < _ADD_RETRY_MAX_MS):
-                return results
+                return {partition: _FENCED_AS.get(code, code) for partition, code in results.items()}
             await asyncio.sleep(_ADD_RETRY_MS / 1000)
             waited_ms += _ADD_RETRY_MS
 
