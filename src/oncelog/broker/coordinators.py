@@ -14,7 +14,7 @@ from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers, Reply
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.log.log import Origin
-from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.errors import ErrorCode, ProtocolError, Refusal
 from oncelog.protocol.records import (
     HEADER_SIZE,
     BatchHeader,
@@ -159,12 +159,14 @@ class CoordinatorShell(Generic[S]):
         *,
         producer: tuple[int, int] | None = None,
         guard: int | None = None,
+        on_hang_up: list[Callable[[], None]] | None = None,
     ) -> Any:
-        """Runs `operation(shard, token)` and waits for the reply to `token`.
+        """Run `operation(shard, token)` and wait for the reply to `token`.
 
         `producer` (id, epoch) makes the records part of that producer's transaction, `guard` is that of its
-        verification (`Log.start_verification`). Raises ProtocolError when the
-        records cannot be appended; the coordinator's state is then as before.
+        verification (`Log.start_verification`). Raises ProtocolError if the records cannot be appended; the
+        coordinator's state is then as before. With the connection's `on_hang_up`, the wait ends when the client hangs
+        up: the result is None then, and the request can be released. The coordinator's reply is dropped.
         """
         shard = self.shard(partition)
         token: asyncio.Future[Any] = self.broker.loop.create_future()
@@ -173,7 +175,11 @@ class CoordinatorShell(Generic[S]):
         waiting.add(token)
         token.add_done_callback(waiting.discard)
         self.apply(partition, effects, producer=producer, guard=guard)
-        return await token
+        # A refusal comes as a value: a future that keeps an exception keeps this frame, and with it the request.
+        answer = await (token if on_hang_up is None else _while_connected(token, on_hang_up))
+        if isinstance(answer, Refusal):
+            raise answer.error()
+        return answer
 
     async def read(self, partition: int, query: Callable[[S], R]) -> R:
         """What `query` sees in the coordinator, once all that it may have seen is committed."""
@@ -202,9 +208,13 @@ class CoordinatorShell(Generic[S]):
                     raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is not here any more")
                 last_offset = self._append(replica, effects.records, producer, guard)
             except ProtocolError as error:
-                self.broker.log.warning("cannot append to %s-%d: %s", self.topic, partition, error)
-                _fail(effects.replies, error)
-                self._arm(partition)
+                refusal = Refusal.of(error)
+                self.broker.log.warning("cannot append to %s-%d: %s", self.topic, partition, refusal.message)
+                self._refuse(partition, effects, refusal)
+                return
+            except Exception as error:  # a record that cannot be encoded, for one: nothing was appended
+                self.broker.log.exception("cannot append to %s-%d", self.topic, partition)
+                self._refuse(partition, effects, Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
                 return
             shard = self._shards[partition]
             try:
@@ -217,6 +227,13 @@ class CoordinatorShell(Generic[S]):
             replica.when_committed(last_offset, lambda: self._committed(replica, effects))
         else:
             self._deliver_in_turn(partition, effects)
+        self._arm(partition)
+
+    def _refuse(self, partition: int, effects: Effects, refusal: Refusal) -> None:
+        """Answer with an error instead of the effects' replies."""
+        for reply in effects.replies:
+            if not reply.token.done():
+                reply.token.set_result(refusal)
         self._arm(partition)
 
     def _deliver_in_turn(self, partition: int, effects: Effects) -> None:
@@ -385,7 +402,7 @@ class CoordinatorShell(Generic[S]):
                 _replay(shard, decoded, producer)
 
     def resign(self, partition: int) -> None:
-        """Gives up a partition: whoever waits for its coordinator is told NOT_COORDINATOR."""
+        """Give up a partition and answer NOT_COORDINATOR to the requests that wait for its coordinator."""
         self._shards.pop(partition, None)
         self._written.pop(partition, None)
         self._failed.discard(partition)
@@ -393,10 +410,10 @@ class CoordinatorShell(Generic[S]):
         if retry is not None:
             retry.cancel()
         self._arm(partition)
-        error = ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is not served any more")
+        refusal = Refusal(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is not served any more")
         for token in self._waiting.pop(partition, set()).copy():
             if not token.done():
-                token.set_exception(error)
+                token.set_result(refusal)
 
     def close(self) -> None:
         """Stops the timers; nothing is appended any more."""
@@ -433,7 +450,15 @@ def _replay(shard: Shard, record: CoordinatorRecord, producer: tuple[int, int] |
         shard.replay(record, producer_id=producer[0], producer_epoch=producer[1])
 
 
-def _fail(replies: list[Reply], error: ProtocolError) -> None:
-    for reply in replies:
-        if not reply.token.done():
-            reply.token.set_exception(error)
+async def _while_connected(token: asyncio.Future[Any], on_hang_up: list[Callable[[], None]]) -> Any:
+    """Wait for the reply, or until the client hangs up; the result is None then."""
+
+    def give_up() -> None:
+        if not token.done():
+            token.set_result(None)
+
+    on_hang_up.append(give_up)
+    try:
+        return await token
+    finally:
+        on_hang_up.remove(give_up)

@@ -79,15 +79,16 @@ class GroupService:
 
     # -- membership -------------------------------------------------------------------------------------------------
 
-    async def join_group(self, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse:
-        """JoinGroup; waits for the other members."""
+    async def join_group(self, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse | None:
+        """Answer JoinGroup once the other members have joined; None if the client hangs up before."""
         try:
             home = self._home(request.group_id)
-            response: JoinGroupResponse = await self.shell.request(
+            response: JoinGroupResponse | None = await self.shell.request(
                 home,
                 lambda shard, token: shard.join_group(
                     request, ctx.api_version, ctx.client_id, f"/{ctx.client_host}", token, self.shell.now()
                 ),
+                on_hang_up=ctx.on_hang_up,
             )
         except ProtocolError as error:
             return JoinGroupResponse(
@@ -95,12 +96,14 @@ class GroupService:
             )
         return response
 
-    async def sync_group(self, request: SyncGroupRequest) -> SyncGroupResponse:
-        """SyncGroup; waits for the leader's."""
+    async def sync_group(self, request: SyncGroupRequest, ctx: RequestContext) -> SyncGroupResponse | None:
+        """Answer SyncGroup once the leader has sent its own; None if the client hangs up before."""
         try:
             home = self._home(request.group_id)
-            response: SyncGroupResponse = await self.shell.request(
-                home, lambda shard, token: shard.sync_group(request, token, self.shell.now())
+            response: SyncGroupResponse | None = await self.shell.request(
+                home,
+                lambda shard, token: shard.sync_group(request, token, self.shell.now()),
+                on_hang_up=ctx.on_hang_up,
             )
         except ProtocolError as error:
             return SyncGroupResponse(error_code=operation_error(error))

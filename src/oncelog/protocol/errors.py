@@ -6,6 +6,7 @@ Codes, names and what may be tried again are those of Kafka's `Errors`.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class ErrorCode(IntEnum):
@@ -175,6 +176,26 @@ class ProtocolError(Exception):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.code.name}, {str(self)!r})"
+
+
+class Refusal(NamedTuple):
+    """A `ProtocolError` as a value, for code that keeps the error.
+
+    A raised exception refers to the frames that it passed. A frame that keeps the exception closes a reference cycle,
+    and all that those frames hold, such as a request of many megabytes, stays in memory until a full collection.
+    """
+
+    code: ErrorCode
+    message: str
+
+    @classmethod
+    def of(cls, error: ProtocolError) -> Refusal:
+        """Keep the code and the message of an exception."""
+        return cls(error.code, str(error))
+
+    def error(self) -> ProtocolError:
+        """Return a new exception, to be raised."""
+        return ProtocolError(self.code, self.message)
 
 
 _RETRIABLE = frozenset(

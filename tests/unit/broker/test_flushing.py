@@ -138,6 +138,25 @@ def test_an_append_waits_for_its_sync_and_many_share_one(tmp_path: Path, acks: i
     live(tmp_path, life)
 
 
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_sync_that_takes_longer_than_the_request_allows_times_out(tmp_path: Path, acks: int) -> None:
+    async def life(broker: Broker, disk: GatedDisk) -> None:
+        await broker.create_topic("t", partitions=2, configs={"flush.messages": "1"})
+        disk.gate.clear()
+        batches = [build_batch([Record(0, NOW, None, b"v")]) for _ in range(2)]
+        data = [PartitionProduceData(index=index, records=batch) for index, batch in enumerate(batches)]
+        topics = [TopicProduceData(name="t", partition_data=data)]
+        request = ProduceRequest(acks=acks, timeout_ms=1, topic_data=topics)
+        response = await waiting(produce(broker, request, CONTEXT))
+        partitions = response.responses[0].partition_responses
+        assert [each.error_code for each in partitions] == 2 * [ErrorCode.REQUEST_TIMED_OUT]
+        assert [broker.partitions.find("t", index).log.log_end_offset for index in (0, 1)] == [1, 1]
+        disk.gate.set()
+        assert outcome(await waiting(send(broker, "t", acks=acks))).base_offset == 1
+
+    live(tmp_path, life)
+
+
 def test_a_sync_is_due_after_so_many_records(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
         await broker.create_topic("t", partitions=1, configs={"flush.messages": "5"})

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 _PROTOCOL_NAME_MAY_BE_NULL = 7
 
 
-async def handle(broker: Broker, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse:
-    """Answers when the generation begins."""
+async def handle(broker: Broker, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse | None:
+    """Answer when the generation begins; None if the client hangs up before."""
     response = await broker.groups.join_group(request, ctx)
+    if response is None:
+        return None
     if response.protocol_name is None and ctx.api_version < _PROTOCOL_NAME_MAY_BE_NULL:
         response.protocol_name = ""
     return response

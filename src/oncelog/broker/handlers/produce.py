@@ -6,7 +6,7 @@ A request without transactional batches is answered without a task or a wait: on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from oncelog.cluster.replica import Replica
 from oncelog.log.validate import InvalidRecordsError
 from oncelog.net.server import BadFrameError
 from oncelog.protocol.compression import Codec
-from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.errors import ErrorCode, ProtocolError, Refusal
 from oncelog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -62,19 +62,21 @@ _NOT_OF_THE_LOG = frozenset(
 class _Target:
     """One partition of the request."""
 
-    __slots__ = ("data", "error", "guard", "last_offset", "replica", "topic", "verified")
+    __slots__ = ("data", "guard", "last_offset", "refusal", "replica", "topic", "verified")
 
     def __init__(self, topic: str, data: PartitionProduceData) -> None:
         self.topic = topic
         self.data = data
         self.replica: Replica | None = None
-        self.error: ProtocolError | None = None
+        self.refusal: Refusal | None = None
         self.verified = False
         self.guard: int | None = None
         self.last_offset = -1
 
 
 Resolved = list[tuple[TopicProduceData, list[_Target]]]
+_Late = tuple[_Target, Replica, PartitionProduceResponse]
+"""A partition whose records are appended, but not committed yet."""
 
 
 def handle(
@@ -95,7 +97,8 @@ def handle(
         if request.acks not in (ALL, 0, 1):
             raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
     except ProtocolError as error:
-        return _refuse(broker, request, ctx, resolved, error)
+        _refuse_all(resolved, Refusal.of(error))
+        return _append(broker, request, ctx, resolved)
     if unverified:
         return _verify_then_append(broker, request, ctx, resolved, unverified)
     return _append(broker, request, ctx, resolved)
@@ -118,23 +121,23 @@ def _resolve(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Re
     resolved = []
     for topic_data in request.topic_data:
         name = topic_data.name
-        error = None
+        refusal = None
         if topic_data.topic_id != NO_UUID:
             info = broker.metadata.topic_by_id(topic_data.topic_id)
             name = info.name if info else ""
             if info is None:
-                error = ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_data.topic_id}")
+                refusal = Refusal(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_data.topic_id}")
         if name in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT_ID:
-            error = ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by its coordinators only")
+            refusal = Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by its coordinators only")
         targets = []
         for data in topic_data.partition_data:
             target = _Target(name, data)
-            target.error = error
-            if error is None:
+            target.refusal = refusal
+            if refusal is None:
                 try:
                     target.replica = broker.partitions.find(name, data.index)
-                except ProtocolError as missing:
-                    target.error = missing
+                except ProtocolError as error:
+                    target.refusal = Refusal.of(error)
             targets.append(target)
         resolved.append((topic_data, targets))
     return resolved
@@ -174,8 +177,8 @@ def _unverified(broker: Broker, resolved: Resolved, version: int) -> tuple[int, 
             # the request may have to wait, and a marker may come in the meantime.
             if target.guard is not None:
                 found.append(target)
-        except ProtocolError as error:  # a fenced epoch is told before any verification (KAFKA-19690)
-            target.error = error
+        except ProtocolError as error:  # a fenced epoch is reported before any verification (KAFKA-19690)
+            target.refusal = Refusal.of(error)
     return (*producer, found) if found else None
 
 
@@ -192,7 +195,7 @@ def _first_transactional(target: _Target) -> BatchHeader | None:
             if header.is_transactional and header.producer_id >= 0:
                 return header
     except ProtocolError as error:
-        target.error = error
+        target.refusal = Refusal.of(error)
     return None
 
 
@@ -216,7 +219,7 @@ async def _verify_then_append(
         code = results[target.topic, target.data.index]
         target.verified = code == ErrorCode.NONE
         if not target.verified:
-            target.error = _translate(code, ctx.api_version)
+            target.refusal = _translate(code, ctx.api_version)
     return await _appended(broker, request, ctx, resolved)
 
 
@@ -227,16 +230,16 @@ async def _appended(
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-def _translate(code: ErrorCode, version: int) -> ProtocolError:
+def _translate(code: ErrorCode, version: int) -> Refusal:
     """The coordinator's error as a producer of this version understands it (`ReplicaManager.handleProduceAppend`)."""
     if code == ErrorCode.TRANSACTION_ABORTABLE and version < _WITH_GENERIC_ERROR:
         code = ErrorCode.INVALID_TXN_STATE
     if code in _AS_NOT_ENOUGH_REPLICAS or (code == ErrorCode.CONCURRENT_TRANSACTIONS and version < _WITH_IMPLICIT_ADD):
         message = f"cannot verify that the partition is in the transaction: {code.name}"
-        return ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
+        return Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, message)
     if code == ErrorCode.INVALID_TXN_STATE:
-        return ProtocolError(code, "the partition was not added to the transaction")
-    return ProtocolError(code, code.text)
+        return Refusal(code, "the partition was not added to the transaction")
+    return Refusal(code, code.text)
 
 
 def _append(
@@ -245,8 +248,8 @@ def _append(
     now_ms = broker.now_ms()
     transaction_version = _transaction_version(ctx.api_version)
     responses = []
-    failed: ProtocolError | None = None
-    late: list[tuple[_Target, Replica, PartitionProduceResponse]] = []
+    failed: Refusal | None = None
+    late: list[_Late] = []
     for topic_data, targets in resolved:
         partitions = []
         for target in targets:
@@ -254,7 +257,7 @@ def _append(
                 _refuse_zstd(target)
             partition = _append_one(broker, target, now_ms, transaction_version, request.acks == ALL)
             if partition.error_code:
-                failed = target.error
+                failed = target.refusal
             elif target.replica is not None and target.last_offset >= target.replica.log.high_watermark:
                 late.append((target, target.replica, partition))
             partitions.append(partition)
@@ -263,54 +266,77 @@ def _append(
         )
     if request.acks == 0:
         if failed is not None:
-            # Nobody reads an answer: the closed connection makes the client look for the leader again.
-            raise BadFrameError(f"produce with acks=0: {failed}") from failed
+            # The client reads no answer: the closed connection makes it look for the leader again.
+            raise BadFrameError(f"produce with acks=0: {failed.message}")
         return None
     response = ProduceResponse(responses=responses)
-    return _when_committed(broker, response, late) if late else response
+    return _when_committed(broker, response, late, request.timeout_ms) if late else response
 
 
 async def _when_committed(
-    broker: Broker, response: ProduceResponse, late: list[tuple[_Target, Replica, PartitionProduceResponse]]
+    broker: Broker, response: ProduceResponse, late: list[_Late], timeout_ms: int
 ) -> ProduceResponse:
-    """Answers once the logs have been synced that have to be (`flush.messages`), or cannot be any more."""
-    for target, replica, partition in late:
-        done = broker.loop.create_future()
+    """Answer once the logs are synced that must be (`flush.messages`), or the request's time is over.
+
+    What is not synced by then is answered with REQUEST_TIMED_OUT, although it was appended (Kafka's `DelayedProduce`).
+    """
+    waits = [broker.loop.create_future() for _ in late]
+    for done, (target, replica, _) in zip(waits, late, strict=True):
         replica.when_committed(target.last_offset, partial(_resolve_once, done))
-        await done
-        if replica.log.high_watermark <= target.last_offset:
-            code = ErrorCode.KAFKA_STORAGE_ERROR if replica.offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            partition.error_code, partition.base_offset = code, -1
+    timer = broker.loop.call_later(max(timeout_ms, 0) / 1000, _resolve_once, *waits)
+    try:
+        for done in waits:
+            await done
+    finally:
+        timer.cancel()
+    for target, replica, partition in late:
+        code = _unacknowledged(replica, target.last_offset)
+        if code is not ErrorCode.NONE:
+            partition.error_code = code
             partition.error_message = f"{target.topic}-{partition.index}: {code.text}"
+            if code is not ErrorCode.REQUEST_TIMED_OUT:
+                partition.base_offset = -1
             broker.log.info("produce not acknowledged: %s", partition.error_message)
     return response
 
 
-def _resolve_once(done: asyncio.Future[None]) -> None:
-    if not done.done():
-        done.set_result(None)
+def _unacknowledged(replica: Replica, offset: int) -> ErrorCode:
+    """Return why an appended offset is not committed, or NONE."""
+    if replica.log.high_watermark > offset:
+        return ErrorCode.NONE
+    if replica.offline:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if replica.log.closed else ErrorCode.REQUEST_TIMED_OUT
+
+
+def _resolve_once(*waits: asyncio.Future[None]) -> None:
+    for done in waits:
+        if not done.done():
+            done.set_result(None)
 
 
 def _refuse_zstd(target: _Target) -> None:
-    """Before KIP-110 nobody could have asked for it (`ProduceRequest.validateRecords`)."""
+    """Refuse zstd in versions before KIP-110 (`ProduceRequest.validateRecords`)."""
     records = target.data.records
     zstd = records and len(records) > _ATTRIBUTES_LOW and records[_ATTRIBUTES_LOW] & _CODEC == Codec.ZSTD
-    if zstd and target.error is None:
+    if zstd and target.refusal is None:
         message = f"zstd compression needs Produce version {_WITH_ZSTD} or later"
-        target.error = ProtocolError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
+        target.refusal = Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
 
 
 def _append_one(
     broker: Broker, target: _Target, now_ms: int, transaction_version: int, all_replicas: bool
 ) -> PartitionProduceResponse:
     data = target.data
+    if target.refusal is not None:
+        return _refused(broker, target, target.refusal)
+    replica = target.replica
+    assert replica is not None
+    if not data.records:
+        refusal = Refusal(ErrorCode.INVALID_RECORD, "the partition's records are missing")
+        return _refused(broker, target, refusal, replica.log.log_start_offset)
     try:
-        if target.error is not None:
-            raise target.error
-        if not data.records:
-            raise ProtocolError(ErrorCode.INVALID_RECORD, "the partition's records are missing")
-        assert target.replica is not None
-        result = target.replica.append(
+        result = replica.append(
             memoryview(data.records),
             now_ms=now_ms,
             all_replicas=all_replicas,
@@ -319,8 +345,9 @@ def _append_one(
             guard=target.guard,
         )
     except ProtocolError as error:
-        broker.log.info("produce to %s-%d refused: %s", target.topic, data.index, error)
-        return _refusal(target, error)
+        log_start = -1 if error.code in _NOT_OF_THE_LOG else replica.log.log_start_offset
+        records = error.records if isinstance(error, InvalidRecordsError) else ()
+        return _refused(broker, target, Refusal.of(error), log_start, records)
     target.last_offset = result.last_offset
     return PartitionProduceResponse(
         index=data.index,
@@ -330,28 +357,30 @@ def _append_one(
     )
 
 
-def _refusal(target: _Target, error: ProtocolError) -> PartitionProduceResponse:
-    """An error of a partition, with the records it is about, and where the log starts if the log was asked."""
-    asked = target.error is None and target.replica is not None and error.code not in _NOT_OF_THE_LOG
-    target.error = error
-    records = error.records if isinstance(error, InvalidRecordsError) else ()
+def _refused(
+    broker: Broker,
+    target: _Target,
+    refusal: Refusal,
+    log_start_offset: int = -1,
+    records: Sequence[tuple[int, str]] = (),
+) -> PartitionProduceResponse:
+    """Answer a partition with an error: where its log starts if the log refused, and the records that it is about."""
+    target.refusal = refusal
+    broker.log.info("produce to %s-%d refused: %s", target.topic, target.data.index, refusal.message)
     return PartitionProduceResponse(
         index=target.data.index,
-        error_code=error.code,
+        error_code=refusal.code,
         base_offset=-1,
-        log_start_offset=target.replica.log.log_start_offset if asked and target.replica is not None else -1,
+        log_start_offset=log_start_offset,
         record_errors=[
             BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason) for index, reason in records
         ],
-        error_message=str(error),
+        error_message=refusal.message,
     )
 
 
-def _refuse(
-    broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved, error: ProtocolError
-) -> ProduceResponse | Awaitable[ProduceResponse] | None:
-    """The same error for every partition, found or not."""
+def _refuse_all(resolved: Resolved, refusal: Refusal) -> None:
+    """Refuse every partition with the same error, whether it was found or not."""
     for _, targets in resolved:
         for target in targets:
-            target.error = error
-    return _append(broker, request, ctx, resolved)
+            target.refusal = refusal

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 _NAMES_PROTOCOL = 5
 
 
-async def handle(broker: Broker, request: SyncGroupRequest, ctx: RequestContext) -> SyncGroupResponse:
-    """Answers when the leader has assigned. Since version 5 the protocol must be named (KIP-559)."""
+async def handle(broker: Broker, request: SyncGroupRequest, ctx: RequestContext) -> SyncGroupResponse | None:
+    """Answer when the leader has assigned; None if the client hangs up before.
+
+    From version 5 on, the request must name the protocol (KIP-559).
+    """
     if ctx.api_version >= _NAMES_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    return await broker.groups.sync_group(request)
+    return await broker.groups.sync_group(request, ctx)

@@ -1,0 +1,145 @@
+"""A request's bytes are released when it is answered, without the garbage collector's help."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.dispatch import Dispatcher
+from oncelog.net.frames import Peer
+from oncelog.net.server import BadFrameError
+from oncelog.protocol.compression import Codec
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
+from oncelog.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from oncelog.protocol.records import Record, build_batch
+from oncelog.protocol.schema import Message
+from support.log_houses import NOW, House
+
+E = ErrorCode
+PEER = Peer("127.0.0.1", 1, 1)
+
+
+class Frame(bytearray):
+    """Bytes of a request; unlike a bytearray, it can be weakly referenced."""
+
+
+@pytest.fixture(autouse=True)
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def frame(request: Message, version: int) -> Frame:
+    header = RequestHeader(request.API_KEY, version, 1, "test")
+    return Frame(encode_request_header(header) + request.encode(version))
+
+
+async def serve(broker: Broker, request: Message, version: int) -> tuple[bytes | None, weakref.ref[Frame]]:
+    """Serve one request as a connection does: the answer, and a reference to the request's bytes."""
+    bytes_of_it = frame(request, version)
+    reference = weakref.ref(bytes_of_it)
+    answer: Any = Dispatcher(broker)(memoryview(bytes_of_it), PEER)
+    del bytes_of_it, request
+    if isinstance(answer, Awaitable):
+        answer = await answer
+    return (None if answer is None else b"".join(answer)), reference
+
+
+def produce(records: bytes | bytearray | None, topic: str = "t", acks: int = 1, **fields: Any) -> ProduceRequest:
+    data = [PartitionProduceData(index=0, records=records)]
+    where = {"topic_id": UUID(int=7)} if not topic else {"name": topic}
+    topics = [TopicProduceData(**where, partition_data=data)]
+    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=topics, **fields)
+
+
+def batch(values: int = 1, **options: Any) -> bytearray:
+    return build_batch([Record(index, NOW, None, b"v" * 100) for index in range(values)], **options)
+
+
+def damaged() -> bytearray:
+    found = batch()
+    found[-1] ^= 1
+    return found
+
+
+TRANSACTIONAL = {"producer_id": 77, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+REFUSED: dict[str, tuple[Callable[[], ProduceRequest], int, ErrorCode]] = {
+    "too large": (lambda: produce(batch(20)), 9, E.MESSAGE_TOO_LARGE),
+    "damaged": (lambda: produce(damaged()), 9, E.CORRUPT_MESSAGE),
+    "cut off": (lambda: produce(batch()[:-1]), 9, E.CORRUPT_MESSAGE),
+    "no records": (lambda: produce(None), 9, E.INVALID_RECORD),
+    "unknown topic": (lambda: produce(batch(), "nope"), 9, E.UNKNOWN_TOPIC_OR_PARTITION),
+    "unknown id": (lambda: produce(batch(), ""), 13, E.UNKNOWN_TOPIC_ID),
+    "internal topic": (lambda: produce(batch(), "__consumer_offsets"), 9, E.INVALID_TOPIC_EXCEPTION),
+    "wrong acks": (lambda: produce(batch(), acks=7), 9, E.INVALID_REQUIRED_ACKS),
+    "zstd too early": (lambda: produce(batch(codec=Codec.ZSTD)), 3, E.UNSUPPORTED_COMPRESSION_TYPE),
+    "no key": (lambda: produce(batch(3), "compacted"), 9, E.INVALID_RECORD),
+    "no transactional id": (
+        lambda: produce(batch(**TRANSACTIONAL)), 9, E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    ),
+    "unknown transaction": (
+        lambda: produce(batch(**TRANSACTIONAL), transactional_id="nobody"), 12, E.INVALID_PRODUCER_ID_MAPPING
+    ),
+    "unverified": (
+        lambda: produce(batch(**TRANSACTIONAL), transactional_id="nobody"), 11, E.INVALID_PRODUCER_ID_MAPPING
+    ),
+    "damaged in a transaction": (lambda: produce(damaged(), transactional_id="nobody"), 11, E.CORRUPT_MESSAGE),
+}  # fmt: skip
+
+
+async def start(broker: Broker) -> None:
+    await broker.create_topic("t", partitions=1, configs={"max.message.bytes": "1000"})
+    await broker.create_topic("compacted", partitions=1, configs={"cleanup.policy": "compact"})
+    await broker.ensure_internal_topic("__transaction_state")
+    await broker.ensure_internal_topic("__consumer_offsets")
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refused_produce_releases_its_bytes(house: House, case: str) -> None:
+    request, version, code = REFUSED[case]
+
+    async def life(broker: Broker) -> None:
+        await start(broker)
+        answer, reference = await serve(broker, request(), version)
+        assert answer is not None
+        view = memoryview(answer)
+        _, position = decode_response_header(view, ProduceRequest.API_KEY, version)
+        partition = ProduceResponse.decode(view[position:], version).responses[0].partition_responses[0]
+        assert partition.error_code == code, partition
+        assert partition.error_message or version < 8
+        assert reference() is None, "the refused request is still in memory"
+
+    house.live(life)
+
+
+def test_a_produce_refused_without_acknowledgement_releases_its_bytes(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await start(broker)
+        references = []
+        for records in (batch(20), damaged()):
+            bytes_of_it = frame(produce(records, acks=0), 9)
+            references.append(weakref.ref(bytes_of_it))
+            message = ""
+            try:
+                Dispatcher(broker)(memoryview(bytes_of_it), PEER)
+            except BadFrameError as error:
+                message = str(error)
+            assert message.startswith("produce with acks=0: ")
+            del bytes_of_it
+        assert [reference() for reference in references] == [None, None]
+
+    house.live(life)
