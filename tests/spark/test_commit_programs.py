@@ -16,7 +16,18 @@ from oncelog.spark.commit.finish import Committing, abort_batch, c1_collect, c1b
 from oncelog.spark.commit.names import Attempt, TopicPartition, check_prefix, is_task_id, task_id
 from oncelog.spark.commit.ownership import Permission, already_committed
 from oncelog.spark.commit.plan import Carried, Planning, last_decided, p4_clear
-from oncelog.spark.commit.record import APP, STREAM, WRITE, Owner, Record, Source, Span, Transaction, decode_record
+from oncelog.spark.commit.record import (
+    APP,
+    EACH,
+    STREAM,
+    WRITE,
+    Owner,
+    Record,
+    Source,
+    Span,
+    Transaction,
+    decode_record,
+)
 from oncelog.spark.commit.steps import Sink, Steps, verify_all
 from oncelog.spark.commit.task import Prepared, Skipped, Tasking, k2_begin
 from oncelog.spark.commit.undo import u3_accept, u3_take_back
@@ -91,6 +102,16 @@ def test_aborted_records_are_skipped() -> None:
         (Source(WRITE, "u", 0), Source(APP, "a", 9), Permission(), "takeOver"),
         (Source(WRITE, "", -1), Source(APP, "a", 9), Permission(), False),
         (Source(WRITE, "", -1), Source(WRITE, "u", 0), Permission(), False),
+        (Source(WRITE, "", -1), Source(EACH, "q", 7, call="a"), Permission(), False),
+        (Source(EACH, "q", 4, call="a"), Source(EACH, "q", 4, call="b"), Permission(), True),
+        (Source(EACH, "q", 4, call="a"), Source(EACH, "q", 4, call="a"), Permission(take_over=True), "apart"),
+        (Source(EACH, "q", 4, call="a"), Source(EACH, "q", 6, call="a"), Permission(), False),
+        (Source(EACH, "q", 4, call="a"), Source(EACH, "q", 3, call="b"), Permission(True, True, 3), "older"),
+        (Source(EACH, "q", 4, call="a"), Source(EACH, "r", 4, call="a"), Permission(), "takeOver"),
+        (Source(EACH, "q", 4, call="a"), Source(EACH, "r", 4, call="a"), Permission(take_over=True), False),
+        (Source(EACH, "q", 4, call="a"), Source(WRITE, "u", 0), Permission(), "takeOver"),
+        (Source(WRITE, "u", 0), Source(EACH, "q", 0, call="a"), Permission(), "takeOver"),
+        (Source(APP, "a", 4), Source(EACH, "q", 4, call="a"), Permission(), "takeOver"),
     ],
 )
 def test_what_k1_says(last: Source, source: Source, permission: Permission, expected: bool | str) -> None:
@@ -287,6 +308,7 @@ def test_a_batch_that_is_or_was_visible_is_not_taken_back(marker: op.Marker, err
         (Source(STREAM, "q", 0), Source(STREAM, "q", -1)),
         (Source(APP, "app", 4), Source(APP, "app", 3)),
         (Source(WRITE, "u", 0), Source(WRITE, "u", 0)),
+        (Source(EACH, "q", 4, call="a"), Source(EACH, "q", 3, call="a")),
     ],
 )
 def test_what_is_taken_back_is_written_again_and_nothing_before_it(source: Source, before: Source) -> None:
@@ -304,7 +326,7 @@ def test_what_is_taken_back_is_written_again_and_nothing_before_it(source: Sourc
         already_committed("p", record, Source(APP, "another", 9), Permission())
 
 
-@pytest.mark.parametrize("kind", [STREAM, APP, WRITE])
+@pytest.mark.parametrize("kind", [STREAM, APP, WRITE, EACH])
 def test_only_streams_are_told_of_checkpoints(kind: str) -> None:
     with pytest.raises(MisuseError) as told:
         already_committed("p", Record(Source(APP, "one", 4)), Source(kind, "another", 0), Permission())

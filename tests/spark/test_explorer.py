@@ -19,6 +19,7 @@ from spark.explorer.walks import walk
 from spark.explorer.worlds import (
     APPLICATION,
     CHECKPOINT,
+    FOREACH_BATCH,
     ID,
     KINDS,
     MOVED,
@@ -122,6 +123,13 @@ CASES = {
     "txnVersion": Case({"driver": 1}, queries=(APPLICATION,), begin="commit"),
     "txnVersion, an older one": Case({"rewind": 1}, 2, queries=(APPLICATION,)),
     "txnVersion, one left out": Case({"leap": 1}, 2, queries=(APPLICATION,), begin="commit"),
+    "foreachBatch": Case({"driver": 1}, 2, queries=(FOREACH_BATCH,), begin="commit"),
+    "foreachBatch, a marker lost": Case({"driver": 1, "lose": 1}, queries=(FOREACH_BATCH,), begin="commit", every=5),
+    "foreachBatch, an older checkpoint": Case({"rewind": 1}, 2, queries=(FOREACH_BATCH,)),
+    "foreachBatch, a batch that writes nothing": Case({"leap": 1}, 2, queries=(FOREACH_BATCH,), begin="commit"),
+    "a write without a name after foreachBatch": Case(
+        {"other": 1}, queries=(FOREACH_BATCH, WRITES[0]), begin="commit", every=5
+    ),
     "writes without a name": Case({"other": 1}, queries=WRITES, begin="commit"),
     "a write without a name after a query": Case({"other": 1}, queries=(QUERY, *WRITES), begin="commit"),
     "a query after a write without a name": Case({"other": 1}, queries=(WRITES[0], QUERY), begin="commit"),
@@ -264,9 +272,10 @@ def test_random_walks_with_many_faults_find_nothing(new: bool) -> None:
         ((APPLICATION,), 1000),
         ((MOVED,), 1000),
         ((QUERY, *WRITES), 1000),
+        ((FOREACH_BATCH, WRITES[0]), 1000),
         ((QUERY,), 1),
     ],
-    ids=["two queries", "takeOver", "txnVersion", "adoptCheckpoint", "writes without a name", "epochs used up"],
+    ids=["two queries", "takeOver", "txnVersion", "adoptCheckpoint", "writes without a name", "foreachBatch", "epochs"],
 )
 def test_random_walks_of_every_kind_find_nothing(queries: tuple[Query, ...], max_epoch: int, new: bool) -> None:
     seed = int(os.environ.get("ONCELOG_SEED", "20261121"))

@@ -140,22 +140,6 @@ def test_batch_writes_are_idempotent_with_an_application_and_version(pipeline: P
     assert values(pipeline.bootstrap, pipeline.out) == {"1": 2, "2": 2}
 
 
-def test_batch_writes_inside_foreach_batch_do_not_take_the_streams_ids(pipeline: Pipeline) -> None:
-    pipeline.fill(0, 40)
-    prefix = f"{pipeline.name}-each"
-
-    def twice(batch: DataFrame, number: int) -> None:
-        rows = batch.selectExpr("key", "value")
-        pipeline.write(rows, pipeline.out, f"{prefix}-a")
-        pipeline.write(rows, pipeline.out, f"{prefix}-a")
-
-    source = pipeline.spark.readStream.format("oncelog").option("kafka.bootstrap.servers", pipeline.bootstrap)
-    rows = source.option("subscribe", pipeline.name).option("startingOffsets", "earliest").load()
-    query = rows.writeStream.foreachBatch(twice).trigger(availableNow=True)
-    query.option("checkpointLocation", str(pipeline.checkpoint)).start().awaitTermination()
-    assert set(values(pipeline.bootstrap, pipeline.out).values()) == {2}, "neither write was taken for a replay"
-
-
 def test_misuse_is_told_before_rows_move(pipeline: Pipeline) -> None:
     from pyspark.errors.exceptions.base import PySparkException
 

@@ -18,7 +18,7 @@ from oncelog.spark.commit import finish, steps, task
 from oncelog.spark.commit.errors import MisuseError, NotDecidedError, SinkError
 from oncelog.spark.commit.names import Attempt
 from oncelog.spark.commit.plan import Carried
-from oncelog.spark.commit.record import APP, STREAM, WRITE, Source
+from oncelog.spark.commit.record import APP, EACH, STREAM, WRITE, Source
 from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Tasking, TaskMessage
 from oncelog.spark.driver import make_plan, query_id, sink_of
@@ -39,6 +39,9 @@ COLUMNS = {
 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
+CALL = ("spark.app.id", "spark.app.startTime", "spark.sql.execution.root.id")
+"""The properties that name one call of a foreachBatch function: the application, and the execution of the micro-batch,
+which Spark numbers within the application. A replay is another execution or another application."""
 ABANDON_MS = 5_000
 
 
@@ -178,8 +181,32 @@ class StreamSink(Writer, DataSourceStreamArrowWriter):
         self.give_up(messages)
 
 
+def each_source() -> Source | None:
+    """Return the query and batch number that a task inside foreachBatch writes for; None outside of foreachBatch.
+
+    Raises MisuseError if Spark does not say which call of the function it is.
+    """
+    context = TaskContext.get()
+    if context is None:
+        return None
+    query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+    if query is None and batch is None:
+        return None
+    call = [context.getLocalProperty(name) for name in CALL]
+    if query is None or batch is None or None in call:
+        raise MisuseError(
+            "this write runs inside foreachBatch, but Spark does not tell its tasks which batch of which query it "
+            "belongs to; set the options txnAppId (a name) and txnVersion (the batch's number)"
+        )
+    return Source(EACH, query, int(batch), call="/".join(map(str, call)))
+
+
 class BatchSink(Writer, DataSourceArrowWriter):
-    """The writer of batch writes. It never looks at streaming properties: inside foreachBatch they leak in."""
+    """The writer of batch writes.
+
+    Inside foreachBatch, the tasks see the streaming query's properties; a write without txnAppId takes its id and
+    batch number from them. Spark tells them to nothing else: the plan does not know that it runs inside foreachBatch.
+    """
 
     streaming = False
 
@@ -195,7 +222,8 @@ class BatchSink(Writer, DataSourceArrowWriter):
     @plain
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task."""
-        return self.write_rows(iterator, self.source)
+        source = self.source if self.options.app is not None else each_source() or self.source
+        return self.write_rows(iterator, source)
 
     @plain
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -49,9 +49,8 @@ class Moves:
     def task(self, driver: int, query: int, batch: int, carried: Carried, attempt: Attempt) -> Task:
         """One attempt of a task."""
         wanted = self.bounds.queries[query]
-        tasking = Tasking(
-            self.sink_of(query), carried, wanted.source(batch), attempt, wanted.permission, self.rules.name
-        )
+        source = wanted.source(batch, carried.record.plan)
+        tasking = Tasking(self.sink_of(query), carried, source, attempt, wanted.permission, self.rules.name)
         return Task(driver, query, batch, attempt.slot, self.programs.start(self.rules.task, tasking))
 
     # What a program's operation can do

@@ -10,7 +10,7 @@ from oncelog.spark.commit.finish import COMMIT, abort_batch
 from oncelog.spark.commit.names import Attempt, task_id
 from oncelog.spark.commit.ownership import NO_PERMISSION, Permission
 from oncelog.spark.commit.plan import PLAN
-from oncelog.spark.commit.record import APP, NOBODY, STREAM, WRITE, Source
+from oncelog.spark.commit.record import APP, EACH, NOBODY, STREAM, WRITE, Source
 from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import TASK
 from oncelog.spark.commit.undo import UNDO, UNDO_ACCEPTING
@@ -42,6 +42,8 @@ DEAD = ("dead",)
 class Query(NamedTuple):
     """A streaming query, an application that writes batches with txnAppId and txnVersion, or one write without.
 
+    EACH: a query that writes in foreachBatch. Each plan is another call of the function.
+
     `first`: the batch or version at which it comes here. `told`: by what a plan knows whose it is, "" for not at all.
     `prefix`: all that it writes has the same decision topic.
     """
@@ -53,13 +55,16 @@ class Query(NamedTuple):
     told: str = ""
     prefix: str = SINK.prefix
 
-    def source(self, batch: int) -> Source:
+    def source(self, batch: int, plan: int = 0) -> Source:
         """Whose rows, as the record says it."""
-        return Source(self.kind, self.name, batch, f"/{self.name}" if self.told else "")
+        call = str(plan) if self.kind == EACH else ""
+        return Source(self.kind, self.name, batch, f"/{self.name}" if self.told else "", call)
 
     @property
     def applicant(self) -> Source:
         """Whose plan it is, as far as the plan knows."""
+        if self.kind == EACH:
+            return Source(WRITE, self.name, 0)
         return self.source(-1)._replace(query=self.name if self.told == ID else "") if self.told else NOBODY
 
     @property
@@ -75,6 +80,7 @@ TAKER = Query(permission=Permission(take_over=True))
 SUCCESSOR_TAKER = Query(name="r", permission=Permission(take_over=True))
 MOVED = Query(permission=Permission(adopt_checkpoint=True))
 APPLICATION = Query(APP, "a", first=3)
+FOREACH_BATCH = Query(EACH, "e")
 WRITES = (Query(WRITE, "first"), Query(WRITE, "second"))
 TWO_PREFIXES = (WRITES[0], WRITES[1]._replace(prefix="r"))
 

@@ -30,23 +30,26 @@ class Committing:
     sink: Sink
     messages: tuple[TaskMessage, ...]
     carried: Carried | None = None
-    """None: all were skipped, and nothing is to be done."""
+    """None: all tasks skipped the batch, and there is nothing to write."""
     record: Record = EMPTY
     left: tuple[Owner, ...] = ()
     place: op.Place | None = None
 
 
 def c1_collect(state: Committing) -> Steps[Committing]:
-    """All skipped: done. All prepared under one plan: go on. Mixed: refuse."""
+    """Check what the tasks report. All skipped: there is nothing to commit. All prepared under one plan: commit them.
+
+    Mixed: refuse.
+    """
     yield from ()  # a phase is a generator, also one that asks nothing
     skipped = [m for m in state.messages if isinstance(m, Skipped)]
     prepared = [m for m in state.messages if isinstance(m, Prepared)]
     if not prepared:
         _check_skipped(skipped)
-        return state
+        return _note_call(state, skipped)
     plans: set[tuple[Carried, Source]] = {(m.carried, m.source) for m in prepared}
     if skipped or len(plans) > 1:
-        raise NotDecidedError(f"{state.sink.prefix}: tasks of different plans came together; Spark replays the batch")
+        raise _different_plans(state.sink)
     ((carried, source),) = plans
     transactions = tuple(m.transaction for m in prepared if m.transaction is not None)
     record = Record(
@@ -61,6 +64,22 @@ def c1_collect(state: Committing) -> Steps[Committing]:
         prefix=carried.record.prefix,
     )
     return replace(state, carried=carried, record=record)
+
+
+def _note_call(state: Committing, skipped: Sequence[Skipped]) -> Committing:
+    """Note in the record which call of foreachBatch has skipped the batch: K1 refuses the call's second write."""
+    plans = {(m.carried, m.source) for m in skipped}
+    if len(plans) > 1:
+        raise _different_plans(state.sink)
+    for carried, source in plans:
+        if carried is not None:
+            record = replace(carried.record, source=carried.record.source._replace(call=source.call))
+            return replace(state, carried=carried, record=record)
+    return state
+
+
+def _different_plans(sink: Sink) -> NotDecidedError:
+    return NotDecidedError(f"{sink.prefix}: the tasks' messages come from different plans; Spark replays the batch")
 
 
 def _check_skipped(skipped: Sequence[Skipped]) -> None:

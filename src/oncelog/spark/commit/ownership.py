@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import decision_topic
-from oncelog.spark.commit.record import APP, NOBODY, STREAM, WRITE, Record, Source
+from oncelog.spark.commit.record import APP, EACH, NOBODY, STREAM, WRITE, Record, Source
 
 
 class Permission(NamedTuple):
@@ -24,6 +24,8 @@ TAKING_OVER = {
     "earliest writes again all that the former has written",
     APP: "the former's txnVersion is forgotten then: with takeOver it writes its last version a second time",
     WRITE: "a write without txnAppId and txnVersion is not known again: repeated, it writes twice",
+    EACH: "the record of the former is forgotten then: if it was this very query, a batch that Spark replays now is "
+    "written a second time",
 }
 """What whoever takes a prefix over has to know, by the kind of newcomer."""
 
@@ -80,6 +82,16 @@ def check_owner(prefix: str, record: Record, source: Source, permission: Permiss
     )
 
 
+def admit(prefix: str, record: Record, source: Source, permission: Permission) -> None:
+    """Run `check_owner` for a plan. Raises MisuseError.
+
+    Spark does not tell a plan whether it runs inside foreachBatch: its writer has no name yet. If the prefix belongs
+    to a query with foreachBatch, the plan admits such a writer; its tasks know the query, and K1 refuses another one.
+    """
+    if not (source.kind == WRITE and record.source.kind == EACH):
+        check_owner(prefix, record, source, permission)
+
+
 def check_idle(prefix: str, record: Record, source: Source, permission: Permission, *, left: bool) -> None:
     """MisuseError if somebody else is at work: task transactions are open (`left`), or nothing was committed so far.
 
@@ -109,6 +121,8 @@ def already_committed(prefix: str, record: Record, source: Source, permission: P
         return same and _compare_versions(last, source, permission)
     if source.kind == WRITE:
         return False
+    if source.kind == EACH:
+        return same and _compare_calls(prefix, last, source)
     return _compare_batches(last.batch if same else -1, source, permission)
 
 
@@ -126,15 +140,35 @@ def _compare_versions(last: Source, source: Source, permission: Permission) -> b
     return source.batch <= last.batch
 
 
-def _compare_batches(last: int, source: Source, permission: Permission) -> bool:
-    if source.batch == last:
-        return True
+def _compare_calls(prefix: str, last: Source, source: Source) -> bool:
+    """Return whether this write is a replay inside foreachBatch. Raises MisuseError for a second write of one call.
+
+    Two writes of one call have the same query and batch number. In a replay, the second would pass for the first and
+    its rows would be lost, so it is refused from the first call on. A batch may write nothing: numbers may be missing.
+    """
+    _check_not_older(last.batch, source)
+    if source.batch == last.batch and source.call == last.call:
+        raise MisuseError(
+            f"option transactionalIdPrefix={prefix}: this call of foreachBatch has written batch {source.batch} under "
+            "it already, and a replay could not tell the two writes apart. Give each write a prefix of its own, or set "
+            "txnAppId and txnVersion, with another txnVersion for each write"
+        )
+    return source.batch == last.batch
+
+
+def _check_not_older(last: int, source: Source) -> None:
     if source.batch < last:
         raise MisuseError(
             f"option checkpointLocation: it is older than the sink, at batch {source.batch}; committed is {last}. "
             "If another driver of this query was running a moment ago, start the query again; else restore the "
             "checkpoint"
         )
+
+
+def _compare_batches(last: int, source: Source, permission: Permission) -> bool:
+    if source.batch == last:
+        return True
+    _check_not_older(last, source)
     if source.batch > last + 1 and not permission.adopt_checkpoint:
         here = f"the sink at {last}: those between never came" if last >= 0 else "nothing of it came here yet"
         raise MisuseError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import AnotherDriverError, NotVerifiedError
 from oncelog.spark.commit.names import is_task_id
-from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, check_decisions, check_idle, check_owner
+from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, admit, check_decisions, check_idle
 from oncelog.spark.commit.record import NOBODY, Owner, Record, Source
 from oncelog.spark.commit.steps import Phase, Sink, Steps, commit_all, see_commit, verify_all, write_record
 
@@ -89,7 +89,7 @@ def p0_admit(state: Planning) -> Steps[Planning]:
     prefix, applicant = state.sink.prefix, state.applicant
     check_decisions(state.sink.decision.topic, prefix, record)
     if applicant != NOBODY:
-        check_owner(prefix, record, applicant, state.permission)
+        admit(prefix, record, applicant, state.permission)
         check_idle(prefix, record, applicant, state.permission, left=bool(state.left))
     return state
 

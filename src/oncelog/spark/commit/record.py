@@ -9,8 +9,10 @@ import msgspec
 
 from oncelog.spark.commit.names import TopicPartition
 
-STREAM, APP, WRITE = "stream", "app", "write"
-"""Who wrote: a streaming query, a batch write with txnAppId, a batch write without (nothing to compare)."""
+STREAM, APP, WRITE, EACH = "stream", "app", "write", "foreachBatch"
+"""The kinds of writers: a streaming query, a batch write with txnAppId, a batch write without, and a batch write
+without that runs inside foreachBatch, which takes the query's id and batch number. A plain batch write has nothing to
+compare."""
 
 
 class Owner(NamedTuple):
@@ -40,13 +42,15 @@ class Transaction(NamedTuple):
 class Source(NamedTuple):
     """Whose rows, and which of them: query id and batch id, or txnAppId and txnVersion.
 
-    `checkpoint`: a streaming query's option checkpointLocation, "" where it is not given.
+    `checkpoint`: a streaming query's option checkpointLocation, "" if it is not given. `call`: the call of the
+    foreachBatch function that wrote, or skipped, the batch last; a replay is another call. "" for other kinds.
     """
 
     kind: str
     query: str
     batch: int
     checkpoint: str = ""
+    call: str = ""
 
 
 NOBODY = Source(WRITE, "", -1)

@@ -11,7 +11,7 @@ from oncelog.spark.commit.errors import AnotherDriverError
 from oncelog.spark.commit.names import Attempt, task_id
 from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, already_committed, check_decisions, describe
 from oncelog.spark.commit.plan import Carried, read_record
-from oncelog.spark.commit.record import NOBODY, Owner, Source, Transaction
+from oncelog.spark.commit.record import EACH, NOBODY, Owner, Source, Transaction
 from oncelog.spark.commit.steps import Phase, Sink, Steps
 
 
@@ -26,6 +26,9 @@ class Skipped(NamedTuple):
     rows: int
     total: int
     batch: int
+    carried: Carried | None = None
+    """The task's plan, if the commit has to note this call of foreachBatch in the record."""
+    source: Source = NOBODY
 
 
 class Prepared(NamedTuple):
@@ -63,7 +66,9 @@ class Tasking:
         if self.skip:
             batch = self.source.batch
             compared = batch == record.source.batch and batch != self.permission.accept_replay
-            return Skipped(self.attempt.slot, self.rows.rows, record.rows if compared else -1, batch)
+            noted = self.carried if self.source.kind == EACH else None
+            total = record.rows if compared else -1
+            return Skipped(self.attempt.slot, self.rows.rows, total, batch, noted, self.source)
         transaction = None
         if self.owner is not None and self.rows.spans:
             transaction = Transaction(self.owner, self.rows.spans)
