@@ -3,6 +3,7 @@
     OncelogError
     ├── ConfigError                  an option is unknown, malformed, or contradicts another one
     ├── UsageError                   a call that the object's state does not allow
+    │   └── ClientClosedError            the client is closed, or was closed while the call waited
     ├── BadRecordError               a key or value is not what its format says; names topic, partition and offset
     ├── PartlySentError              part of a table was sent, then something went wrong: the outcome, and the rest
     ├── WakeupError                  `Consumer.wakeup` ended a poll
@@ -51,6 +52,7 @@ __all__ = [
     "AbortableError",
     "AuthorizationError",
     "BadRecordError",
+    "ClientClosedError",
     "ConfigError",
     "ConnectionFailedError",
     "DeliveryTimeoutError",
@@ -101,6 +103,13 @@ class ConfigError(OncelogError, ValueError):
 
 class UsageError(OncelogError, RuntimeError):
     """A call that the object's present state does not allow, as `commit` without a transaction."""
+
+
+class ClientClosedError(UsageError):
+    """The client is closed, or another thread or task closed it while this call waited: make a new client.
+
+    What the call asked for may still have happened.
+    """
 
 
 class BadRecordError(OncelogError, ValueError):

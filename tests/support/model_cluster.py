@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from oncelog import errors
+from oncelog.client.calls import Calls
 from oncelog.client.topology import Partition, Topic, Topology
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
@@ -110,6 +111,7 @@ class ModelCluster:
         self.logs = {("t", index): Log(largest) for index in range(partitions)}
         self.topology = Topology()
         self.unreachable = ""
+        self.calls = Calls("producer")
         self._topic = Topic("t", NO_UUID, False, {i: Partition(NODE, 0, (NODE,), (NODE,)) for i in range(partitions)})
         self.topology.brokers[NODE] = ("model", 1)
         self.topology.topics["t"] = self._topic
@@ -151,7 +153,7 @@ class ModelCluster:
             raise errors.ConnectionFailedError(str(error)) from error
 
     async def close(self) -> None:
-        pass
+        self.calls.close()
 
     def time_out(self) -> None:
         """The coordinator aborts the transaction in progress and bumps the epoch."""

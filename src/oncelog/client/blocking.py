@@ -13,11 +13,13 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from sys import is_finalizing
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from oncelog import errors
 from oncelog.client.adoption import adopt
 from oncelog.client.by_node import gather_brokers
+from oncelog.client.calls import FORKED
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.topology import Topology
 
@@ -69,17 +71,33 @@ class LoopThread:
         try:
             return future.result(timeout)
         except concurrent.futures.CancelledError:
-            raise errors.UsageError("the client was closed while this call waited") from None
+            raise errors.ClientClosedError("the client was closed while this call waited") from None
         except BaseException:
             future.cancel()
             raise
 
     def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Have a coroutine run on the loop while this thread goes on; UsageError in a forked child."""
+        """Have a coroutine run on the loop while this thread continues.
+
+        UsageError where no loop runs any more: in a forked child, and while the interpreter exits.
+        """
         if self.process_id != os.getpid():
             work.close()
-            raise errors.UsageError("this client was made before a fork: make a new one in the child process")
+            raise errors.UsageError(FORKED)
+        if is_finalizing():
+            work.close()
+            raise errors.UsageError("the interpreter is exiting: close() the client before")
         return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def settle(self, function: Callable[[], object]) -> None:
+        """Call a plain function on the loop and wait until it has returned.
+
+        Do nothing where no loop runs any more. A generator that nobody holds is closed at any moment, by any thread.
+        """
+        if threading.current_thread() is self._thread:
+            function()
+        elif self.process_id == os.getpid() and not is_finalizing():
+            self.run(_called(function))
 
     def refuse_its_own(self, what: str) -> None:
         """UsageError on the loop's own thread: what waits there waits for ever."""
@@ -90,6 +108,10 @@ class LoopThread:
         """Have a plain function called on the loop soon."""
         with contextlib.suppress(RuntimeError):  # the loop is gone: the interpreter is shutting down
             self.loop.call_soon_threadsafe(function, *args)
+
+
+async def _called(function: Callable[[], object]) -> None:
+    function()
 
 
 os.register_at_fork(after_in_child=LoopThread._forked)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog import errors
 from oncelog.client.backoff import Backoff
+from oncelog.client.calls import Calls
 from oncelog.client.connections import Connections
 from oncelog.client.outcomes import first_error
 from oncelog.client.topology import Partition, Topic, Topology
@@ -101,7 +102,10 @@ class ClusterClient:
         connections_max_idle_ms: int = 540_000,
         first_contact_ms: int | None = None,
         missing_topic_ms: int = MISSING_TOPIC_MS,
+        what: str = "client",
     ) -> None:
+        self.calls = Calls(what)
+        """Calls of the client's user that `close` ends."""
         self.bootstrap = parse_bootstrap(bootstrap_servers)
         self.client_id = client_id
         self.request_timeout_ms = request_timeout_ms
@@ -128,7 +132,6 @@ class ClusterClient:
         self._reached = False
         self.unreachable = ""
         """Why no broker could be reached the last time that one was looked for; empty if one was."""
-        self._closed = False
 
     async def __aenter__(self) -> ClusterClient:
         return self
@@ -139,8 +142,8 @@ class ClusterClient:
         await self.close()
 
     async def close(self) -> None:
-        """Hang up everywhere."""
-        self._closed = True
+        """End all calls under way, and hang up everywhere."""
+        self.calls.close()
         await self._connections.close(self._refreshing.values())
 
     # -- connections ----------------------------------------------------------------------------------------------
@@ -150,11 +153,10 @@ class ClusterClient:
 
         ConnectionFailedError when the broker cannot be reached or is not known.
         """
+        self.calls.check()
         found = self.open_connection(node_id, purpose)
         if found is not None:
             return found
-        if self._closed:
-            raise errors.UsageError("the client is closed")
         address = self.topology.brokers.get(node_id)
         if address is None:
             raise errors.ConnectionFailedError(f"broker {node_id} is not in the cluster's metadata")
@@ -169,12 +171,11 @@ class ClusterClient:
 
     async def _any_connection(self) -> Connection:
         """A connection to whichever broker answers: known ones first, then the bootstrap addresses."""
+        self.calls.check()
         found = self._connections.without_purpose()  # behind a waiting fetch or join it would wait as well
         if found is not None:
             self.unreachable = ""
             return found
-        if self._closed:
-            raise errors.UsageError("the client is closed")
         try:
             found = await self._connections.get_any((-1, ""), [*self.topology.brokers.values(), *self.bootstrap])
         except ConnectionLostError as error:

@@ -1,4 +1,4 @@
-"""A producer in a process that was forked after it was made."""
+"""A client in a process that was forked after it was made: each of its calls says so at once."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import asyncio
 import os
 import warnings
 from collections.abc import Callable
+from typing import Any
 
-from oncelog import Producer, errors
+import pytest
+
+from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client.blocking import LoopThread
 
 
@@ -39,3 +42,68 @@ def test_a_child_is_told_that_its_parents_producer_does_not_send() -> None:
     assert told_in_a_child(lambda: producer.send("t", b"x"))
     assert not producer.send("t", b"x").done()
     producer._thread.run(producer._sender._hang_up())
+
+
+TP = ("t", 0)
+CONSUMER: dict[str, Callable[[Consumer], Any]] = {
+    "poll": lambda consumer: consumer.poll(None),
+    "loop": lambda consumer: next(iter(consumer)),
+    "tables": lambda consumer: next(consumer.tables()),
+    "commit": lambda consumer: consumer.commit({TP: 1}),
+    "commit_async": lambda consumer: consumer.commit_async({TP: 1}).result(),
+    "seek": lambda consumer: consumer.seek(*TP, 1),
+    "pause": lambda consumer: consumer.pause(),
+    "wakeup": lambda consumer: consumer.wakeup(),
+    "assignment": lambda consumer: consumer.assignment(),
+    "close": lambda consumer: consumer.close(),
+}
+
+
+@pytest.mark.parametrize("name", CONSUMER)
+def test_a_child_is_told_that_its_parents_consumer_is_not_its_own(name: str) -> None:
+    with Consumer("localhost:1", group_id="g") as consumer:
+        consumer.assign([TP])
+        assert told_in_a_child(lambda: CONSUMER[name](consumer))
+        assert consumer.assignment() == [TP], "the parent's is as before"
+
+
+def test_a_child_is_told_by_its_parents_admin_and_producer() -> None:
+    with Admin("localhost:1") as admin:
+        assert told_in_a_child(admin.list_topics)
+    with Producer("localhost:1") as producer:
+        assert told_in_a_child(producer.flush)
+        assert told_in_a_child(lambda: producer.partitions_for("t"))
+        assert told_in_a_child(lambda: producer.producer_id)
+        assert told_in_a_child(producer.close)
+
+
+def test_a_child_does_not_wait_for_the_outcome_of_its_parents_record() -> None:
+    producer = Producer("localhost:1")
+    producer._sender.counts["t"] = 1
+    future = producer.send("t", b"x")
+    assert told_in_a_child(future.result)
+    with pytest.raises(errors.TimedOutError):
+        producer.close(0)
+
+
+def test_a_child_is_told_by_its_parents_clients_for_asyncio() -> None:
+    async def make() -> list[Any]:
+        consumer, producer = aio.Consumer("localhost:1"), aio.Producer("localhost:1")
+        await consumer.start()
+        await producer.start()
+        consumer.assign([TP])
+        return [consumer, producer, aio.Admin("localhost:1")]
+
+    consumer, producer, admin = asyncio.run(make())
+    for call in (
+        lambda: consumer.poll(None),
+        lambda: consumer.commit(),
+        lambda: producer.send("t", b"x"),
+        lambda: producer.flush(),
+        lambda: admin.list_topics(),
+    ):
+        assert told_in_a_child(lambda call=call: asyncio.run(awaited(call)))
+
+
+async def awaited(call: Callable[[], Any]) -> None:
+    await call()

@@ -136,7 +136,7 @@ def test_without_answers_sending_goes_on_when_the_connection_takes_more() -> Non
 def test_nothing_is_taken_in_once_closing_has_failed_the_rest() -> None:
     async def body(sender: Sender, cluster: ModelCluster) -> None:
         def close_meanwhile(*_: object) -> int:  # as another thread may, after `append` has looked the first time
-            sender.closed = True
+            sender.closing = True
             return 0
 
         sender.partitioner = close_meanwhile

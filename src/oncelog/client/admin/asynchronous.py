@@ -25,7 +25,8 @@ def _asked(
 
     @functools.wraps(function)
     async def ask(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await function(self.cluster, *args, **kwargs)
+        with self.cluster.calls.call():
+            return await function(self.cluster, *args, **kwargs)
 
     found = inspect.signature(function)
     first, *others = found.parameters.values()
@@ -45,7 +46,7 @@ class Admin(AdminFace):
         **options: Any,
     ) -> None:
         servers, found = admin_options(config, {**options, "bootstrap_servers": bootstrap_servers})
-        self.cluster = ClusterClient(servers, **found)
+        self.cluster = ClusterClient(servers, what="admin client", **found)
 
     async def __aenter__(self) -> Self:
         return self
@@ -59,7 +60,8 @@ class Admin(AdminFace):
 
     async def reach(self, timeout: float) -> None:
         """Be connected to some broker within so many seconds; ConnectionFailedError names addresses."""
-        await self.cluster.reach(timeout * 1000)
+        with self.cluster.calls.call():
+            await self.cluster.reach(timeout * 1000)
 
     # -- topics -----------------------------------------------------------------------------------------------
     create_topics = _asked(topic_calls.create_topics)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from oncelog.client import offsets as offset_calls
+from oncelog.client.calls import ends_when_closed
 from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.consumer.face import ConsumerFace
 from oncelog.client.consumer.fetcher import ConsumerRecord
@@ -55,7 +56,7 @@ class Consumer(ConsumerFace):
 
     async def close(self, timeout: float = 30.0) -> None:
         """As `oncelog.Consumer.close`."""
-        await self._reader.close(ms(timeout))
+        await self._reader.close(ms(timeout), asyncio.current_task())
 
     def subscribe(
         self,
@@ -81,6 +82,7 @@ class Consumer(ConsumerFace):
         """Read exactly these partitions, without a group's coordination."""
         self._reader.assign(check_partitions(partitions))
 
+    @ends_when_closed
     async def unsubscribe(self) -> None:
         """Leave the group, read nothing."""
         await self._reader.unsubscribe()
@@ -91,10 +93,11 @@ class Consumer(ConsumerFace):
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Record by record, without end; the position is behind the one at hand, what was not reached comes again. What
-        is sought, paused or given up inside the loop holds from the next record on. `close` inside the loop ends it.
+        is sought, paused or given up inside the loop holds from the next record on. `close` inside the loop ends it;
+        if another task closes the consumer, the loop raises ClientClosedError.
         """
-        self._reader.check_open()
-        while not self._reader.closed:
+        self._reader.polls.check()
+        while self._reader.loop_continues(asyncio.current_task()):
             records = await self.poll(1.0)
             iteration = Iteration(self._reader, records)
             try:
@@ -115,9 +118,9 @@ class Consumer(ConsumerFace):
         from oncelog.client import table_kernels
         from oncelog.client.consumer.tables import decode
 
-        self._reader.check_open()
+        self._reader.polls.check()
         await table_kernels.load()
-        while not self._reader.closed:
+        while self._reader.loop_continues(asyncio.current_task()):
             raw = await self._reader.poll_raw(ms(timeout))
             if not raw:
                 return
@@ -153,10 +156,12 @@ class Consumer(ConsumerFace):
         for tp in self._named(partitions):
             self._reader.seek_to_time(tp, time_ms)
 
+    @ends_when_closed
     async def position(self, topic: str, partition: int, timeout: float | None = None) -> int:
         """The offset behind what was consumed."""
         return await self._reader.positions.position(_partition(topic, partition), ms(timeout))
 
+    @ends_when_closed
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float | None = None) -> None:
         """Commit what was consumed, or these offsets, for the group; GroupError when the membership has ended.
 
@@ -164,6 +169,7 @@ class Consumer(ConsumerFace):
         """
         await self._reader.commits.commit(offsets, ms(timeout))
 
+    @ends_when_closed
     async def committed(
         self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -177,6 +183,7 @@ class Consumer(ConsumerFace):
 
     # -- what there is --------------------------------------------------------------------------------------------
 
+    @ends_when_closed
     async def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
@@ -184,6 +191,7 @@ class Consumer(ConsumerFace):
         found = await self._listed(dict.fromkeys(check_partitions(partitions), offset_calls.LATEST), timeout)
         return {tp: item.offset for tp, item in found.items()}
 
+    @ends_when_closed
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
@@ -191,6 +199,7 @@ class Consumer(ConsumerFace):
         found = await self._listed(dict.fromkeys(check_partitions(partitions), offset_calls.EARLIEST), timeout)
         return {tp: item.offset for tp, item in found.items()}
 
+    @ends_when_closed
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, Listed | None]:
@@ -200,6 +209,7 @@ class Consumer(ConsumerFace):
         found = await self._listed(check_times(times), timeout)
         return {tp: item if item.offset >= 0 else None for tp, item in found.items()}
 
+    @ends_when_closed
     async def lag(self, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Offsets between position and end of every assigned partition, asked for now (markers count as well)."""
         ends = await self.end_offsets(list(self._reader.states), timeout)
@@ -213,11 +223,13 @@ class Consumer(ConsumerFace):
             reader.cluster, wanted, isolation_level=reader.isolation, timeout_ms=ms(timeout)
         )
 
+    @ends_when_closed
     async def list_topics(self) -> dict[str, int]:
         """Number of partitions by name of every topic that is not internal."""
         found = await self._reader.cluster.topics()
         return {name: len(found[name].partitions) for name in sorted(found)}
 
+    @ends_when_closed
     async def partitions_for(self, topic: str, timeout: float | None = None) -> dict[int, Partition]:
         """A topic's partitions by number, with leader, replicas and those in sync; UnknownTopicError."""
         check_topic(topic)

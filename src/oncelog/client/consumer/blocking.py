@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
+import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -50,7 +50,7 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
         self.options = self._awaited.options
         self._started = self._awaited._start(self._thread.loop)
         self._started.tell = self._tell
-        self._calls: SimpleQueue[Callable[[], object] | None] | None = None
+        self._to_call: SimpleQueue[Callable[[], object] | None] | None = None
 
     def _serve(self, work: Coroutine[Any, Any, T], give_back: Callable[[T], None] = lambda _: None) -> T:
         """Run what may call the user's listeners: they run here, in the caller's thread, and may use the consumer.
@@ -58,10 +58,8 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
         An interrupt (Ctrl-C, an exit by a signal's handler) may come when the loop has its result already, and nobody
         gets it: that is given back.
         """
-        if self._thread.process_id != os.getpid():
-            return self._thread.run(work)  # which says that a fork is between
         calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        before, self._calls = self._calls, calls
+        before, self._to_call = self._to_call, calls
 
         results: list[T] = []
 
@@ -72,11 +70,16 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
                 calls.put(None)
 
         async def undo() -> None:
-            await self._reader.idle()
+            await self._reader.polls.ended()
             for result in results:
                 give_back(result)
 
-        runner = asyncio.run_coroutine_threadsafe(run(), self._thread.loop)
+        try:
+            runner = self._thread.start(run())
+        except errors.UsageError:
+            work.close()
+            self._to_call = before
+            raise
         try:
             while (call := calls.get()) is not None:
                 call()
@@ -85,16 +88,16 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
             self._thread.run(undo())
             raise
         finally:
-            self._calls = before
+            self._to_call = before
         try:
             runner.result()
         except concurrent.futures.CancelledError:
-            raise errors.UsageError("the client was closed while this call waited") from None
+            raise errors.ClientClosedError("the consumer was closed while this call waited") from None
         return results[0]
 
     async def _tell(self, listener: Listener, partitions: list[TopicPartition]) -> None:
         """Have a listener called by the thread that waits for this."""
-        assert self._calls is not None
+        assert self._to_call is not None
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -112,12 +115,12 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
                 failure = error
             loop.call_soon_threadsafe(finish, failure)
 
-        self._calls.put(call)
+        self._to_call.put(call)
         await done
 
     def close(self, timeout: float = 30.0) -> None:
         """Commit if enable_auto_commit, tell `on_revoked`, leave the group, hang up; not later than `timeout`."""
-        self._serve(self._reader.close(ms(timeout)))
+        self._serve(self._reader.close(ms(timeout), threading.get_ident()))
 
     # -- what to read ---------------------------------------------------------------------------------------------
 
@@ -141,10 +144,11 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Record by record, without end; the position is behind the one at hand, what was not reached comes again. What
-        is sought, paused or given up inside the loop holds from the next record on. `close` inside the loop ends it.
+        is sought, paused or given up inside the loop holds from the next record on. `close` inside the loop ends it;
+        if another thread closes the consumer, the loop raises ClientClosedError.
         """
-        self._reader.check_open()
-        while not self._reader.closed:
+        self._reader.polls.check()
+        while self._reader.loop_continues(threading.get_ident()):
             records = self.poll(1.0)
             if not records:
                 continue
@@ -152,7 +156,7 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
             try:
                 yield from iteration
             finally:
-                self._thread.run(_stop(iteration))
+                self._thread.settle(iteration.stop)
 
     def tables(
         self,
@@ -172,8 +176,8 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
         from oncelog.client.consumer.tables import decode
 
         reader = self._reader
-        reader.check_open()
-        while not reader.closed:
+        reader.polls.check()
+        while reader.loop_continues(threading.get_ident()):
             raw = self._serve(reader.poll_raw(ms(timeout)), lambda taken: reader.give_back(reversed(taken)))
             if not raw:
                 return
@@ -197,7 +201,7 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
         after it, and `close` waits for it. The future has the error, if there is one.
         """
         commits = self._reader.commits
-        return asyncio.run_coroutine_threadsafe(commits.started(commits.take(offsets)), self._thread.loop)
+        return self._thread.start(commits.started(commits.take(offsets)))
 
     # -- what there is --------------------------------------------------------------------------------------------
 
@@ -207,8 +211,3 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
     lag = blocking(Awaited.lag)
     list_topics = blocking(Awaited.list_topics)
     partitions_for = blocking(Awaited.partitions_for)
-
-
-async def _stop(iteration: Iteration) -> None:
-    """On the loop, where the reader's state belongs."""
-    iteration.stop()

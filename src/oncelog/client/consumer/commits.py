@@ -107,11 +107,11 @@ class Commits:
         return task
 
     async def started(self, taken: Taken) -> None:
-        """`start`, and its outcome; TimedOutError if the consumer is closed before there is one."""
+        """Start a commit and wait for its outcome; ClientClosedError if the consumer is closed before there is one."""
         task = self.start(taken)
         await asyncio.wait([task])
         if task.cancelled():
-            raise errors.TimedOutError("the consumer was closed before its commit was answered")
+            raise errors.ClientClosedError("the consumer was closed before its commit was answered")
         task.result()
 
     async def settled(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from oncelog import errors
+from oncelog.client.calls import FORKED, Calls
 from oncelog.client.consumer.reader import Reader
 from oncelog.client.group_metadata import GroupMetadata
 from oncelog.client.records import check_partitions
@@ -13,7 +14,7 @@ from oncelog.client.types import TopicPartition
 
 
 class ConsumerFace:
-    """A `Reader` as its user sees it. UsageError before there is one."""
+    """A `Reader` as its user sees it. UsageError before there is one, and in a child of the process that made it."""
 
     options: dict[str, Any]
     _started: Reader | None = None
@@ -22,7 +23,13 @@ class ConsumerFace:
     def _reader(self) -> Reader:
         if self._started is None:
             raise errors.UsageError("start() the consumer first, or use it as `async with`")
+        if self._started.polls.forked:
+            raise errors.UsageError(FORKED)
         return self._started
+
+    @property
+    def _calls(self) -> Calls:
+        return self._reader.cluster.calls
 
     def _named(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
         """Those given, default: all that are assigned. UsageError."""

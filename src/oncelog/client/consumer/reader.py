@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from oncelog import errors
+from oncelog.client.calls import Calls
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.consumer.commits import Commits
 from oncelog.client.consumer.fetch_loop import FetchLoop, damage
@@ -39,7 +40,9 @@ class Reader:
     def __init__(self, options: Mapping[str, Any], loop: asyncio.AbstractEventLoop) -> None:
         self.options = options
         self.loop = loop
-        self.cluster = ClusterClient(options["bootstrap_servers"], **cluster_options(options))
+        self.cluster = ClusterClient(options["bootstrap_servers"], what="consumer", **cluster_options(options))
+        self.polls = Calls("consumer")
+        """They end before the client closes, because both change the membership. Other calls may end after it."""
         self.isolation = READ_COMMITTED if options["isolation_level"] == "read_committed" else READ_UNCOMMITTED
         self.states: dict[TopicPartition, PartitionState] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -58,6 +61,7 @@ class Reader:
         self._polling = False
         self._woken = False
         self.closed = False
+        self._closed_by: object = None
 
     # -- what to read ---------------------------------------------------------------------------------------------
 
@@ -116,10 +120,15 @@ class Reader:
         """Who commits; UsageError without group_id."""
         return self.subscription.group_metadata()
 
-    def check_open(self) -> None:
-        """UsageError once it is closed: that is not the end of what there is to read."""
-        if self.closed:
-            raise errors.UsageError("the consumer is closed")
+    def loop_continues(self, reader: object) -> bool:
+        """Return whether a loop of this thread or task (`reader`) continues: not after it has closed the consumer.
+
+        ClientClosedError if another one has: the loop has not read everything.
+        """
+        if self._closed_by is not None and self._closed_by == reader:
+            return False
+        self.polls.check()
+        return True
 
     # -- polling --------------------------------------------------------------------------------------------------
 
@@ -158,21 +167,22 @@ class Reader:
         take: Callable[[TopicPartition, PartitionState], bool],
         enough: Callable[[], bool],
     ) -> None:
-        self.check_open()
+        self.polls.check()
         if self.subscription.member is None and not self.states:
             raise errors.UsageError("subscribe() or assign() comes before poll()")
         if self._polling or self.subscription.telling:
             raise errors.UsageError("a poll is under way: no other from a listener, a task or a thread beside it")
-        self._polling = True
-        if self.iteration is not None:
-            self.iteration.stop()
-        try:
-            within_ms = FOR_EVER_MS if timeout_ms is None else timeout_ms
-            await self._collect_until(self.loop.time() + within_ms / 1000, take, enough)
-        finally:
-            self._polling = False
-            if self.subscription.member is not None:
-                self.subscription.member.polled()
+        with self.polls.call():
+            self._polling = True
+            if self.iteration is not None:
+                self.iteration.stop()
+            try:
+                within_ms = FOR_EVER_MS if timeout_ms is None else timeout_ms
+                await self._collect_until(self.loop.time() + within_ms / 1000, take, enough)
+            finally:
+                self._polling = False
+                if self.subscription.member is not None:
+                    self.subscription.member.polled()
 
     @property
     def waiting(self) -> bool:
@@ -185,6 +195,7 @@ class Reader:
         while True:
             member = self.subscription.member
             if member is None or await member.keep(limit):
+                self.polls.check()  # a listener of oncelog.aio, which runs in this very task, may have closed it
                 self.metadata_watch.polled()
                 self.commits.auto_commit()
                 await self.positions.find_until(limit)
@@ -211,11 +222,6 @@ class Reader:
             if state is not None:
                 state.buffered.appendleft(fetched)
                 self.arrived(fetched.tp)
-
-    async def idle(self) -> None:
-        """Until a poll that was cancelled has ended."""
-        while self._polling:
-            await asyncio.sleep(0)
 
     def _take_ready(self, take: Callable[[TopicPartition, PartitionState], bool]) -> None:
         for tp in list(self._ready):
@@ -280,15 +286,21 @@ class Reader:
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    async def close(self, timeout_ms: float | None = 30_000) -> None:
-        """Commit (where auto-commit is on), leave the group, hang up; None: however long that takes."""
-        if self.closed:
+    async def close(self, timeout_ms: float | None = 30_000, by: object = None) -> None:
+        """End the poll under way, commit if auto-commit is on, leave the group, and hang up.
+
+        None: however long that takes. `by`: the caller's thread or task, whose own loop over records ends quietly.
+        """
+        if self.polls.closed:
             return
+        self._closed_by = by
+        self.polls.close()
         if self.iteration is not None:
             self.iteration.stop()
         orderly, seconds = False, (FOR_EVER_MS if timeout_ms is None else timeout_ms) / 1000
         try:
             async with asyncio.timeout(seconds):
+                await self.polls.ended()
                 if self.subscription.member is None:
                     if self.options["group_id"] is not None:
                         await self.commits.before_rebalance()

@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 from oncelog import errors
 from oncelog.client.blocking import Blocking, blocking
+from oncelog.client.calls import FORKED
 from oncelog.client.producer.asynchronous import Producer as Awaited
 from oncelog.client.producer.delivery import OnDelivery, RecordFuture, RecordMetadata
 from oncelog.client.producer.face import ProducerFace, abort_failed, closing_failed
@@ -227,13 +228,12 @@ def _forked() -> None:
     """In a child process: its parent's producers take no records, for nobody would send them."""
     for producer in _MADE_HERE:
         producer._append = _refuse
-        producer._sender.closed = True
     _MADE_HERE.clear()
     _AT_WORK.clear()
 
 
 def _refuse(*_: object) -> RecordFuture | None:
-    raise errors.UsageError("this producer was made before a fork: make a new one in the child process")
+    raise errors.UsageError(FORKED)
 
 
 def _tell_of_unsent() -> None:

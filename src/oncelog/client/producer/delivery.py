@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable, Generator, Sequence
+from sys import is_finalizing
 from typing import NamedTuple
 
-from oncelog.errors import TimedOutError
+from oncelog.errors import TimedOutError, UsageError
 
 log = logging.getLogger(__name__)
 
 REMEMBERED = 10_000
 """So many failed batches that nobody has looked at are kept to tell of; more are only counted."""
+
+
+_process_id = os.getpid()
 
 
 class RecordMetadata(NamedTuple):
@@ -46,6 +51,7 @@ class Delivery:
         "_guard",
         "_on_failure",
         "_parts",
+        "_process_id",
         "append_time",
         "base_offset",
         "count",
@@ -59,6 +65,7 @@ class Delivery:
         self, tp: tuple[str, int], guard: threading.Condition, on_failure: Callable[[Delivery], object] | None = None
     ) -> None:
         self.tp = tp
+        self._process_id = _process_id
         self._guard = guard
         self._on_failure = on_failure
         self.ready = self.seen = False
@@ -128,11 +135,19 @@ class Delivery:
         _call(callback)
 
     def wait(self, timeout: float | None) -> bool:
-        """Block until there is an outcome; False when time is up."""
+        """Block until there is an outcome; False when time is up. UsageError if none can come."""
         if self.ready:
             return True
+        self.check_possible()
         with self._guard:
             return self._guard.wait_for(lambda: self.ready, timeout)
+
+    def check_possible(self) -> None:
+        """Raise UsageError where no loop runs that could bring an outcome."""
+        if self._process_id != _process_id:
+            raise UsageError("this record was sent before a fork: only the parent process learns its outcome")
+        if is_finalizing():
+            raise UsageError("the interpreter is exiting: wait for the outcome before")
 
 
 def _call(callback: Callable[[], object]) -> None:
@@ -232,6 +247,7 @@ class RecordFuture:
     def __await__(self) -> Generator[object, None, RecordMetadata]:
         delivery = self._delivery
         if not delivery.ready:
+            delivery.check_possible()
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
 
@@ -245,3 +261,11 @@ class RecordFuture:
         if isinstance(found, BaseException):
             raise found
         return found
+
+
+def _in_child() -> None:
+    global _process_id
+    _process_id = os.getpid()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
+from oncelog.client.calls import FORKED
 from oncelog.client.producer.sender import Sender
 from oncelog.client.producer.transaction_manager import State
 from oncelog.client.types import TopicPartition
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ProducerFace:
-    """A `Sender` as its user sees it. UsageError before there is one."""
+    """A `Sender` as its user sees it. UsageError before there is one, and in a child of the process that made it."""
 
     options: dict[str, Any]
     _started: Sender | None = None
@@ -24,6 +25,8 @@ class ProducerFace:
     def _sender(self) -> Sender:
         if self._started is None:
             raise errors.UsageError("start() the producer first, or use it as `async with`")
+        if self._started.cluster.calls.forked:
+            raise errors.UsageError(FORKED)
         return self._started
 
     @property
@@ -57,13 +60,16 @@ class ProducerFace:
         from oncelog.client.group_metadata import group_and_offsets
 
         group, found = group_and_offsets(source, offsets)
+        self._sender.check_open()
         with self._sender.lock:
             self._sender._transactional().add_offsets(group, found)
         self._sender.wake()
 
     def _may_abort(self) -> bool:
         manager = self._sender.manager
-        return manager is not None and manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
+        if manager is None or self._sender.closing:
+            return False
+        return manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
     def _is_prepared(self) -> bool:
         manager = self._sender.manager

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from oncelog import errors
 from oncelog.client.blocking import Blocking, blocking
+from oncelog.client.calls import Calls, ends_when_closed
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.durations import ms
 from oncelog.client.options import cluster_options, read_options
@@ -64,7 +65,8 @@ class AsyncResumedTransaction:
             raise errors.ConfigError(
                 f"transactional_id = {self.options['transactional_id']!r}, but the handle is of {ours!r}"
             )
-        self._cluster = ClusterClient(self.options["bootstrap_servers"], **cluster_options(self.options))
+        servers, settings = self.options["bootstrap_servers"], cluster_options(self.options)
+        self._cluster = ClusterClient(servers, what="resumed transaction", **settings)
 
     async def __aenter__(self) -> Self:
         return self
@@ -76,6 +78,11 @@ class AsyncResumedTransaction:
         """Hang up."""
         await self._cluster.close()
 
+    @property
+    def _calls(self) -> Calls:
+        return self._cluster.calls
+
+    @ends_when_closed
     async def commit(self, timeout: float | None = None) -> None:
         """Commit, within `timeout` seconds (default: default.api.timeout.ms); fine if it was committed before.
 
@@ -84,10 +91,12 @@ class AsyncResumedTransaction:
         """
         await self._end(True, timeout)
 
+    @ends_when_closed
     async def abort(self, timeout: float | None = None) -> None:
         """Abort, within `timeout` seconds; fine if it was aborted before. TransactionCommittedError: it is visible."""
         await self._end(False, timeout)
 
+    @ends_when_closed
     async def outcome(self) -> Outcome:
         """How it stands, changing nothing: `open`, `committed`, `aborted` or `unknown`."""
         return await self._look(0)

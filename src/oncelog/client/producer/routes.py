@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from oncelog import errors
 from oncelog.client.backoff import Backoff
+from oncelog.client.calls import Calls, ends_when_closed
 from oncelog.client.producer.partitioner import spread
 from oncelog.client.records import check_topic
 
@@ -76,6 +77,11 @@ class Routes:
         self._weights[topic, count] = (now + WEIGHTS_MS, found)
         return found
 
+    @property
+    def _calls(self) -> Calls:
+        return self._cluster.calls
+
+    @ends_when_closed
     async def learn_topic(self, topic: str) -> None:
         """Learn of a topic's partitions (asking for its creation where that is allowed); KafkaError, UsageError."""
         check_topic(topic)

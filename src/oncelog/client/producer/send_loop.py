@@ -66,7 +66,9 @@ class SendLoop:
         self.options = options
         self.loop = loop
         self.now_ms = clock
-        self.cluster = cluster or ClusterClient(options["bootstrap_servers"], **cluster_options(options))
+        self.cluster = cluster or ClusterClient(
+            options["bootstrap_servers"], what="producer", **cluster_options(options)
+        )
         self.lock = threading.Lock()
         self._guard = threading.Condition()
         self._memory = threading.Condition(self.lock)
@@ -104,7 +106,10 @@ class SendLoop:
         self._timer_at = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiters: list[asyncio.Future[None]] = []
-        self.closed = False
+        self.closing = self.closed = False
+        """`closing`: nothing is added any more; `closed`: nothing is sent any more."""
+        self._ending = 0
+        """How many calls wait for the end of a transaction."""
 
     # -- adding records (any thread) ------------------------------------------------------------------------------
 
@@ -121,8 +126,8 @@ class SendLoop:
         one that has a part which no batch takes as it is.
         """
         count = self.counts.get(topic)
-        if count is None or self.closed:
-            self._check_open()
+        if count is None or self.closing:
+            self.check_open()
             return None
         partition = self.partitioner(topic, key, value, count) if partition is None else index_of(partition)
         if not 0 <= partition < count:
@@ -133,7 +138,7 @@ class SendLoop:
         elif not 0 <= index_of(timestamp) < 1 << 62:
             raise errors.UsageError(f"timestamp = {timestamp}: it is in ms since the epoch, and not negative")
         with self.lock:
-            self._check_open()  # again: closing fails what is there, and this would come behind it
+            self.check_open()  # again: closing fails what is there, and this would come behind it
             if self.manager is not None:
                 self.manager.may_append(tp)
             try:
@@ -152,7 +157,7 @@ class SendLoop:
     def append_encoded(self, tp: TopicPartition, data: bytes | bytearray) -> Batch:
         """Add a batch that is encoded already; NoRoomError."""
         with self.lock:
-            self._check_open()
+            self.check_open()
             if self.manager is not None:
                 self.manager.may_append(tp)
             batch = self.accumulator.add_encoded(tp, data, self.now_ms())
@@ -162,9 +167,10 @@ class SendLoop:
             raise NoRoomError(tp[1], releases)
         return batch
 
-    def _check_open(self) -> None:
-        if self.closed:
-            raise errors.UsageError("the producer is closed")
+    def check_open(self) -> None:
+        """Raise ClientClosedError once the producer is being closed (any thread)."""
+        if self.closing:
+            raise errors.ClientClosedError("the producer is closed")
 
     def wait_for_memory(self, timeout: float, releases: int) -> bool:
         """Block (not the loop's own thread) until memory is freed behind so many releases; False when time is up."""
@@ -341,9 +347,17 @@ class SendLoop:
             why = self.why()
             raise errors.TimedOutError(f"{what} is not done in {timeout_ms:.0f} ms{why and f': {why}'}") from None
 
+    def _begin_closing(self) -> None:
+        """Refuse records from now on, and let the sends that wait for memory find that out."""
+        with self.lock:
+            self.closing = True
+            self._releases += 1
+            self._memory.notify_all()
+        self.changed()
+
     async def _hang_up(self) -> None:
         with self.lock:
-            self.closed = True
+            self.closing = self.closed = True
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._tasks):

@@ -6,6 +6,7 @@ import contextlib
 from collections import deque
 
 from oncelog import errors
+from oncelog.client.calls import Calls, ends_when_closed
 from oncelog.client.producer.batch import all_done
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.send_loop import SendLoop
@@ -15,11 +16,16 @@ from oncelog.client.producer.transaction_manager import State, TransactionManage
 class Sender(SendLoop):
     """Everything of a producer but its face."""
 
+    @property
+    def _calls(self) -> Calls:
+        return self.cluster.calls
+
     def _transactional(self) -> TransactionManager:
         if self.manager is None or not self.manager.transactional:
             raise errors.UsageError("transactions need the option transactional_id")
         return self.manager
 
+    @ends_when_closed
     async def init_transactions(self, timeout_ms: float | None = None) -> None:
         """Get producer id and epoch, ending whatever a predecessor with this transactional id left open."""
         manager = self._transactional()
@@ -32,9 +38,11 @@ class Sender(SendLoop):
     def begin(self) -> None:
         """Begin a transaction (any thread)."""
         manager = self._transactional()
+        self.check_open()
         with self.lock:
             manager.begin()
 
+    @ends_when_closed
     async def commit(self, timeout_ms: float | None = None) -> None:
         """Commit. After TimedOutError the outcome is open: commit again."""
         manager = self._transactional()
@@ -42,8 +50,12 @@ class Sender(SendLoop):
             manager.begin_commit()
         await self._end(manager, State.COMMITTING, "commit", timeout_ms)
 
+    @ends_when_closed
     async def abort(self, timeout_ms: float | None = None) -> None:
         """Abort: what waits is dropped, what is under way is waited for."""
+        await self._abort(timeout_ms)
+
+    async def _abort(self, timeout_ms: float | None) -> None:
         manager = self._transactional()
         with self._settling() as settlement:
             manager.begin_abort()
@@ -59,15 +71,22 @@ class Sender(SendLoop):
     async def _end(self, manager: TransactionManager, ending: State, what: str, timeout_ms: float | None) -> None:
         timeout = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
         self.accumulator.flushing += 1
+        self._ending += 1
         try:
             await self.until(lambda: manager.state not in (ending, State.INITIALIZING), timeout, what)
             manager.untold = None
         finally:
+            self._ending -= 1
             self.accumulator.flushing -= 1
+            self.changed()  # `close` may wait for this
         manager.require_no_error()
 
+    @ends_when_closed
     async def flush(self, timeout_ms: float | None = None) -> None:
         """Send everything now and wait for every answer; failures are in the records' futures."""
+        await self._flush(timeout_ms)
+
+    async def _flush(self, timeout_ms: float | None) -> None:
         with self.lock:
             batches = deque(self.accumulator.incomplete())
             self.accumulator.flushing += 1
@@ -77,6 +96,7 @@ class Sender(SendLoop):
         finally:
             self.accumulator.flushing -= 1
 
+    @ends_when_closed
     async def prepare(self, timeout_ms: float | None = None) -> PreparedTransaction:
         """Everything of the transaction acknowledged; what it takes to end it from anywhere. May be called again."""
         manager = self._transactional()
@@ -97,21 +117,26 @@ class Sender(SendLoop):
     async def close(self, timeout_ms: float | None = None, *, detach: bool = False) -> None:
         """Send what is left, abort an open transaction (unless `detach`, or it is prepared), hang up.
 
-        Without transactions the first failure is raised that nobody has looked at.
+        A commit or abort that another task or thread waits for may complete first. Every other call under way ends with
+        ClientClosedError. Without transactions, raise the first failure that nobody has looked at.
         """
         if self.closed:
             return
+        self._begin_closing()
         timeout = self.options["delivery_timeout_ms"] if timeout_ms is None else timeout_ms
         manager = self.manager
         transactional = manager is not None and manager.transactional
         try:
             if manager is None or not transactional:
                 with contextlib.suppress(errors.TimedOutError):  # what is left fails then, and that is told
-                    await self.flush(timeout)
+                    await self._flush(timeout)
+            elif self._ending:
+                with contextlib.suppress(errors.TimedOutError):  # the call under way raises what comes of it
+                    await self.until(lambda: not self._ending, timeout, "close")
             elif detach:
-                await self.flush(timeout)
+                await self._flush(timeout)
             elif manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
-                await self.abort(timeout)
+                await self._abort(timeout)
         finally:
             await self._hang_up()
         failure = None if transactional else self.failures.first_unseen()

@@ -61,6 +61,7 @@ class TableFuture:
         loop = asyncio.get_running_loop()
         for delivery in self._deliveries:
             if not delivery.ready:
+                delivery.check_possible()
                 waiter: asyncio.Future[None] = loop.create_future()
                 delivery.when_ready(partial(loop.call_soon_threadsafe, _wake, waiter))
                 yield from waiter.__await__()

@@ -1,0 +1,213 @@
+"""Closing our client while it is used elsewhere, and leaving the process without closing it, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncelog import Admin, Consumer, Producer, aio, errors
+from oncelog.protocol.errors import ErrorCode
+from support.processes import wait_until
+from support.proxy import PASS, Proxy, redirect
+from support.reading import read
+from support.servers import Server
+
+EARLIEST = {"auto_offset_reset": "earliest"}
+WITHIN_S = 60.0
+
+READS: dict[str, Callable[[Consumer], Any]] = {
+    "poll": lambda consumer: consumer.poll(None),
+    "loop": lambda consumer: list(consumer),
+    "tables": lambda consumer: list(consumer.tables()),
+}
+
+
+@pytest.fixture
+def topic(server: Server, admin: Admin, name: str) -> str:
+    """One partition with three records."""
+    admin.create_topics(name)
+    with Producer(server.bootstrap) as producer:
+        for number in range(3):
+            producer.send(name, b"%d" % number)
+    return name
+
+
+@pytest.mark.parametrize("how", READS)
+def test_a_member_that_waits_for_records_is_closed_by_another_thread(
+    server: Server, admin: Admin, topic: str, how: str
+) -> None:
+    consumer = Consumer(server.bootstrap, group_id=topic, **EARLIEST)
+    consumer.subscribe([topic])
+    wait_until(lambda: consumer.poll(0.1), "the consumer has joined and read")
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(READS[how], consumer)
+        wait_until(lambda: consumer._reader.polls._under_way, "it waits for more")
+        consumer.close()
+        with pytest.raises(errors.ClientClosedError):
+            reading.result(WITHIN_S)
+    assert not admin.describe_group(topic).members, "it has left its group"
+
+
+@pytest.mark.parametrize("tables", [False, True])
+def test_a_loop_learns_at_the_next_item_that_another_thread_has_closed_the_consumer(
+    server: Server, topic: str, tables: bool
+) -> None:
+    """A quiet end would mean that everything has been read."""
+    consumer = Consumer(server.bootstrap, **EARLIEST)
+    consumer.assign([(topic, 0)])
+    loop: Iterator[Any] = consumer.tables() if tables else iter(consumer)
+    next(loop)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(consumer.close).result(WITHIN_S)
+    with pytest.raises(errors.ClientClosedError, match="the consumer is closed"):
+        next(loop)
+
+
+def test_a_loop_learns_that_another_task_has_closed_the_consumer(server: Server, topic: str) -> None:
+    async def body() -> None:
+        consumer = aio.Consumer(server.bootstrap, **EARLIEST)
+        await consumer.start()
+        consumer.assign([(topic, 0)])
+        records = aiter(consumer)
+        await anext(records)
+        await asyncio.create_task(consumer.close())
+        with pytest.raises(errors.ClientClosedError):
+            await anext(records)
+
+    asyncio.run(asyncio.wait_for(body(), WITHIN_S))
+
+
+def test_a_listener_may_close_the_consumer_that_polls(server: Server, admin: Admin, topic: str) -> None:
+    consumer = Consumer(server.bootstrap, group_id=topic, **EARLIEST)
+    consumer.subscribe([topic], on_assigned=lambda _: consumer.close())
+    with pytest.raises(errors.ClientClosedError):
+        consumer.poll(WITHIN_S)
+    assert not admin.describe_group(topic).members
+
+
+def test_a_coroutine_listener_may_close_the_consumer_that_polls(server: Server, admin: Admin, topic: str) -> None:
+    async def body() -> None:
+        consumer = aio.Consumer(server.bootstrap, group_id=topic, **EARLIEST)
+        await consumer.start()
+
+        async def close(_: object) -> None:
+            await consumer.close()
+
+        consumer.subscribe([topic], on_assigned=close)
+        with pytest.raises(errors.ClientClosedError):
+            await consumer.poll(WITHIN_S)
+
+    asyncio.run(asyncio.wait_for(body(), WITHIN_S))
+    assert not admin.describe_group(topic).members
+
+
+@pytest.fixture
+def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Refuses records for now."""
+    made = Proxy(server.bootstrap)
+    made.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS
+    redirect(monkeypatch, made)
+    yield made
+    made.close()
+
+
+def commit_elsewhere(producer: Producer, topic: str, pool: ThreadPoolExecutor) -> Any:
+    producer.begin_transaction()
+    producer.send(topic, b"in a transaction")
+    committing = pool.submit(producer.commit_transaction, WITHIN_S)
+    wait_until(lambda: producer._sender._ending, "the commit is under way")
+    return committing
+
+
+def test_close_ends_a_commit_that_cannot_complete(server: Server, admin: Admin, name: str, proxy: Proxy) -> None:
+    admin.create_topics(name)
+    producer = Producer(server.bootstrap, transactional_id=name)
+    with ThreadPoolExecutor(1) as pool:
+        committing = commit_elsewhere(producer, name, pool)
+        producer.close(0.2)
+        with pytest.raises(errors.ClientClosedError):
+            committing.result(WITHIN_S)
+    assert read(server, name) == []
+
+
+def test_close_lets_a_commit_complete_that_can(server: Server, admin: Admin, name: str, proxy: Proxy) -> None:
+    admin.create_topics(name)
+    producer = Producer(server.bootstrap, transactional_id=name)
+    with ThreadPoolExecutor(2) as pool:
+        committing = commit_elsewhere(producer, name, pool)
+        closing = pool.submit(producer.close)
+        wait_until(lambda: producer._sender.closing, "close() has begun")
+        proxy.rule = lambda request: PASS
+        closing.result(WITHIN_S)
+        committing.result(WITHIN_S)
+    assert read(server, name) == [b"in a transaction"]
+
+
+def run_program(tmp_path: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(program))
+    return subprocess.run(
+        [sys.executable, path, *arguments], capture_output=True, text=True, timeout=WITHIN_S, env=dict(os.environ)
+    )
+
+
+LEFT = {
+    "a loop that is held by the module": "raise SystemExit(1)",
+    "a loop that is held by the last traceback": """
+        def held(loop):
+            for record in loop:
+                raise ValueError(record)
+        held(records)
+        """,
+    "a generator that closes the consumer": """
+        def reading():
+            with consumer:
+                yield from consumer
+        loop = reading()
+        next(loop)
+        raise SystemExit(1)
+        """,
+}
+
+
+@pytest.mark.parametrize("how", LEFT)
+def test_the_process_exits_while_a_loop_over_records_is_alive(
+    server: Server, topic: str, tmp_path: Path, how: str
+) -> None:
+    program = f"""
+        import sys
+        from oncelog import Consumer
+        consumer = Consumer(sys.argv[1], auto_offset_reset="earliest")
+        consumer.assign([(sys.argv[2], 0)])
+        records = iter(consumer)
+        next(records)
+        {LEFT[how]}"""
+    assert run_program(tmp_path, program, server.bootstrap, topic).returncode == 1
+
+
+def test_an_outcome_that_cannot_come_any_more_does_not_keep_the_process(tmp_path: Path) -> None:
+    program = """
+        from oncelog import Producer
+        producer = Producer("localhost:1")
+        producer._sender.counts["t"] = 1
+        def waiting():
+            try:
+                yield
+            finally:
+                producer.send("t", b"x").result()
+        held = waiting()
+        next(held)
+        raise SystemExit(1)
+        """
+    ended = run_program(tmp_path, program)
+    assert ended.returncode == 1
+    assert "the interpreter is exiting" in ended.stderr
