@@ -57,9 +57,12 @@ class Broker:
         rng: random.Random | None = None,
         logger: logging.Logger | None = None,
         metadata_dir: str | None = None,
+        most_clients: int = 2**31 - 1,
     ) -> None:
-        """`metadata_dir`: the log directory that the tree lies in, if it does; without it the broker cannot go on.
+        """Make a broker that is not yet started.
 
+        `metadata_dir` is the log directory that holds the tree, if one does; the broker stops if it fails.
+        `most_clients` bounds `max.connections`: a connection must not take the last file descriptor from a log.
         `now_ms` is the wall clock; `offload(fn, *args)` runs blocking code away from the loop.
         """
         self.config = config
@@ -87,6 +90,7 @@ class Broker:
         )
         self.disk = disk
         self._metadata_dir = metadata_dir
+        self._most_clients = most_clients
         self._server: Server | None = None
         self._stalls: StallWatch | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -137,7 +141,7 @@ class Broker:
         limits = Limits(
             max_request_size=self.config.socket_request_max_bytes,
             idle_ms=self.config.connections_max_idle_ms,
-            max_connections=self.config.max_connections,
+            max_connections=min(self.config.max_connections, self._most_clients),
             backlog=self.config.socket_listen_backlog_size,
         )
         handler: Handler = Dispatcher(self)
@@ -257,9 +261,9 @@ class Broker:
             self.transactions.features_changed()
 
     def limit_connections(self, most: int) -> None:
-        """Lets no more than so many clients in from now on; those that are in stay."""
+        """Accept no more than so many clients from now on; present ones stay."""
         assert self._server is not None
-        self._server.limits = replace(self._server.limits, max_connections=most)
+        self._server.limits = replace(self._server.limits, max_connections=min(most, self._most_clients))
 
     # -- topics -----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError
 from oncelog.log.cleaning.offsets import BYTES_PER_KEY
 from oncelog.log.cleaning.plan import Plan, make_plan
-from oncelog.log.guarded_disk import OF_THE_PROCESS
+from oncelog.log.disk import OF_THE_PROCESS
 from oncelog.log.log import Log
 from oncelog.log.retention import apply_retention
 from oncelog.protocol.errors import ProtocolError

@@ -11,11 +11,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from oncelog.cluster.replica import Replica
+from oncelog.log.disk import OF_THE_PROCESS
 from oncelog.log.guarded_disk import GuardedDisk
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
 
+RETRY_S = 0.02
+RETRY_MAX_S = 1.0
+"""Pause before a sync is repeated that had no file descriptor; it doubles up to the maximum."""
 NEVER = 2**63 - 1
 """`flush.ms` that leaves it to the operating system."""
 
@@ -55,21 +59,27 @@ class Flusher:
             self.now(replica)
 
     async def _run(self, disk: GuardedDisk) -> None:
+        pause_s = RETRY_S
         try:
             while due := self._due.pop(disk, None):
-                await self._round(disk, [replica for replica in due if not _is_over(replica)])
+                if await self._round(disk, [replica for replica in due if not _is_over(replica)]):
+                    pause_s = RETRY_S
+                    continue
+                self._due[disk] = due | self._due.get(disk, {})
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
         finally:
             self._running.discard(disk)
 
-    async def _round(self, disk: GuardedDisk, replicas: list[Replica]) -> None:
-        """One turn of the worker thread for all that wait."""
+    async def _round(self, disk: GuardedDisk, replicas: list[Replica]) -> bool:
+        """Sync all logs that wait, in one turn of the worker thread; return False if that has to be repeated."""
         ends = [(replica, replica.log.log_end_offset, replica.log.segments.active.base_offset) for replica in replicas]
         paths = [self._paths(replica) for replica in replicas]
         try:
             missing = await self._broker.offload(_sync_all, disk, paths)
-        except OSError as error:  # the directory is offline by now, and so is who waits
+        except OSError as error:
             self._broker.log.error("cannot sync: %s", error)
-            return
+            return error.errno not in OF_THE_PROCESS  # any other error has taken the directory offline
         for (replica, end, base), lost in zip(ends, missing, strict=True):
             if _is_over(replica):
                 continue
@@ -80,6 +90,7 @@ class Flusher:
                 disk.fail(FileNotFoundError(2, "a segment is gone", lost))
             else:  # it was replaced by a compacted one, which was synced first
                 self.now(replica)
+        return True
 
     def _paths(self, replica: Replica) -> list[str]:
         log = replica.log

@@ -42,6 +42,10 @@ METADATA_FILE = "metadata.sqlite"
 LOCK_WAIT_S = 10.0
 """How long a supervised broker waits for its predecessor, which may still be closing its logs, to be gone."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+OPEN_FILES = 512
+"""File descriptors that the logs may hold, if the process may have so many."""
+OTHER_FILES = 64
+"""File descriptors for all else that is neither a log nor a connection: metadata, locks, the event loop."""
 ALLOCATIONS_A_COLLECTION = 50_000
 """Young-generation threshold of the garbage collector; its own, some hundred, is reached by every few requests."""
 
@@ -252,7 +256,15 @@ async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker
             home = None if launch.metadata else config.log_dirs[0]
             tree = SqliteTree(launch.metadata or os.path.join(config.log_dirs[0], METADATA_FILE))
             stack.callback(tree.close)
-            broker = Broker(config, disk=OsDisk(), tree=tree, now_ms=_now_ms, metadata_dir=home)
+            open_files, clients = share_descriptors(_most_files())
+            broker = Broker(
+                config,
+                disk=OsDisk(open_files),
+                tree=tree,
+                now_ms=_now_ms,
+                metadata_dir=home,
+                most_clients=clients,
+            )
             await broker.start()
             for topic in launch.topics:
                 if broker.metadata.topic(topic.name) is None:
@@ -305,8 +317,25 @@ def _advertised(settings: dict[str, str]) -> dict[str, str]:
     return {**settings, "advertised.listeners": f"PLAINTEXT://{socket.gethostname()}:{config.port}"}
 
 
+def share_descriptors(limit: int) -> tuple[int, int]:
+    """Divide the process's file descriptors; return how many the logs and how many connections may hold.
+
+    Half of a small limit is for connections.
+    """
+    logs = min(OPEN_FILES, limit // 4)
+    return logs, max(limit - logs - OTHER_FILES, limit // 2)
+
+
+def _most_files() -> int:
+    """Return the limit of this process's file descriptors."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**31 - 1 if soft == resource.RLIM_INFINITY else soft
+
+
 def _allow_many_files() -> None:
-    """A connection is a file: takes as many as the system lets this user have."""
+    """Raise the limit of file descriptors to what the system allows this user: each connection needs one."""
     import resource
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

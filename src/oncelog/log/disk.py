@@ -6,6 +6,7 @@ loses what was not synced, fails or tears a write. Paths are strings with ``/``;
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import shutil
@@ -16,6 +17,8 @@ Buffer = bytes | bytearray | memoryview
 
 MAP_BYTES = 64 * 1024
 """From here on it is cheaper to map a part of a file than to copy it."""
+OF_THE_PROCESS = frozenset({errno.EMFILE, errno.ENFILE})
+"""Errors of a file that cannot be opened because too many are open: nothing was done, and the disk is sound."""
 _POPULATE_READ = 22  # MADV_POPULATE_READ: read all pages in now, and say so if one cannot be read (Linux 5.14)
 
 
@@ -23,7 +26,10 @@ class File(Protocol):
     """One open file. Positions are explicit: there is no file pointer."""
 
     def pwrite(self, data: Buffer, pos: int) -> None:
-        """Write all of ``data`` at ``pos``; after an ``OSError`` any part of it may be in the file."""
+        """Write all of ``data`` at ``pos``.
+
+        After an ``OSError`` any part of it may be in the file, but none of it after one of `OF_THE_PROCESS`.
+        """
         ...
 
     def pread(self, size: int, pos: int) -> bytes:
@@ -128,13 +134,15 @@ def read_if_exists(disk: Disk, path: str) -> bytes | None:
 class OsDisk:
     """The disk of the operating system.
 
-    Holds at most ``max_open`` file descriptors: the handle unused for the longest time is closed and opens itself
-    again at its next use, so thousands of partitions fit into an ordinary limit.
+    It holds at most ``max_open`` file descriptors. The handle unused for the longest time is closed, and opens itself
+    again at its next use, so thousands of partitions fit into an ordinary limit. If the process has no descriptor
+    left, the disk reuses one of its own.
     """
 
     def __init__(self, max_open: int = 512) -> None:
         self._max_open = max_open
         self._open: OrderedDict[OsFile, int] = OrderedDict()
+        self._may_reuse = True
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         """See `Disk.open`."""
@@ -142,8 +150,20 @@ class OsDisk:
         file.attach(create=create)
         return file
 
+    def make_room(self, error: OSError) -> None:
+        """Close the oldest handle, so that the open that failed with ``error`` can be repeated.
+
+        Raises ``error`` if that cannot help. After one failure no handle is closed until an open succeeds: the
+        handles that are left keep their partitions in service.
+        """
+        if error.errno not in OF_THE_PROCESS or not self._open or not self._may_reuse:
+            raise error
+        self._may_reuse = False
+        next(iter(self._open)).close()
+
     def attach(self, file: OsFile, fd: int) -> None:
         """Note that ``file`` holds descriptor ``fd``, and close the oldest one if there are too many."""
+        self._may_reuse = True
         self._open[file] = fd
         if len(self._open) > self._max_open:
             next(iter(self._open)).close()
@@ -257,7 +277,11 @@ class OsFile:
     def attach(self, *, create: bool = False) -> int:
         """Open the descriptor and return it."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        self._fd = os.open(self._path, flags, 0o644)
+        try:
+            self._fd = os.open(self._path, flags, 0o644)
+        except OSError as error:
+            self._disk.make_room(error)
+            self._fd = os.open(self._path, flags, 0o644)
         self._disk.attach(self, self._fd)
         return self._fd
 

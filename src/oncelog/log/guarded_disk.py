@@ -12,10 +12,7 @@ import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from oncelog.log.disk import Buffer, Disk, File
-
-OF_THE_PROCESS = frozenset({errno.EMFILE, errno.ENFILE})
-"""Too many open files: says nothing of the disk, and nothing was done."""
+from oncelog.log.disk import OF_THE_PROCESS, Buffer, Disk, File
 
 
 class OfflineError(OSError):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from oncelog.log.disk import Buffer, Disk, File
+from oncelog.log.disk import OF_THE_PROCESS, Buffer, Disk, File
 from oncelog.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, TimestampOffset
 from oncelog.log.txn_index import TransactionIndex
 from oncelog.protocol.records import (
@@ -248,12 +248,14 @@ class Segment:
     def write(self, data: Buffer) -> None:
         """Write batches at the end without counting them in; see `commit`.
 
-        A failure leaves the file as it was; where even that fails, `TornWriteError` says so.
+        A failure leaves the file as it was. If the file cannot be restored, it raises `TornWriteError`.
         """
         log = self._log
         try:
             log.pwrite(data, self.size)
         except OSError as error:
+            if error.errno in OF_THE_PROCESS:
+                raise  # the file could not be opened, so nothing was written
             try:
                 log.truncate(self.size)
             except OSError:

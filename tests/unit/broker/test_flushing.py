@@ -48,12 +48,17 @@ class GatedDisk(OsDisk):
         self.gate = asyncio.Event()
         self.synced: list[str] = []
         self.fails = False
+        self.without_descriptors = 0
+        """How many syncs find no file descriptor."""
 
     def sync(self, path: str) -> None:
         if path.endswith(".log"):
             self.synced.append(Path(path).parent.name)
             if self.fails:
                 raise OSError(errno.EIO, "input/output error", path)
+            if self.without_descriptors:
+                self.without_descriptors -= 1
+                raise OSError(errno.EMFILE, "too many open files", path)
         super().sync(path)
 
 
@@ -105,6 +110,16 @@ def waiting(answer: Answer) -> asyncio.Task[ProduceResponse]:
 def outcome(response: ProduceResponse | None) -> PartitionProduceResponse:
     assert isinstance(response, ProduceResponse)
     return response.responses[0].partition_responses[0]
+
+
+def test_a_sync_without_a_descriptor_is_repeated(tmp_path: Path) -> None:
+    async def life(broker: Broker, disk: GatedDisk) -> None:
+        await broker.create_topic("t", partitions=1, configs={"flush.messages": "1"})
+        disk.without_descriptors = 3
+        assert outcome(await waiting(send(broker, "t"))).error_code == ErrorCode.NONE
+        assert disk.synced == ["t-0"] * 4
+
+    live(tmp_path, life)
 
 
 def test_nobody_waits_by_default(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.broker.process import FolderLock, StartError, check_apart
+from oncelog.broker.process import FolderLock, StartError, check_apart, share_descriptors
 
 Paths = Callable[[Path], list[Path]]
 
@@ -45,6 +45,14 @@ def test_a_broker_does_not_start_on_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", [["a"], ["a", "b"], ["data", "data2"], ["a/b", "a/c"]])
 def test_others_are_not(tmp_path: Path, names: list[str]) -> None:
     check_apart([str(tmp_path / name) for name in names])
+
+
+@pytest.mark.parametrize("limit", [64, 256, 1024, 4096, 1 << 20])
+def test_connections_leave_descriptors_for_the_logs(limit: int) -> None:
+    logs, clients = share_descriptors(limit)
+    assert logs > 0
+    assert clients > 0
+    assert logs + clients < limit
 
 
 def test_the_root_is_above_all(tmp_path: Path) -> None:

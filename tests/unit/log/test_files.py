@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -280,6 +283,33 @@ def test_the_real_disk_holds_few_descriptors(tmp_path: Path) -> None:
     for file in files:
         file.close()
     assert disk.open_files == 0
+
+
+def test_the_real_disk_reuses_its_own_descriptors_in_a_shortage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = OsDisk()
+    one, two = (disk.open(f"{tmp_path}/{name}", create=True) for name in "ab")
+    really_open, limit = os.open, 2
+
+    def limited(*arguments: Any) -> int:
+        if disk.open_files >= limit:
+            raise OSError(errno.EMFILE, "too many open files")
+        return really_open(*arguments)
+
+    monkeypatch.setattr(os, "open", limited)
+    three = disk.open(f"{tmp_path}/c", create=True)
+    assert disk.open_files == 2
+    limit = 0
+    for _ in range(3):
+        with pytest.raises(OSError, match="too many"):
+            one.pwrite(b"x", 0)
+    three.pwrite(b"x", 0)  # a failed open does not cost one handle after the other
+    assert disk.open_files == 1
+    limit = 2
+    one.pwrite(b"x", 0)
+    two.pwrite(b"x", 0)
+    assert [each.size() for each in (one, two, three)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("position", [0, 1, 4096, 70_001])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 import uuid
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -23,7 +27,7 @@ from oncelog.protocol.records import (
     iter_batches,
     parse_header,
 )
-from support.logs import FOLDER, NOW, append, batch, new_log, of_producer, open_log, values
+from support.logs import FOLDER, NOW, append, batch, end_txn, new_log, of_producer, open_log, values
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 
@@ -360,6 +364,25 @@ def test_a_log_that_may_end_in_half_a_batch_goes_offline() -> None:
     log = open_log(disk)
     append(log, of_producer(1, 1))
     assert values(log) == [b"v"] * 2
+
+
+def test_a_log_outlives_a_shortage_of_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = OsDisk(max_open=1)
+    log = Log.open(disk, f"{tmp_path}/t-0", "t", 0, LogConfig(), NOW)
+    append(log, of_producer(1, 0))
+    other = disk.open(f"{tmp_path}/other", create=True)  # evicts the log's file
+    other.close()
+
+    def refused(*arguments: Any) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as shortage:
+        shortage.setattr(os, "open", refused)
+        assert code_of(lambda: append(log, of_producer(1, 1))) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert code_of(lambda: end_txn(log, 2, commit=True)) == ErrorCode.KAFKA_STORAGE_ERROR
+    append(log, of_producer(1, 1))
+    assert values(log) == [b"v"] * 2
+    log.close()
 
 
 def test_every_step_of_the_first_append_and_of_a_roll_may_fail() -> None:

@@ -1,0 +1,114 @@
+"""A broker process that has no file descriptors left for a while: it refuses, keeps what it has, and recovers."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from support.processes import accepts, gone, wait_until
+from support.servers import OncelogCluster
+from support.transactions import until_state, written
+from support.wire import Wire, batch, code, settled
+
+PARTITIONS = 600
+"""More than a broker keeps open."""
+SHORTAGE_S = 2.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[OncelogCluster]:
+    server = OncelogCluster(tmp_path)
+    yield server
+    server.process.kill()
+
+
+class Shortage:
+    """Within it, the broker cannot open a single file."""
+
+    def __init__(self, cluster: OncelogCluster) -> None:
+        self._pid = cluster.broker_pid()
+        self._before = resource.prlimit(self._pid, resource.RLIMIT_NOFILE)
+
+    def __enter__(self) -> Shortage:
+        resource.prlimit(self._pid, resource.RLIMIT_NOFILE, (3, self._before[1]))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        resource.prlimit(self._pid, resource.RLIMIT_NOFILE, self._before)
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def fill(wire: Wire, topic: str) -> None:
+    """One record in each partition: the first ones are not open any more afterwards."""
+    partitions = [PartitionProduceData(index=index, records=batch([b"x"])) for index in range(PARTITIONS)]
+    data = TopicProduceData(name=topic, partition_data=partitions)
+    request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data])
+    [answer] = wire.call(request, 9).responses
+    assert {each.error_code for each in answer.partition_responses} == {0}
+
+
+def test_partitions_outlive_a_shortage_of_descriptors(cluster: OncelogCluster) -> None:
+    with Wire(cluster.bootstrap) as wire:
+        topic_id = wire.create_topic("t", PARTITIONS)
+        fill(wire, "t")
+        with Shortage(cluster):
+            refused = wire.produce("t", batch([b"y"]))
+            assert refused.error_code == code("KAFKA_STORAGE_ERROR")
+            assert wire.fetch(topic_id).error_code == code("KAFKA_STORAGE_ERROR")
+            assert not wire.produce("t", batch([b"y"]), partition=PARTITIONS - 1).error_code
+        assert not wire.produce("t", batch([b"z"])).error_code
+        assert wire.values(topic_id) == [b"x", b"z"]
+        assert wire.values(topic_id, PARTITIONS - 1) == [b"x", b"y"]
+
+
+def test_a_marker_waits_for_descriptors_and_does_not_spin(cluster: OncelogCluster) -> None:
+    with Wire(cluster.bootstrap) as wire:
+        topic_id = wire.create_topic("t", PARTITIONS)
+        for number in range(2):  # the first transaction loads the handlers, the second one stays open
+            who = wire.session("x")
+            wire.add_partitions("x", who, "t", [0])
+            written(wire, "x", who, "t", [b"%d" % number], version=11)
+            until_state(wire, "x", "Ongoing")
+            if number == 0:
+                assert not wire.end("x", who).error_code
+                until_state(wire, "x", "CompleteCommit")
+        fill(wire, "t")
+        wire.add_partitions("x", who, "t", [1])  # the coordinator's own log is open again
+        with Shortage(cluster):
+            assert not wire.end("x", who).error_code
+            time.sleep(SHORTAGE_S)
+            until_state(wire, "x", "PrepareCommit")
+        until_state(wire, "x", "CompleteCommit")
+        assert wire.values(topic_id, committed=True) == [b"0", b"1", b"x"]
+    refusals = cluster.process.stderr_path.read_text().count("for t-0 refused")
+    assert 1 < refusals < 20
+
+
+def test_a_shortage_while_clients_connect_neither_stops_nor_spins_the_broker(cluster: OncelogCluster) -> None:
+    pid = cluster.broker_pid()
+    host, _, port = cluster.bootstrap.rpartition(":")
+    with Wire(cluster.bootstrap) as wire:
+        wire.create_topic("t")
+        assert not settled(lambda: wire.produce("t", batch([b"x"]))).error_code
+        with Shortage(cluster):
+            before = cpu_s(pid)
+            waiting = [socket.create_connection((host, int(port))) for _ in range(20)]
+            time.sleep(SHORTAGE_S)
+            assert cpu_s(pid) - before < SHORTAGE_S / 2
+            assert not wire.produce("t", batch([b"y"])).error_code
+        for each in waiting:
+            each.close()
+        wait_until(lambda: accepts(cluster.bootstrap), "the broker accepts connections again")
+        with Wire(cluster.bootstrap) as other:
+            assert not other.produce("t", batch([b"z"])).error_code
+        assert not gone(pid)
