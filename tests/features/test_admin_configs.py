@@ -36,7 +36,7 @@ from support.configs import (
     value,
 )
 from support.servers import Server
-from support.wire import Wire, batch, code, until
+from support.wire import Wire, batch, code, settled, until
 
 # -- IncrementalAlterConfigs of topics ---------------------------------------------------------------------------------
 
@@ -266,6 +266,14 @@ def test_timestamp_limits_act_at_once(wire: Wire, name: str, key: str, shift: in
     put(wire, name, records)
     set_topic(wire, name, f"message.timestamp.{key}.max.ms", "1000")
     refuses(wire, name, records, "INVALID_TIMESTAMP")
+
+
+def test_a_batch_that_outgrows_the_limit_when_stored_is_refused(wire: Wire, name: str) -> None:
+    wire.create_topic(name, compression_type="uncompressed")
+    records = batch([bytes(10_000_000)], codec=Codec.ZSTD)
+    assert len(records) < 1000
+    assert settled(lambda: wire.produce(name, records)).error_code == code("MESSAGE_TOO_LARGE")
+    assert wire.offset(name) == 0
 
 
 def test_compression_type_and_level_act_at_once(wire: Wire, name: str) -> None:

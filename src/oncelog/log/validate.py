@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from oncelog.log.config import NO_LIMIT, LogConfig
 from oncelog.log.producer_state import Origin
+from oncelog.protocol.compression import Codec, TooMuchDataError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import (
     CREATE_TIME,
+    DEFAULT_DECOMPRESSED_LIMIT,
     LOG_APPEND_TIME,
     NO_TIMESTAMP,
     BatchHeader,
@@ -56,11 +58,7 @@ def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int
             check_crc(header, view)
             headers.append(header)
             continue
-        if header.size > config.max_message_bytes:
-            raise ProtocolError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"record batch of {header.size} bytes, max.message.bytes is {config.max_message_bytes}",
-            )
+        _check_size(header, config)
         if origin == Origin.CLIENT:
             _check_client_batch(header, view, config, now_ms)
         headers.append(header)
@@ -76,11 +74,20 @@ def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int
         if config.compression is not None and headers[0].codec != config.compression:
             records = memoryview(_recompress(records, headers[0], config))
             headers = [parse_header(records)]
+            _check_size(headers[0], config)
     if config.timestamp_type == LOG_APPEND_TIME:
         headers = _stamp(records, headers, LOG_APPEND_TIME, now_ms)
     elif headers[0].timestamp_type:
         headers = _stamp(records, headers, CREATE_TIME, headers[0].max_timestamp)
     return ValidBatches(headers, records)
+
+
+def _check_size(header: BatchHeader, config: LogConfig) -> None:
+    if header.size > config.max_message_bytes:
+        raise ProtocolError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"record batch of {header.size} bytes, max.message.bytes is {config.max_message_bytes}",
+        )
 
 
 def _check_client_batch(header: BatchHeader, view: memoryview, config: LogConfig, now_ms: int) -> None:
@@ -141,9 +148,18 @@ def _contradiction(index: int, record: Record, header: BatchHeader, config: LogC
 
 
 def _recompress(view: memoryview, header: BatchHeader, config: LogConfig) -> bytearray:
+    """Return the batch with the topic's codec; what must be too large in the end is not decompressed as a whole."""
     assert config.compression is not None
+    limit = DEFAULT_DECOMPRESSED_LIMIT
+    if config.compression == Codec.NONE:
+        limit = min(limit, config.max_message_bytes)
+    try:
+        records = decode_records(view, limit=limit)
+    except TooMuchDataError as error:
+        message = f"record batch for compression.type={config.compression.name.lower()}: {error}"
+        raise ProtocolError(ErrorCode.MESSAGE_TOO_LARGE, message) from error
     return build_batch(
-        decode_records(view),
+        records,
         codec=config.compression,
         level=config.compression_level,
         producer_id=header.producer_id,

@@ -60,6 +60,10 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+class TooMuchDataError(ProtocolError):
+    """Compressed data is larger than the limit, once decompressed."""
+
+
 def compress(codec: Codec | int, data: Buffer, level: int | None = None) -> Buffer:
     """Return ``data`` compressed with ``codec``; ``level`` as in Kafka's ``compression.<type>.level``."""
     return _COMPRESS[codec](data, level)
@@ -81,8 +85,8 @@ def _corrupt(codec: str, reason: object) -> ProtocolError:
     return ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"corrupt {codec} data: {reason}")
 
 
-def _too_large(codec: str, limit: int) -> ProtocolError:
-    return ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"{codec} data grows beyond the limit of {limit} bytes")
+def _too_large(codec: str, limit: int) -> TooMuchDataError:
+    return TooMuchDataError(ErrorCode.CORRUPT_MESSAGE, f"{codec} data grows beyond the limit of {limit} bytes")
 
 
 def _compress_none(data: Buffer, level: int | None) -> Buffer:

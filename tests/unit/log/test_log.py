@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import tracemalloc
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -192,6 +193,30 @@ def test_the_topic_may_want_another_codec() -> None:
     header = parse_header(data)
     assert (header.codec, header.producer_id, header.base_sequence) == (Codec.ZSTD, 3, 0)
     assert values(log) == [b"v"] * 5
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.SNAPPY])
+def test_a_batch_that_grows_above_the_limit_when_stored_is_refused(codec: Codec) -> None:
+    config = LogConfig(compression=codec, max_message_bytes=10_000)
+    _, log = new_log(config)
+    records = batch(value=bytes(1_000_000), codec=Codec.ZSTD)
+    assert len(records) < 1000
+    assert code_of(lambda: append(log, records)) == ErrorCode.MESSAGE_TOO_LARGE
+    assert log.log_end_offset == 0
+    append(log, batch(value=bytes(9_000), codec=Codec.ZSTD))
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+def test_what_must_be_too_large_is_not_decompressed(codec: Codec) -> None:
+    records = batch(value=bytes(100_000_000), codec=codec)
+    _, log = new_log(LogConfig(compression=Codec.NONE, max_message_bytes=max(10_000, len(records))))
+    tracemalloc.start()
+    try:
+        assert code_of(lambda: append(log, records)) == ErrorCode.MESSAGE_TOO_LARGE
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 30_000_000
 
 
 def test_log_append_time() -> None:
