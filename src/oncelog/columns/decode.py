@@ -6,8 +6,8 @@ batch, as Kafka's consumer does (`CompletedFetch`): control batches always, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,21 +45,26 @@ MAX_CHUNK_BYTES = 1 << 30
 """Payload of one record batch of the table: its offsets are 32 bits wide."""
 LAST_MS = (2**63 - 1) // 1000
 """The last time in ms that a column of us can hold (it is in the year 294247)."""
+PIECE_BYTES, PIECE_ROWS = 1 << 23, 1 << 16
+"""What one Arrow batch of `decode_pieces` holds at most: bytes of decompressed records, and rows."""
 SMALLEST_RECORD = 7
 """Bytes of a record without key, value and headers."""
 
 
 @dataclass(slots=True)
 class _Batch:
+    """Decompressed records of one batch: all of them, or `count` that follow each other."""
+
     header: BatchHeader
     payload: Any
+    count: int
 
     def described(self) -> tuple[int, ...]:
         """For the kernel `decode_batches`. The payload is contiguous, as all that `np.frombuffer` makes."""
         header = self.header
         kind = header.timestamp_type
         return (
-            self.payload.__array_interface__["data"][0], len(self.payload), header.count, header.base_offset,
+            self.payload.__array_interface__["data"][0], len(self.payload), self.count, header.base_offset,
             header.base_timestamp, kind, header.max_timestamp if kind else -1,
         )  # fmt: skip
 
@@ -87,34 +92,111 @@ def decode_batches(
     next_offset = start_offset
     visible: list[_Batch] = []
     left = max_bytes
-    for header, view in _visible(chunks, aborted):
-        if end_offset is not None and header.base_offset >= end_offset:
-            next_offset = max(next_offset, end_offset)  # compaction may have left nothing in between
-            break
-        next_offset = max(next_offset, header.next_offset)
-        if header.is_control or header.count == 0 or header.next_offset <= start_offset:
+    for reached, batch in _unpacked(chunks, aborted, start_offset, end_offset, check_crcs):
+        next_offset = reached
+        if batch is None:
             continue
-        if check_crcs:
-            check_crc(header, view)
-        payload: Buffer = view[HEADER_SIZE:]
-        if header.codec:
-            payload = decompress(header.codec, payload, DEFAULT_DECOMPRESSED_LIMIT)
-        if not 0 < header.count <= len(payload) // SMALLEST_RECORD:
-            raise _malformed(header)
-        visible.append(_Batch(header, np.frombuffer(payload, np.uint8)))
+        visible.append(batch)
         if left is not None:
-            left -= len(payload)
+            left -= len(batch.payload)
             if left <= 0:
                 break
     schema = SCHEMA_WITH_HEADERS if include_headers else SCHEMA
     tables = [
-        _columns(group, topic, partition, start_offset, include_headers) for group in _groups(visible)
+        _columns(group, topic, partition, start_offset, include_headers) for group in _groups(visible, MAX_CHUNK_BYTES)
     ]
     table = pa.Table.from_batches(tables, schema)
     if end_offset is not None and next_offset > end_offset:
         keep = sum(int(np.searchsorted(_offsets(batch), end_offset)) for batch in tables)
         return table.slice(0, keep), end_offset
     return table, next_offset
+
+
+def decode_pieces(
+    chunks: Iterable[Buffer],
+    *,
+    topic: str,
+    partition: int,
+    start_offset: int,
+    end_offset: int,
+    aborted: Sequence[tuple[int, int]] | None = None,
+    include_headers: bool = False,
+    max_bytes: int = PIECE_BYTES,
+    max_rows: int = PIECE_ROWS,
+) -> Generator[pa.RecordBatch, None, int]:
+    """Yield the records that `decode_batches` returns in Arrow batches of bounded size; return the next offset.
+
+    An Arrow batch holds at most `max_rows` rows, and at most `max_bytes` of decompressed records or a single larger
+    record. Record batches are decompressed one at a time. Raises ProtocolError as `decode_batches`, once it comes to
+    the damaged batch.
+    """
+    reached = start_offset
+
+    def pieces() -> Iterator[_Batch]:
+        nonlocal reached
+        for following, batch in _unpacked(chunks, aborted, start_offset, end_offset, check_crcs=True):
+            if batch is not None:
+                yield from _pieces(batch, max_bytes, max_rows)
+            reached = following
+
+    for group in _groups(pieces(), max_bytes, max_rows):
+        columns = _columns(group, topic, partition, start_offset, include_headers)
+        found = columns.slice(0, int(np.searchsorted(_offsets(columns), end_offset)))
+        if found.num_rows:
+            yield found
+        if found.num_rows < columns.num_rows:
+            return end_offset
+    return min(reached, end_offset)
+
+
+def _unpacked(
+    chunks: Iterable[Buffer],
+    aborted: Sequence[tuple[int, int]] | None,
+    start_offset: int,
+    end_offset: int | None,
+    check_crcs: bool,
+) -> Iterator[tuple[int, _Batch | None]]:
+    """Yield (offset after a batch, its decompressed records, or None if no record of it is wanted)."""
+    next_offset = start_offset
+    for header, view in _visible(chunks, aborted):
+        if end_offset is not None and header.base_offset >= end_offset:
+            yield max(next_offset, end_offset), None  # compaction may have left nothing in between
+            return
+        next_offset = max(next_offset, header.next_offset)
+        if header.is_control or header.count == 0 or header.next_offset <= start_offset:
+            yield next_offset, None
+            continue
+        yield next_offset, _unpack(header, view, check_crcs)
+
+
+def _unpack(header: BatchHeader, view: memoryview, check_crcs: bool) -> _Batch:
+    payload: Buffer = view[HEADER_SIZE:]
+    try:
+        if check_crcs:
+            check_crc(header, view)
+        if header.codec:
+            payload = decompress(header.codec, payload, DEFAULT_DECOMPRESSED_LIMIT)
+    except ProtocolError as error:
+        raise ProtocolError(error.code, f"the batch at offset {header.base_offset}: {error}") from error
+    if not 0 < header.count <= len(payload) // SMALLEST_RECORD:
+        raise _malformed(header)
+    return _Batch(header, np.frombuffer(payload, np.uint8), header.count)
+
+
+def _pieces(batch: _Batch, max_bytes: int, max_rows: int) -> Iterator[_Batch]:
+    """Cut a batch between records. The last piece has all bytes that remain: what follows the records is damage."""
+    position, left = 0, batch.count
+    after = np.zeros(1, np.int64)
+    while len(batch.payload) - position > max_bytes or left > max_rows:
+        count = kernel("cut_records")(*at("B", batch.payload), position, left, max_bytes, max_rows, *at("q", after))
+        if count < 0:
+            raise _malformed(batch.header)
+        if count == left:
+            break
+        end = int(after[0])
+        yield replace(batch, payload=batch.payload[position:end], count=count)
+        position, left = end, left - count
+    yield replace(batch, payload=batch.payload[position:], count=left)
 
 
 def _visible(
@@ -127,15 +209,17 @@ def _visible(
             yield header._replace(count=0) if hidden.hides(header, view) else header, view
 
 
-def _groups(batches: list[_Batch]) -> Iterator[list[_Batch]]:
+def _groups(batches: Iterable[_Batch], max_bytes: int, max_rows: int | None = None) -> Iterator[list[_Batch]]:
+    """Group what follows each other up to these limits; a batch that is larger comes alone."""
     group: list[_Batch] = []
-    size = 0
+    size = rows = 0
     for batch in batches:
-        if group and size + len(batch.payload) > MAX_CHUNK_BYTES:
+        full = size + len(batch.payload) > max_bytes or (max_rows is not None and rows + batch.count > max_rows)
+        if group and full:
             yield group
-            group, size = [], 0
+            group, size, rows = [], 0, 0
         group.append(batch)
-        size += len(batch.payload)
+        size, rows = size + len(batch.payload), rows + batch.count
     if group:
         yield group
 
@@ -163,7 +247,7 @@ class _Binary:
 def _columns(
     batches: list[_Batch], topic: str, partition: int, start_offset: int, include_headers: bool
 ) -> pa.RecordBatch:
-    rows = sum(batch.header.count for batch in batches)
+    rows = sum(batch.count for batch in batches)
     size = sum(len(batch.payload) for batch in batches)
     offsets, timestamps = np.empty(rows, np.int64), np.empty(rows, np.int64)
     kinds = np.empty(rows, np.int32)
@@ -190,17 +274,26 @@ def _columns(
     if not include_headers:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     used = int(header_rows[row])
-    keys_of_headers = names.array(used, pa.string())
-    try:
-        keys_of_headers.validate(full=True)
-    except pa.ArrowInvalid as error:
-        message = f"a record header's key is not UTF-8 between the offsets {offsets[0]} and {offsets[row - 1]}"
-        raise ProtocolError(ErrorCode.INVALID_RECORD, message) from error
     pairs = pa.StructArray.from_arrays(
-        [keys_of_headers, contents.array(used, pa.binary())], fields=list(HEADERS.value_type)
+        [_header_keys(names, used), contents.array(used, pa.binary())], fields=list(HEADERS.value_type)
     )
     lists = pa.ListArray.from_arrays(_fixed(header_rows[: row + 1].astype(np.int32), pa.int32()), pairs)
     return pa.RecordBatch.from_arrays([*columns, lists.cast(HEADERS)], schema=SCHEMA_WITH_HEADERS)
+
+
+def _header_keys(names: _Binary, count: int) -> pa.Array:
+    """Return the keys as text. A malformed sequence becomes U+FFFD, as in Java's client."""
+    keys = names.array(count, pa.string())
+    try:
+        keys.validate(full=True)
+    except pa.ArrowInvalid:
+        ends = names.ends
+        texts = [bytes(names.data[ends[i] : ends[i + 1]]).decode(errors="replace").encode() for i in range(count)]
+        replaced = _Binary(count, 0)
+        replaced.ends[1:] = np.cumsum([len(text) for text in texts])
+        replaced.valid, replaced.data = names.valid, np.frombuffer(b"".join(texts), np.uint8)
+        return replaced.array(count, pa.string())
+    return keys
 
 
 def _fixed(numbers: Any, kind: pa.DataType) -> pa.Array:
@@ -230,7 +323,7 @@ def _microseconds(timestamps: Any) -> Any:
 def _header_count(batches: list[_Batch]) -> int:
     total = 0
     for batch in batches:
-        found = kernel("count_headers")(*at("B", batch.payload), batch.header.count)
+        found = kernel("count_headers")(*at("B", batch.payload), batch.count)
         if found < 0:
             raise _malformed(batch.header)
         total += found

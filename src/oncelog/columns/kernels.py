@@ -115,6 +115,25 @@ def count_headers(data: Any, count: int) -> int:
 
 
 @_compiled
+def cut_records(data: Any, pos: int, count: int, max_bytes: int, max_rows: int, after: Any) -> int:
+    """Return how many of the `count` records from `pos` on come to at most these bytes and rows; at least one.
+
+    Writes the position after them to `after[0]`. Looks at lengths only.
+    """
+    start = pos
+    for taken in range(count):
+        length, behind = _read_size(data, pos, data.shape[0])
+        if behind < 0 or length < 0:
+            return MALFORMED
+        behind += length
+        if taken and (taken >= max_rows or behind - start > max_bytes):
+            return taken
+        pos = behind
+        after[0] = pos
+    return count
+
+
+@_compiled
 def _take(data: Any, pos: int, length: int, row: int, ends: Any, valid: Any, out: Any) -> None:
     """Copies a field to its row of a column; a length of -1 is null."""
     valid[row] = length >= 0

@@ -34,6 +34,7 @@ TOO_SMALL: Final = -2
 
 SIGNATURES: Final = {
     "count_headers": "Bn",
+    "cut_records": "Bnnnnq",
     "decode_batches": "qn" "qqi" "qBBqBB" "?" "qqBBqBB",
     "encode_records": "qnnnq" "?qBB" "?qBB" "?qqBqBB" "Bq",
     "json_lines": "BqBBBq",

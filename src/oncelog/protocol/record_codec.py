@@ -13,13 +13,21 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 
 class Record(NamedTuple):
-    """One record; ``timestamp`` in ms since the epoch, headers as (name, value) pairs in their order."""
+    """One record; ``timestamp`` in ms since the epoch, headers as (name, value) pairs in their order.
+
+    A name that is not UTF-8 has U+FFFD in place of each malformed sequence, as in Kafka's Java client. With
+    ``names=LOSSLESS`` such a name is encoded into the same bytes again.
+    """
 
     offset: int
     timestamp: int
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+REPLACED, LOSSLESS = "replace", "surrogateescape"
+"""How header names that are not UTF-8 are decoded: error handlers of ``bytes.decode``."""
 
 
 def _invalid(message: str) -> ProtocolError:
@@ -54,7 +62,7 @@ def _sized(data: Buffer | None) -> bytes:
 def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     parts = [_varint(len(headers))]
     for name, value in headers:
-        parts.append(_sized(name.encode()))
+        parts.append(_sized(name.encode(errors=LOSSLESS)))
         parts.append(_sized(value))
     return b"".join(parts)
 
@@ -81,7 +89,7 @@ def encode_record(
 
 
 def decode_payload(
-    data: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
+    data: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None, names: str = REPLACED
 ) -> list[Record]:
     """Return the ``count`` records that ``data`` holds, all with ``append_time`` if there is one.
 
@@ -102,7 +110,7 @@ def decode_payload(
         if pos < end and data[pos] == 0:
             pos += 1
         else:
-            headers, pos = _read_headers(data, pos, end)
+            headers, pos = _read_headers(data, pos, end, names)
         if pos != end:
             raise _invalid(f"record of {size} bytes ends {pos - end} bytes off")
         records.append(
@@ -154,7 +162,7 @@ def _read_sized(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
     return data[pos:stop], stop
 
 
-def _read_headers(data: bytes, pos: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+def _read_headers(data: bytes, pos: int, end: int, names: str) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
     count, pos = _read_varint(data, pos)
     if count < 0 or count > end - pos:
         raise _invalid(f"record with {count} headers in {end - pos} bytes")
@@ -164,8 +172,5 @@ def _read_headers(data: bytes, pos: int, end: int) -> tuple[tuple[tuple[str, byt
         if name is None:
             raise _invalid("record header without a name")
         value, pos = _read_sized(data, pos, end)
-        try:
-            headers.append((name.decode(), value))
-        except UnicodeDecodeError as error:
-            raise _invalid("record header whose name is not UTF-8") from error
+        headers.append((name.decode(errors=names), value))
     return tuple(headers), pos

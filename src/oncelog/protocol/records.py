@@ -19,8 +19,9 @@ from crc32c import crc32c
 
 from oncelog.protocol.compression import Buffer, Codec, compress, decompress
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.record_codec import LOSSLESS as LOSSLESS
+from oncelog.protocol.record_codec import REPLACED, decode_payload
 from oncelog.protocol.record_codec import Record as Record
-from oncelog.protocol.record_codec import decode_payload
 from oncelog.protocol.record_codec import encode_record as encode_record
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
@@ -414,11 +415,11 @@ def decode_control(view: Buffer) -> tuple[bool, int]:
     return kind == _COMMIT, _MARKER_VALUE.unpack_from(value)[1]
 
 
-def decode_records(view: Buffer, *, limit: int = DEFAULT_DECOMPRESSED_LIMIT) -> list[Record]:
+def decode_records(view: Buffer, *, limit: int = DEFAULT_DECOMPRESSED_LIMIT, names: str = REPLACED) -> list[Record]:
     """Return the records of the batch at the start of ``view``; keys and values are copies.
 
-    Raises INVALID_RECORD or CORRUPT_MESSAGE for malformed records, and for compressed ones that would grow
-    beyond ``limit`` bytes.
+    To encode the records again, pass ``names=LOSSLESS`` (see ``Record``). Raises INVALID_RECORD or CORRUPT_MESSAGE
+    for malformed records, and for compressed ones that would grow beyond ``limit`` bytes.
     """
     header = parse_header(view)
     if header.count < 0:
@@ -436,6 +437,7 @@ def decode_records(view: Buffer, *, limit: int = DEFAULT_DECOMPRESSED_LIMIT) -> 
             header.base_offset,
             header.base_timestamp,
             header.max_timestamp if header.attributes & _TIMESTAMP_TYPE else None,
+            names,
         )
     except IndexError as error:
         raise _invalid("record is cut off by the end of its batch") from error

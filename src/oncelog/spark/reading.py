@@ -1,7 +1,8 @@
-"""A task of the source: the records of one range of offsets, as Arrow batches, with the next Fetch under way meanwhile.
+"""A task of the source: read one range of offsets as Arrow batches, with the next Fetch under way meanwhile.
 
-At most two answers are held, of `kafka.max.partition.fetch.bytes` each (a batch that is larger comes alone), and the
-rows of one: a slow query makes the broker wait, not the memory grow.
+A task holds at most two Fetch responses of `kafka.max.partition.fetch.bytes` each (a larger batch comes alone), one
+decompressed record batch, and one Arrow batch of bounded size. A slow query makes the broker wait; the memory does not
+grow.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from uuid import UUID
 
 from oncelog import errors
 from oncelog.client.blocking import BlockingCluster
+from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages import fetch as fe
 from oncelog.protocol.records import is_partial
 from oncelog.protocol.schema import NO_UUID
@@ -74,7 +76,7 @@ class Reading:
         return False
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        from oncelog.columns.decode import decode_batches
+        from oncelog.columns.decode import decode_pieces
 
         at, end, options = self.range.at, self.range.end, self.options
         position, moved = self.range.start, time.monotonic()
@@ -94,16 +96,19 @@ class Reading:
                 if behind < end:
                     under_way = self._fetch(behind)
                 aborted = [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or ()]
-                table, reached = decode_batches(
-                    [records],
-                    topic=at.topic,
-                    partition=at.partition,
-                    start_offset=position,
-                    aborted=aborted if options.committed else None,
-                    include_headers=options.include_headers,
-                    end_offset=end,
-                )
-                yield from table.to_batches()
+                try:
+                    reached = yield from decode_pieces(
+                        [records],
+                        topic=at.topic,
+                        partition=at.partition,
+                        start_offset=position,
+                        aborted=aborted if options.committed else None,
+                        include_headers=options.include_headers,
+                        end_offset=end,
+                    )
+                except ProtocolError as error:
+                    where = f"{shown([at])}, fetched from offset {position} on"
+                    raise errors.error_for(error.code, f"{where}: {error}") from error
                 if reached > position:
                     position, moved = reached, time.monotonic()
                 elif time.monotonic() - moved > options.patience.poll_ms / 1000:

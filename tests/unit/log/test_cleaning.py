@@ -13,7 +13,7 @@ from oncelog.log.cleaning.reading import CHUNK
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
 from oncelog.protocol.compression import Codec
-from oncelog.protocol.records import LOG_APPEND_TIME, Record, build_batch
+from oncelog.protocol.records import LOG_APPEND_TIME, LOSSLESS, Record, build_batch, decode_records
 from support.cleaning import COMPACT, batches, clean, committed, filled, put, rows
 from support.crashdisk import CrashDisk
 from support.logs import FOLDER, NOW, append, end_txn, new_log, open_log
@@ -35,6 +35,20 @@ def test_a_batch_that_stays_in_part_keeps_its_codec_times_and_offsets(codec: Cod
     assert [(r.offset, r.timestamp, r.key) for r in left] == [(0, NOW + 10, b"k0"), (2, NOW + 8, b"k2")]
     assert header.max_timestamp == NOW + 10
     assert header.delete_horizon_ms is None
+
+
+def test_a_header_name_that_is_not_utf_8_keeps_its_bytes() -> None:
+    disk, log = new_log(COMPACT)
+    headers = (("\udcff", b"value"),)
+    append(log, build_batch([Record(0, NOW, b"k0", b"", headers), Record(1, NOW, b"k1", b"")]))
+    put(log, (b"k1", b"new"))
+    log.roll(NOW)
+    clean(log, disk)
+    data = log.read(0, 1000, upto=2, at_least_one=True)
+    assert data
+    (left,) = decode_records(data, names=LOSSLESS)
+    assert (left.key, left.headers) == (b"k0", headers)
+    assert b"\x02\xff\x0avalue" in bytes(data)
 
 
 def test_a_batch_that_stays_as_a_whole_is_copied_as_it_is() -> None:

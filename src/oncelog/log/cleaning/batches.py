@@ -12,6 +12,7 @@ from oncelog.log.producer_state import ProducerEntry
 from oncelog.protocol.compression import compress
 from oncelog.protocol.records import (
     LOG_APPEND_TIME,
+    LOSSLESS,
     NO_TIMESTAMP,
     BatchHeader,
     Record,
@@ -92,7 +93,7 @@ class BatchFilter:
             discard = outlived and not self._is_last_of_producer(header)
         else:
             discard = self._transactions.is_aborted(header)
-        records = [] if discard else decode_records(view)
+        records = [] if discard else decode_records(view, names=LOSSLESS)
         kept = records if header.is_control else [record for record in records if self._stays(record, horizon)]
         if not kept:
             stays = header.next_offset == keep_end or self._is_last_of_producer(header)
