@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncelog.broker.apis import SERVED
 from oncelog.broker.context import RequestContext
-from oncelog.net.server import BadFrameError
+from oncelog.net.server import BadFrameError, Holds
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.codec import codec
 from oncelog.protocol.errors import ErrorCode
@@ -48,7 +48,7 @@ class Dispatcher:
         self._broker = broker
         self._routes: dict[tuple[int, int], _Route] = {}
 
-    def __call__(self, frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | None:
+    def __call__(self, frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | None:
         """Answers one frame; BadRequestError (and any other exception) makes the server close the connection."""
         try:
             header, position = decode_request_header(frame)
@@ -84,6 +84,8 @@ class Dispatcher:
             return None
         if isinstance(response, Message):
             return self._encode(response, context)
+        if isinstance(response, Holds):
+            return Holds(self._later(response.answer, context))
         return self._later(response, context)
 
     async def _later(self, pending: Awaitable[Message | None], context: RequestContext) -> Chunks | None:

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import CoroutineType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from oncelog.net.eager import step
 
@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from oncelog.net.server import Server
 
 Chunks = list[bytes | memoryview]
-Handler = Callable[[memoryview, "Peer"], Chunks | Awaitable[Chunks | None] | None]
+
+
+class Holds(NamedTuple):
+    """An answer that has to wait, and that reads the request's bytes meanwhile."""
+
+    answer: Awaitable[Any]
+
+
+Handler = Callable[[memoryview, "Peer"], Chunks | Awaitable[Chunks | None] | Holds | None]
 
 BUFFER_BYTES = 256 * 1024
 """Size of a read buffer; a longer frame gets memory of its own."""
@@ -47,6 +55,8 @@ SWEEPS = 8
 """Looks at a connection without any activity in between, until it counts as idle."""
 
 _LENGTH = struct.Struct(">i")
+_TLS_HANDSHAKE, _TLS_MINOR_MAX = 0x1603, 4
+"""How a TLS record begins: type (handshake) and major version in two bytes, then the minor version."""
 _log = logging.getLogger("oncelog.net")
 
 
@@ -98,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         """The buffer that was claimed; without one, reads go to the server's scratch buffer."""
         self._start = self._end = 0
         self._tail = b""
-        """A little of an unfinished or unserved frame, while no buffer is claimed."""
+        """A part of an unfinished or unserved frame, while no buffer is claimed."""
         self._long: memoryview | None = None
         self._long_size = self._got = 0
         self._holding = False
@@ -106,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
         self._busy = False
         """A request waits for its answer."""
         self._pinned = False
-        """That request's frame lies in `_buffer`, which therefore must not move."""
+        """That request's frame is in `_buffer` and still read, so the buffer must not move."""
         self._turn_pending = False
         self._write_paused = False
         self._reading = True
@@ -256,6 +266,9 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while (frame := self._next_frame(view)) is not None:
                 result = handler(frame, peer)
+                holds = type(result) is Holds
+                if holds:
+                    result = cast(Holds, result).answer
                 if type(result) is CoroutineType:
                     result = step(result)
                 if type(result) is list:
@@ -265,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
                         out, size = [], 0
                 elif result is not None:
                     self._busy = True
-                    self._pinned = len(frame) > SMALL_BYTES and view is not None
+                    self._pinned = holds and len(frame) > SMALL_BYTES and view is not None
                     self._server.run(self._wait(cast(Awaitable[Chunks | None], result)))
                 if self._blocked():
                     break
@@ -293,8 +306,7 @@ class Connection(asyncio.BufferedProtocol):
         start = self._start + 4
         length: int = _LENGTH.unpack_from(view, self._start)[0]
         if not 0 <= length <= self._server.limits.max_request_size:
-            limit = self._server.limits.max_request_size
-            raise BadFrameError(f"request of {length} bytes, 0 to {limit} (socket.request.max.bytes) are allowed")
+            raise BadFrameError(_wrong_length(length, self._server.limits.max_request_size))
         if start + length > self._end:
             return None
         self._start = start + length
@@ -347,16 +359,13 @@ class Connection(asyncio.BufferedProtocol):
     # -- keeping bytes ------------------------------------------------------------------------------------------------
 
     def _keep(self, view: memoryview) -> None:
-        """Puts away the unserved bytes of `view`: as little as possible, moving them as rarely as possible."""
+        """Keep the unserved bytes of `view`: as little memory as possible, and as few copies as possible."""
         left = self._end - self._start
-        if left <= SMALL_BYTES:
-            if self._pinned:
-                self._claim(view)
-            else:
-                self._tail = bytes(view[self._start : self._end])
-                self._drop_buffer()
+        if not self._pinned and (left <= SMALL_BYTES or (self._blocked() and self._wasteful(left, view))):
+            self._tail = bytes(view[self._start : self._end])
+            self._drop_buffer()
             return
-        if not self._pinned and not self._blocked() and CROWDED_GROWTH * left < len(view) and self._crowded():
+        if not self._pinned and self._wasteful(left, view):
             self._begin_long(view, _LENGTH.unpack_from(view, self._start)[0])
             return
         self._claim(view)
@@ -371,6 +380,10 @@ class Connection(asyncio.BufferedProtocol):
             self._begin_long(view, length)
         elif self._start + 4 + length > len(view):
             self._move_to_front(view)
+
+    def _wasteful(self, left: int, view: memoryview) -> bool:
+        """Whether so few bytes should not hold a whole buffer: many connections do already."""
+        return CROWDED_GROWTH * left < len(view) and self._crowded()
 
     def _claim(self, view: memoryview) -> None:
         if self._buffer is None:
@@ -420,6 +433,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._long is not None:
             return self._got == self._long_size
         return self._buffer is not None and self._end == len(self._buffer)
+
+
+def _wrong_length(length: int, limit: int) -> str:
+    """Say what is wrong with a frame's length; the first bytes of a TLS handshake are no length at all."""
+    if length >> 16 == _TLS_HANDSHAKE and length >> 8 & 0xFF <= _TLS_MINOR_MAX:
+        return "a TLS client, but this port speaks PLAINTEXT; set security.protocol=PLAINTEXT in the client"
+    return f"request of {length} bytes, 0 to {limit} (socket.request.max.bytes) are allowed"
 
 
 def _add(out: Chunks, chunks: Chunks) -> int:

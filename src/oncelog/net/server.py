@@ -10,10 +10,10 @@ import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass
 
-from oncelog.net.frames import BUFFER_BYTES, SWEEPS, BadFrameError, Chunks, Connection, Handler, Peer
+from oncelog.net.frames import BUFFER_BYTES, SWEEPS, BadFrameError, Chunks, Connection, Handler, Holds, Peer
 from oncelog.net.pieces import to_be_joined
 
-__all__ = ["BadFrameError", "Chunks", "Handler", "Limits", "Peer", "Server", "serve"]
+__all__ = ["BadFrameError", "Chunks", "Handler", "Holds", "Limits", "Peer", "Server", "serve"]
 
 SPARE_BUFFERS = 4
 """Unused read buffers that are kept."""
@@ -149,11 +149,14 @@ class Server:
 
 
 async def serve(handler: Handler, host: str, port: int, limits: Limits | None = None) -> Server:
-    """Starts to listen; `host` empty: every IPv4 interface, `port` 0: a free one (`Server.port` tells); OSError.
+    """Start to listen and return the server. Raises OSError.
 
-    `handler(frame, peer)` gets a writable view of one request, without its length, that is valid until it is answered.
-    It returns the answer as chunks, without the length; or None for no answer; or an awaitable of either. The chunks
-    must not be slices of the frame. When it raises, the connection is closed.
+    An empty `host` is every IPv4 interface, `port` 0 a free one (see `Server.port`).
+
+    `handler(frame, peer)` gets a writable view of one request, without its length. It returns the answer as chunks,
+    without the length; or None for no answer; or an awaitable of either. The chunks must not be slices of the frame.
+    The frame is valid until the handler returns or first waits, and until the answer if the handler returns `Holds`.
+    If the handler raises, the connection is closed.
     """
     server = Server(handler, limits or Limits())
     await server.listen(host, port)

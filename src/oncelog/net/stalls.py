@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import CoroutineType, FrameType, coroutine
 from typing import Any, TypeVar
 
-from oncelog.net.frames import Chunks, Handler, Peer
+from oncelog.net.frames import Chunks, Handler, Holds, Peer
 
 T = TypeVar("T")
 
@@ -52,13 +52,15 @@ class StallWatch:
     def handler(self, inner: Handler) -> Handler:
         """Return a frame handler that times the work of `inner` on each request."""
 
-        def handle(frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | None:
+        def handle(frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | None:
             started, cpu = time.perf_counter(), time.thread_time()
             result = inner(frame, peer)
             if time.perf_counter() - started > self._limit_s:
                 self._report(self._describe(frame, peer), started, cpu)
             if type(result) is CoroutineType:
                 return self.timed(result, self._describe(frame, peer))
+            if type(result) is Holds and type(result.answer) is CoroutineType:
+                return Holds(self.timed(result.answer, self._describe(frame, peer)))
             return result
 
         return handle

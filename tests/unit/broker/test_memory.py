@@ -13,7 +13,7 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.dispatch import Dispatcher
 from oncelog.net.frames import Peer
-from oncelog.net.server import BadFrameError
+from oncelog.net.server import BadFrameError, Holds
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
@@ -54,6 +54,8 @@ async def serve(broker: Broker, request: Message, version: int) -> tuple[bytes |
     reference = weakref.ref(bytes_of_it)
     answer: Any = Dispatcher(broker)(memoryview(bytes_of_it), PEER)
     del bytes_of_it, request
+    if isinstance(answer, Holds):
+        answer = answer.answer
     if isinstance(answer, Awaitable):
         answer = await answer
     return (None if answer is None else b"".join(answer)), reference

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncelog.net.frames import BUFFER_BYTES, CROWD, CROWDED_GROWTH, FRAMES_A_TURN, JOIN_BYTES, SMALL_BYTES
-from oncelog.net.server import Peer
+from oncelog.net.server import Holds, Peer
 from support.sockets import Client, both_loops, echo, framed, run, serving, until
 
 LONG_LIMIT = 8 * BUFFER_BYTES
@@ -69,19 +69,35 @@ def test_long_frames_of_every_size_around_the_buffer(loop: str) -> None:
     run(loop, body)
 
 
+@both_loops
+@pytest.mark.parametrize("version", [b"\x03\x00", b"\x03\x01", b"\x03\x03"])
+def test_a_tls_handshake_is_called_one(loop: str, version: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        async with serving(echo) as server:
+            client = await Client.connect(server)
+            await client.send(b"\x16" + version + b"\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(508))
+            assert await client.closed()
+
+    with caplog.at_level(logging.WARNING, "oncelog.net"):
+        run(loop, body)
+    assert "a TLS client" in caplog.text
+    assert "security.protocol=PLAINTEXT" in caplog.text
+    assert "request of" not in caplog.text
+
+
 class _Script:
     """What the handler is to do with each request, told by its first byte."""
 
     def __init__(self) -> None:
         self.seen = 0
 
-    def __call__(self, frame: memoryview, peer: Peer) -> list[bytes | memoryview] | Awaitable[Any] | None:
+    def __call__(self, frame: memoryview, peer: Peer) -> list[bytes | memoryview] | Holds | None:
         self.seen += 1
         kind = frame[0] if len(frame) else 0
         if kind % 3 == 0:
             return [bytes(frame)]
         if kind % 3 == 1:
-            return self.later(frame)
+            return Holds(self.later(frame))
         frame[0] = 0  # frames are writable
         return [bytes(frame)]
 
@@ -277,5 +293,59 @@ def test_many_unfinished_frames_take_little_more_than_has_come_of_them(loop: str
             assert server.holders == 1
             clients[0].close()
             await until(lambda: server.holders == 0)
+
+    run(loop, body)
+
+
+class _Gate:
+    """Keeps each request waiting until it is opened; the answers are the frames' lengths."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+
+    def __call__(self, frame: memoryview, peer: Peer) -> Awaitable[Any]:
+        return self.later(len(frame))
+
+    async def later(self, length: int) -> list[bytes | memoryview]:
+        await self.open.wait()
+        return [b"%d" % length]
+
+
+@both_loops
+@pytest.mark.parametrize("size", [SMALL_BYTES + 1, BUFFER_BYTES - 4, 2 * BUFFER_BYTES])
+def test_a_waiting_request_holds_no_buffer_unless_its_bytes_are_read(loop: str, size: int) -> None:
+    async def body() -> None:
+        gate = _Gate()
+        async with serving(gate) as server:
+            clients = [await Client.connect(server) for _ in range(20)]
+            for client in clients:
+                await client.send(framed(b"j" * size))
+            await until(lambda: sum(c._busy for c in server.connections) == len(clients))
+            assert server.holders == 0
+            assert all(c._buffer is None and c._long is None and not c._tail for c in server.connections)
+            gate.open.set()
+            for client in clients:
+                assert await client.answer() == b"%d" % size
+
+    run(loop, body)
+
+
+@both_loops
+def test_bytes_after_many_waiting_requests_take_little_more_than_themselves(loop: str) -> None:
+    many, part = 2 * CROWD, SMALL_BYTES + 1000
+
+    async def body() -> None:
+        gate = _Gate()
+        async with serving(gate) as server:
+            clients = [await Client.connect(server) for _ in range(many)]
+            for client in clients:
+                await client.send(framed(b"j") + framed(b"k" * part) + framed(b"l" * part)[:part])
+            await until(lambda: sum(c._busy for c in server.connections) == many)
+            await until(lambda: sum(len(c._tail) + c._end - c._start for c in server.connections) >= many * 2 * part)
+            assert server.holders <= CROWD + 1
+            gate.open.set()
+            for client in clients:
+                await client.send(b"l" * 4)
+                assert [await client.answer() for _ in range(3)] == [b"1", b"%d" % part, b"%d" % part]
 
     run(loop, body)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from oncelog.cluster.metadata import INTERNAL_TOPICS
 from oncelog.cluster.replica import Replica
 from oncelog.log.validate import InvalidRecordsError
-from oncelog.net.server import BadFrameError
+from oncelog.net.server import BadFrameError, Holds
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError, Refusal
 from oncelog.protocol.messages.produce import (
@@ -81,8 +81,10 @@ _Late = tuple[_Target, Replica, PartitionProduceResponse]
 
 def handle(
     broker: Broker, request: ProduceRequest, ctx: RequestContext
-) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    """Each partition has its own error; with acks=0 there is no answer at all, and BadFrameError for any error.
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | Holds | None:
+    """Answer each partition with its own error. With acks=0, return no answer, and raise BadFrameError for any error.
+
+    `Holds` is an answer that waits for the coordinator before the records are appended.
 
     A few errors are the whole request's: transactional records without a transactional id, or of several producers
     (`KafkaApis.handleProduceRequest`, `ReplicaManager.handleProduceAppend`), and an impossible `acks`.
@@ -100,7 +102,7 @@ def handle(
         _refuse_all(resolved, Refusal.of(error))
         return _append(broker, request, ctx, resolved)
     if unverified:
-        return _verify_then_append(broker, request, ctx, resolved, unverified)
+        return Holds(_verify_then_append(broker, request, ctx, resolved, unverified))
     return _append(broker, request, ctx, resolved)
 
 
