@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from oncelog.broker.apis import SERVED
 from oncelog.broker.context import RequestContext
+from oncelog.broker.error_answers import error_answer
 from oncelog.net.server import BadFrameError, Holds
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.codec import codec
-from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.headers import decode_request_header, encode_response_header
 from oncelog.protocol.schema import DecodeError, Message
 
@@ -49,7 +50,7 @@ class Dispatcher:
         self._routes: dict[tuple[int, int], _Route] = {}
 
     def __call__(self, frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | None:
-        """Answers one frame; BadRequestError (and any other exception) makes the server close the connection."""
+        """Answer one frame. Raises BadFrameError for a frame without an answer: the server closes the connection."""
         try:
             header, position = decode_request_header(frame)
         except DecodeError as error:
@@ -79,18 +80,43 @@ class Dispatcher:
             peer.connection_id,
             peer.on_hang_up,
         )
-        response = route.handle(self._broker, request, context)
-        if response is None:
-            return None
-        if isinstance(response, Message):
-            return self._encode(response, context)
+        try:
+            response = route.handle(self._broker, request, context)
+            if response is None:
+                return None
+            if isinstance(response, Message):
+                return self._encode(response, context)
+        except BadFrameError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the answers before it must not be lost
+            return self._failed(error, request, context)
         if isinstance(response, Holds):
-            return Holds(self._later(response.answer, context))
-        return self._later(response, context)
+            return Holds(self._later(response.answer, request, context))
+        return self._later(response, request, context)
 
-    async def _later(self, pending: Awaitable[Message | None], context: RequestContext) -> Chunks | None:
-        response = await pending
-        return None if response is None else self._encode(response, context)
+    async def _later(
+        self, pending: Awaitable[Message | None], request: Message, context: RequestContext
+    ) -> Chunks | None:
+        try:
+            response = await pending
+            return None if response is None else self._encode(response, context)
+        except BadFrameError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            return self._failed(error, request, context)
+
+    def _failed(self, error: Exception, request: Message, context: RequestContext) -> Chunks:
+        """Answer a request whose handler has failed, or whose answer cannot be encoded."""
+        what = f"{ApiKey(context.api_key).name} v{context.api_version} of client {context.client_id[:100]!r}"
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        if isinstance(error, ProtocolError):
+            code = error.code
+            self._broker.log.info("%s refused: %s", what, str(error))
+        else:
+            self._broker.log.error("%s failed, the answer is %s", what, code.name, exc_info=error)
+        if context.api_key == ApiKey.PRODUCE and not getattr(request, "acks", 0):
+            raise BadRequestError(f"{what}: acks=0 has no answer, and the request has failed")
+        return self._encode(error_answer(request, context.api_version, code), context)
 
     @staticmethod
     def _encode(response: Message, context: RequestContext) -> Chunks:

@@ -20,6 +20,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from oncelog.net.eager import step
+from oncelog.net.pieces import in_few_pieces
 
 if TYPE_CHECKING:
     from oncelog.net.server import Server
@@ -335,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
         if size <= JOIN_BYTES or self._server.joins:
             self._transport.write(b"".join(out))
         else:
-            self._transport.writelines(out)
+            self._transport.writelines(in_few_pieces(out))
 
     def _fail(self, error: Exception, out: Chunks, size: int) -> None:
         """Closes the connection over a request that cannot be answered; answers before it still go out."""

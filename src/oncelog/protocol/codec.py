@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from typing import Any
 from uuid import UUID
 
-from oncelog.protocol.schema import NO_UUID, DecodeError, Field, Message, UnsupportedVersionError
+from oncelog.protocol.schema import MAX_STRING, NO_UUID, DecodeError, Field, Message, UnsupportedVersionError, utf8
 
 _FIXED = {
     "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d", "bool": "?", "uuid": "16s",
@@ -386,6 +386,8 @@ def _string(sized: Decoder) -> Decoder:
         raw, pos = sized(buf, pos)
         if raw is None:
             return None, pos
+        if len(raw) > MAX_STRING:
+            raise DecodeError(f"string of {len(raw)} bytes, {MAX_STRING} at most are allowed")
         try:
             return str(raw, "utf-8"), pos
         except UnicodeDecodeError as error:
@@ -436,9 +438,7 @@ def _write_string(value: str | None, out: list[Any]) -> None:
     if value is None:
         out.append(b"\xff\xff")
     else:
-        raw = value.encode()
-        if len(raw) > 32767:
-            raise UnsupportedVersionError(f"string of {len(raw)} bytes, 32767 at most can be sent")
+        raw = utf8(value)
         out.append(_INT16.pack(len(raw)) + raw)
 
 
@@ -446,7 +446,7 @@ def _write_compact_string(value: str | None, out: list[Any]) -> None:
     if value is None:
         out.append(b"\x00")
     else:
-        raw = value.encode()
+        raw = utf8(value)
         out.append(varint(len(raw) + 1) + raw)
 
 

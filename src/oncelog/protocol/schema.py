@@ -21,6 +21,8 @@ from uuid import UUID
 
 NO_UUID = UUID(int=0)
 ALWAYS = 32767
+MAX_STRING = 32767
+"""Bytes of a string; Kafka's own messages have the limit in all versions, whatever the length's type could hold."""
 
 
 class DecodeError(ValueError):
@@ -228,6 +230,14 @@ class Message(metaclass=_MessageType):
 def encode_versioned(message: Message, version: int) -> bytes:
     """A key or value of an internal topic: the version as int16, then the message."""
     return version.to_bytes(2, "big", signed=True) + message.encode(version)
+
+
+def utf8(text: str) -> bytes:
+    """Return the bytes of a string that can be sent. Raises UnsupportedVersionError."""
+    raw = text.encode()
+    if len(raw) > MAX_STRING:
+        raise UnsupportedVersionError(f"string of {len(raw)} bytes, {MAX_STRING} at most can be sent")
+    return raw
 
 
 def read_version(data: bytes | memoryview) -> int:

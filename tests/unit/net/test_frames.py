@@ -161,6 +161,21 @@ def test_an_answer_that_ends_with_an_empty_piece_is_sent_to_its_end(loop: str) -
 
 
 @both_loops
+def test_an_answer_of_very_many_pieces_arrives(loop: str) -> None:
+    """uvloop drops an answer of more than 2**20 pieces in silence."""
+    small = [struct.pack(">i", number) for number in range(1_100_000)]
+    pieces: list[bytes | memoryview] = [*small, b"L" * 10_000, memoryview(b"end")]
+
+    async def body() -> None:
+        async with serving(lambda frame, peer: pieces) as server:
+            client = await Client.connect(server)
+            await client.send(framed(b"more"))
+            assert await client.answer() == b"".join(pieces)
+
+    run(loop, body)
+
+
+@both_loops
 def test_a_client_that_does_not_read_is_served_no_further(loop: str) -> None:
     served: dict[int, int] = {}
     answer = b"a" * 100_000

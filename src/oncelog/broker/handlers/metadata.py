@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.broker.context import RequestContext
 
+_BY_TOPIC_ID = 12
+"""From this version on, a request may name topics by their ids."""
 
 
 def handle(
@@ -38,6 +40,8 @@ def handle(
 
     A topic that is asked for twice is described once, as in Kafka: a small request must not make a huge answer.
     """
+    if ctx.api_version < _BY_TOPIC_ID:
+        _check_names(request, ctx.api_version)
     if request.topics is None or (ctx.api_version == 0 and not request.topics):
         return _response(broker, request, [_topic(broker, topic) for topic in broker.metadata.topics()])
     asked = list({(topic.name, topic.topic_id): topic for topic in request.topics}.values())
@@ -48,6 +52,13 @@ def handle(
         elif missing:
             return _create_then_answer(broker, missing, request, asked)
     return _response(broker, request, [_asked(broker, topic) for topic in asked])
+
+
+def _check_names(request: MetadataRequest, version: int) -> None:
+    """Raise INVALID_REQUEST if a topic is asked for by its id: versions 10 and 11 have ids, but in answers only."""
+    for topic in request.topics or ():
+        if topic.name is None or topic.topic_id != NO_UUID:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Metadata version {version} asks for topics by name only")
 
 
 async def _create_then_answer(

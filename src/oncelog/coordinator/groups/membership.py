@@ -26,6 +26,7 @@ from oncelog.protocol.messages.leave_group import (
     MemberResponse,
 )
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from oncelog.protocol.schema import MAX_STRING
 
 NEEDS_KNOWN_MEMBER_ID = 4
 """From this version of JoinGroup on, a dynamic member joins in two steps (KIP-394)."""
@@ -121,6 +122,9 @@ def _join_new(registry: Registry, group: Group, joining: Joining, effects: Effec
         return
     instance = request.group_instance_id
     member_id = f"{joining.client_id if instance is None else instance}-{registry.new_uuid()}"
+    if len(member_id.encode()) > MAX_STRING:  # no answer and no record can carry it; Kafka fails to encode them
+        effects.replies.append(joining.refusal(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
+        return
     if instance is None and joining.version >= NEEDS_KNOWN_MEMBER_ID:
         due_ms = now.steady_ms + request.session_timeout_ms
         group.pending_joins[member_id] = due_ms

@@ -1,0 +1,69 @@
+"""Requests that fail in an unusual way are answered, and the connection keeps its other answers."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from oncelog.protocol.messages.api_versions import ApiVersionsRequest
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from oncelog.protocol.records import Record, build_batch
+from support.servers import Server
+from support.wire import Wire, code, settled
+
+LONGEST = 32_767
+"""Bytes of a string in Kafka's protocol."""
+
+
+def joining(group: str, member_id: str = "", session_timeout_ms: int = 10_000, **fields: str) -> JoinGroupRequest:
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=b"x")]
+    return JoinGroupRequest(
+        group_id=group,
+        member_id=member_id,
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=protocols,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize("version", [2, 4, 5, 6, 9])
+def test_a_member_id_that_no_answer_can_carry(server: Server, name: str, version: int) -> None:
+    """A member id is the client id and 37 bytes more."""
+    with Wire(server.bootstrap, client_id="c" * (LONGEST - 7)) as wire:
+        wire.find_coordinator(name, 0)
+        answer = settled(lambda: wire.call(joining(name), version))
+        assert answer.error_code == code("UNKNOWN_SERVER_ERROR")
+        assert not wire.call(ApiVersionsRequest(), 0).error_code
+
+
+def test_a_static_member_id_that_no_answer_can_carry(server: Server, name: str) -> None:
+    with Wire(server.bootstrap) as wire:
+        wire.find_coordinator(name, 0)
+        answer = settled(lambda: wire.call(joining(name, group_instance_id="i" * (LONGEST - 7)), 5))
+        assert answer.error_code == code("UNKNOWN_SERVER_ERROR")
+        assert not wire.call(ApiVersionsRequest(), 0).error_code
+
+
+@pytest.mark.parametrize("version", [10, 11])
+@pytest.mark.parametrize("known", [False, True])
+def test_metadata_by_topic_id_before_version_12(wire: Wire, name: str, version: int, known: bool) -> None:
+    topic_id = wire.create_topic(name) if known else UUID(int=1 << 77)
+    for asked in (None, name):
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=asked, topic_id=topic_id)])
+        (topic,) = wire.call(request, version).topics
+        assert (topic.error_code, topic.name, topic.topic_id) == (code("INVALID_REQUEST"), asked or "", topic_id)
+
+
+def test_as_many_record_errors_as_records(wire: Wire, name: str) -> None:
+    """A few hundred bytes of zeros ask for an answer of some forty megabytes."""
+    wire.create_topic(name, cleanup_policy="compact")
+    count = 400_000
+    records = build_batch([Record(index, 1_000, None, b"") for index in range(count)], codec=4)
+    answer = wire.produce(name, records)
+    assert answer.error_code == code("INVALID_RECORD")
+    assert len(answer.record_errors) == count
+    assert not wire.call(ApiVersionsRequest(), 0).error_code
