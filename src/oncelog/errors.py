@@ -13,8 +13,10 @@
         │   ├── TimedOutError            time was up (request, delivery, buffer memory, metadata)
         │   │   └── DeliveryTimeoutError     a batch was given up unanswered: its records may or may not be in the log
         │   └── UnknownTopicError        no such topic or partition, as far as the brokers know by now
+        ├── ServerError              the broker failed and does not say why: read its log
         ├── RequestError             the request or its data is wrong and stays wrong
         │   ├── RecordTooLargeError
+        │   ├── CorruptRecordError       a batch in the log is damaged: seek past it
         │   └── OffsetOutOfRangeError    the position is not in the log and there is no reset policy
         │       └── LogTruncatedError        the log was cut before the position (KIP-320)
         ├── GroupError               the consumer's membership is gone: poll again to join anew
@@ -32,12 +34,16 @@
             ├── AuthorizationError
             └── UnsupportedError         the broker lacks something that was asked for
 
-Which class a code has: `CLASSES`. What to do: `ADVICE`. Codes are those of Kafka's `Errors`.
+The class alone says what to do, so the class of an error depends on where it happens. Whatever goes wrong inside a
+transaction is an AbortableError or a FatalError; its `__cause__` is the error that the broker or the client met.
+Outside a transaction there is no AbortableError.
+
+Which class a code has by itself: `CLASSES`. What to do: `ADVICE`. Codes are those of Kafka's `Errors`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from oncelog.protocol.errors import ErrorCode
 
@@ -55,6 +61,7 @@ __all__ = [
     "ClientClosedError",
     "ConfigError",
     "ConnectionFailedError",
+    "CorruptRecordError",
     "DeliveryTimeoutError",
     "FatalError",
     "FencedError",
@@ -71,6 +78,7 @@ __all__ = [
     "RequestError",
     "RetriableError",
     "SequenceGapError",
+    "ServerError",
     "StaleSequenceError",
     "TimedOutError",
     "TransactionAbortedError",
@@ -80,7 +88,10 @@ __all__ = [
     "UnsupportedError",
     "UsageError",
     "WakeupError",
+    "abortable",
     "error_for",
+    "fatal",
+    "outside_transaction",
 ]
 
 
@@ -157,11 +168,21 @@ class KafkaError(OncelogError):
     def __init__(self, message: str = "", code: ErrorCode | None = None) -> None:
         self.code = self.default_code if code is None else code
         self.message = message.rstrip(". ") or self.code.text
-        self.advice = self.default_advice if self.own_advice else ADVICE.get(self.code, self.default_advice)
+        self.advice = self._advice()
         super().__init__(f"{self.message} ({self.code.name}). {self.advice}")
 
     def __reduce__(self) -> tuple[type[KafkaError], tuple[str, ErrorCode]]:
         return type(self), (self.message, self.code)
+
+    def _advice(self) -> str:
+        """Return the advice of the class, and that of the code where the two do not contradict each other."""
+        specific = ADVICE.get(self.code)
+        if specific is None or self.own_advice:
+            return self.default_advice
+        usual = _class_of(self.code)
+        if isinstance(self, usual):
+            return specific
+        return f"{specific} {self.default_advice}" if usual is RequestError else self.default_advice
 
     @property
     def retriable(self) -> bool:
@@ -204,6 +225,12 @@ class UnknownTopicError(RetriableError):
     default_advice = "Create the topic, or check its name and the partition's number."
 
 
+class ServerError(KafkaError):
+    """The broker failed and does not say why. Whether the request took effect is not known."""
+
+    default_advice = "Read the broker's log to learn what failed, and whether the request took effect."
+
+
 class RequestError(KafkaError):
     """The request or its data is wrong, and stays so."""
 
@@ -215,6 +242,13 @@ class RecordTooLargeError(RequestError):
     """A record or batch is larger than the client or the broker allows."""
 
     default_code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class CorruptRecordError(RequestError):
+    """A batch in the log is damaged: its checksum or its contents are wrong."""
+
+    default_code = ErrorCode.CORRUPT_MESSAGE
+    default_advice = "Seek past the batch, or restore the partition from a replica or a backup."
 
 
 class OffsetOutOfRangeError(RequestError):
@@ -305,6 +339,7 @@ class FencedError(FatalError):
     """A newer producer with the same transactional id is at work."""
 
     default_code = ErrorCode.PRODUCER_FENCED
+    own_advice = True
     default_advice = "Close this producer; another one with its transactional_id has taken over."
 
 
@@ -326,6 +361,7 @@ _C = ErrorCode
 
 CLASSES: dict[ErrorCode, type[KafkaError]] = {
     _C.NETWORK_EXCEPTION: ConnectionFailedError,
+    _C.UNKNOWN_SERVER_ERROR: ServerError,
     _C.REQUEST_TIMED_OUT: TimedOutError,
     _C.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopicError,
     _C.UNKNOWN_TOPIC_ID: UnknownTopicError,
@@ -352,6 +388,7 @@ CLASSES: dict[ErrorCode, type[KafkaError]] = {
     _C.TOPIC_AUTHORIZATION_FAILED: AuthorizationError,
     _C.GROUP_AUTHORIZATION_FAILED: AuthorizationError,
     _C.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: AuthorizationError,
+    _C.DELEGATION_TOKEN_AUTHORIZATION_FAILED: AuthorizationError,
     _C.SASL_AUTHENTICATION_FAILED: AuthorizationError,
     _C.UNSUPPORTED_VERSION: UnsupportedError,
     _C.UNSUPPORTED_FOR_MESSAGE_FORMAT: UnsupportedError,
@@ -395,11 +432,47 @@ ADVICE: dict[ErrorCode, str] = {
 def error_for(code: int, message: str | None = None) -> KafkaError:
     """The exception for an error code of a response; `message` says what it is about."""
     known = ErrorCode.of(code)
-    kind = CLASSES.get(known)
+    kind = _class_of(known)
     if known is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and message:
         kind = StaleSequenceError if "stale" in message else SequenceGapError if "gap" in message else kind
-    if kind is None:
-        kind = RetriableError if known.retriable else RequestError
     if known is ErrorCode.UNKNOWN_SERVER_ERROR and code != known:
         message = f"unknown error code {code}" + (f": {message}" if message else "")
     return kind(message or "", known)
+
+
+def _class_of(code: ErrorCode) -> type[KafkaError]:
+    return CLASSES.get(code) or (RetriableError if code.retriable else RequestError)
+
+
+def abortable(error: KafkaError) -> AbortableError:
+    """Return what an error means for the transaction in which it happened: it has to be aborted.
+
+    A retriable error is abortable there, too: a repeated call would meet the same transaction (KIP-1050).
+    """
+    return error if isinstance(error, AbortableError) else _caused(AbortableError, error)
+
+
+def fatal(error: KafkaError) -> FatalError:
+    """Return what an error means for a producer that cannot continue after it."""
+    return error if isinstance(error, FatalError) else _caused(FatalError, error)
+
+
+def outside_transaction(error: KafkaError, *, in_doubt: bool = False) -> KafkaError:
+    """Return what an error of a batch means for a producer that has no transaction to abort.
+
+    A refused batch is not in the log, so its records may be sent again, unless an earlier attempt of it may be there
+    (`in_doubt`, or the broker says that it is stale).
+    """
+    if not isinstance(error, AbortableError):
+        return error
+    lost = in_doubt or isinstance(error, StaleSequenceError)
+    return _caused(DeliveryTimeoutError if lost else RetriableError, error)
+
+
+E = TypeVar("E", bound=KafkaError)
+
+
+def _caused(kind: type[E], cause: KafkaError) -> E:
+    made = kind(cause.message, cause.code)
+    made.__cause__ = cause
+    return made

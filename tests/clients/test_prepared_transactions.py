@@ -285,8 +285,9 @@ def test_what_cannot_be_committed_is_not_prepared(wire: Wire, bootstrap: str, na
     with Producer(bootstrap, transactional_id=name) as producer:
         producer.begin_transaction()
         producer.send(name, b"x" * 1_000)
-        with pytest.raises(errors.RecordTooLargeError):
+        with pytest.raises(errors.AbortableError) as caught:
             producer.prepare()
+        assert isinstance(caught.value.__cause__, errors.RecordTooLargeError)
         producer.abort_transaction()
         producer.begin_transaction()
         handle = producer.prepare()

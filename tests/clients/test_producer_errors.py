@@ -162,10 +162,42 @@ def test_what_follows_a_refused_batch_does_not_hold_up_the_abort(
         producer.begin_transaction()
         futures = [producer.send(name, b"x" * (5_000 if i == 3 else 10)) for i in range(30)]
         producer.flush(30)
-        assert isinstance(futures[3].exception(0), errors.RecordTooLargeError)
-        with pytest.raises(errors.KafkaError):
+        refused = futures[3].exception(0)
+        assert isinstance(refused, errors.AbortableError)
+        assert isinstance(refused.__cause__, errors.RecordTooLargeError)
+        with pytest.raises(errors.AbortableError) as caught:
             producer.commit_transaction()
+        assert isinstance(caught.value.__cause__, errors.RecordTooLargeError)
         producer.abort_transaction(30)
         with producer.transaction() as within:
             within.send(name, b"next")
     until(lambda: wire.values(topic_id, committed=True), lambda found: found == [b"first", b"next"], "both are visible")
+
+
+@pytest.mark.parametrize("version", [2, 1], ids=["tv2", "tv1"])
+def test_a_transaction_in_which_a_batch_expires_is_aborted_not_retried(
+    wire: Wire, proxy: Proxy, module_server: Server, name: str, version: int
+) -> None:
+    set_transaction_version(wire, version)
+    topic_id = wire.create_topic(name)
+    # The batch's time is up while it waits to be sent again, as in the test above.
+    options = {"linger_ms": 0, "retry_backoff_ms": 10_000, "retry_backoff_max_ms": 10_000}
+    options |= {"request_timeout_ms": 1_500, "delivery_timeout_ms": 1_500}
+    with Producer(module_server.bootstrap, transactional_id=name, **options) as producer:
+        with producer.transaction() as within:
+            within.send(name, b"before")
+        proxy.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS
+        producer.begin_transaction()
+        expired = producer.send(name, b"expires")
+        for _ in range(2):
+            with pytest.raises(errors.AbortableError) as caught:
+                producer.commit_transaction()
+            assert isinstance(caught.value.__cause__, errors.TimedOutError)
+            assert not caught.value.retriable
+        assert isinstance(expired.exception(0), errors.AbortableError)
+        proxy.rule = lambda request: PASS
+        producer.abort_transaction()
+        with producer.transaction() as within:
+            within.send(name, b"after")
+    found = until(lambda: wire.values(topic_id, committed=True), lambda found: len(found) == 2, "both are visible")
+    assert found == [b"before", b"after"]

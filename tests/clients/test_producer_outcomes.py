@@ -199,7 +199,7 @@ def test_records_of_a_refused_batch_know_why(server: Server, compacted: str) -> 
         said = [str(future.exception(0)) for future in futures]
     assert all("INVALID_RECORD" in text for text in said)
     assert "key" in said[1]
-    assert ["others of its batch were refused" in text for text in said] == [True, False, True]
+    assert ["because of another record in it" in text for text in said] == [True, False, True]
 
 
 def test_a_process_that_ends_with_records_unsent_says_so(wire: Wire, server: Server, name: str) -> None:

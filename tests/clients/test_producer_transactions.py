@@ -158,8 +158,9 @@ def test_a_zombie_consumers_offsets_are_refused(server: Server, admin: Admin, na
             stale = zombie.group_metadata()
         producer.begin_transaction()
         producer.send_offsets(stale, {(name, 0): 1})
-        with pytest.raises(errors.GroupError):
+        with pytest.raises(errors.AbortableError) as caught:
             producer.commit_transaction()
+        assert isinstance(caught.value.__cause__, errors.GroupError)
         producer.abort_transaction()
         with producer.transaction() as txn:
             txn.send_offsets(name, {(name, 0): 1})
@@ -176,7 +177,7 @@ def test_a_commit_that_a_group_refuses_leaves_nothing_to_abort(server: Server, a
         wait_until(lambda: consumer.poll(0.1) or consumer.assignment(), "the assignment")
         former = consumer.group_metadata()._replace(generation_id=99)
         for early in (False, True):  # whether the refusal is there before the commit
-            with pytest.raises(errors.GroupError), producer.transaction() as txn:  # noqa: PT012
+            with pytest.raises(errors.AbortableError), producer.transaction() as txn:  # noqa: PT012
                 txn.send(name, b"refused")
                 txn.send_offsets(former, {(name, 0): 1})
                 if early:

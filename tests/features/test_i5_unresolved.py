@@ -133,8 +133,10 @@ def test_a_transaction_with_an_expired_batch_can_only_be_aborted(
         producer.begin_transaction()
         proxy.rule = lambda request: HOLD
         future = producer.send(name, b"late")
-        assert isinstance(future.exception(30), errors.DeliveryTimeoutError)
-        with pytest.raises(errors.KafkaError):
+        expired = future.exception(30)
+        assert isinstance(expired, errors.AbortableError)
+        assert isinstance(expired.__cause__, errors.DeliveryTimeoutError)
+        with pytest.raises(errors.AbortableError):
             producer.commit_transaction()
         proxy.rule = lambda request: PASS
         producer.abort_transaction()
@@ -153,12 +155,12 @@ def test_librdkafka_3575_a_later_commit_does_not_claim_what_went_with_the_former
         producer.begin_transaction()
         producer.send(name, b"earlier").result(30)
         proxy.rule = lambda request: HOLD
-        assert isinstance(producer.send(name, b"late").exception(30), errors.DeliveryTimeoutError)
+        assert isinstance(producer.send(name, b"late").exception(30), errors.AbortableError)
         proxy.rule = lambda request: PASS
         for _ in range(2):
-            with pytest.raises(errors.KafkaError):
+            with pytest.raises(errors.AbortableError):
                 producer.send(name, b"more").result(30)
-            with pytest.raises(errors.KafkaError):
+            with pytest.raises(errors.AbortableError):
                 producer.commit_transaction()
         producer.abort_transaction()
         proxy.release()

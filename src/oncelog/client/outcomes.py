@@ -49,4 +49,7 @@ def raise_for_error(message: Message, what: str = "") -> None:
     """Raise the first error of a response as an exception; `what` begins its text."""
     for code, text in error_codes(message):
         about = ": ".join(part for part in (what, text or code.text) if part)
-        raise errors.error_for(code, about)
+        error = errors.error_for(code, about)
+        if isinstance(error, errors.AbortableError):  # there is no transaction of the caller's to abort
+            raise errors.RequestError(error.message, code)
+        raise error

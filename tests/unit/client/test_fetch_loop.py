@@ -265,3 +265,15 @@ def test_a_partition_without_news_is_asked_for_again_though_others_wait_here(max
         assert 1 in asked_without_waiting(brokers)[1], asked_without_waiting(brokers)
 
     run(body, fetch_max_wait_ms=max_wait_ms)
+
+
+def test_a_broker_that_finds_its_log_damaged_ends_the_poll() -> None:
+    """A retry reads the same bytes: Java's consumer raises, too."""
+
+    async def body(reader: Reader, brokers: Brokers, state: PartitionState) -> None:
+        brokers.answers[1] = lambda _: PartitionData(error_code=ErrorCode.CORRUPT_MESSAGE)
+        with pytest.raises(errors.CorruptRecordError, match="t-0 at offset 50"):
+            await reader.poll(10_000)
+        assert state.position == 50
+
+    run(body)

@@ -49,7 +49,7 @@ def test_batches_before_a_damaged_one_come_first() -> None:
     assert reader.next() == [b"v0", b"v1"]
     assert reader.state.consumed == 2
     for _ in range(2):  # it stays there
-        with pytest.raises(errors.KafkaError, match="t-0 behind offset 2"):
+        with pytest.raises(errors.CorruptRecordError, match="t-0 at offset 2"):
             reader.next()
 
 

@@ -327,10 +327,15 @@ class FetchLoop:
             self._back_to_leader(tp)
         elif code is ErrorCode.UNKNOWN_SERVER_ERROR:  # may pass, as Kafka's consumer has it
             log.warning("%s-%d at offset %s: the broker has an unexpected error", *tp, state.position)
+        elif code is ErrorCode.CORRUPT_MESSAGE:
+            self.failure = damage(tp, state.position, ProtocolError(code, code.text))
         elif not code.retriable:
             self.failure = errors.error_for(code, f"Fetch of {tp[0]}-{tp[1]}: {code.text}")
 
 
-def damage(tp: TopicPartition, offset: int, error: ProtocolError) -> errors.KafkaError:
-    """What is raised at a damaged batch."""
-    return errors.error_for(error.code, f"{tp[0]}-{tp[1]} at offset {offset}: {error}; seek past it to go on")
+def damage(tp: TopicPartition, offset: int | None, error: ProtocolError) -> errors.KafkaError:
+    """Return what is raised at a batch that cannot be read: CorruptRecordError, or UnsupportedError of its codec."""
+    about = f"{tp[0]}-{tp[1]} at offset {offset}: {error}"
+    if error.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD):
+        return errors.CorruptRecordError(about, error.code)
+    return errors.error_for(error.code, f"{about}; seek past it to continue")

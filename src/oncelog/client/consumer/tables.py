@@ -10,6 +10,7 @@ import oncelog.columns  # noqa: F401 first: it says what is missing, and what br
 import pyarrow as pa
 
 from oncelog import errors
+from oncelog.client.consumer.fetch_loop import damage
 from oncelog.client.types import TopicPartition
 from oncelog.columns.decode import SCHEMA, SCHEMA_WITH_HEADERS, decode_batches
 from oncelog.columns.values import raw_of
@@ -99,9 +100,9 @@ def _decode_some(
                 max_bytes=limit,
             )
         except ProtocolError as error:
-            damage = errors.error_for(error.code, f"{topic}-{partition} behind offset {start}: {error}")
-            damage.__cause__ = error
-    raise damage
+            failure = damage(fetched.tp, start, error)
+            failure.__cause__ = error
+    raise failure
 
 
 def _typed(table: pa.Table, formats: dict[str, Format | None], start: int, after: int) -> tuple[pa.Table, int]:

@@ -67,9 +67,9 @@ class Completion:
         """Give up what is older than delivery.timeout.ms."""
         for batch in self._accumulator.expire(now, on_wire):
             within = f"in {self._options['delivery_timeout_ms']} ms (delivery_timeout_ms)"
-            error = self.lost(batch, batch in on_wire, within)
+            error: errors.KafkaError = self.lost(batch, batch in on_wire, within)
             if self._manager is not None:
-                self._manager.expired(batch, error)
+                error = self._manager.expired(batch, error)
             self.finish(batch, error)
 
     def lost(self, batch: Batch, on_wire: bool, within: str) -> errors.TimedOutError:
@@ -134,8 +134,10 @@ class Completion:
                 self._accumulator.requeue(batch, now + int(delay.next_ms(self._chance())))
                 continue
             error = errors.error_for(code, f"{batch.tp[0]}-{batch.tp[1]}: {text or code.text}")
-            if self._manager is not None:
-                self._manager.failed(batch, error)
+            if self._manager is None:
+                error = errors.outside_transaction(error, in_doubt=batch.in_doubt)
+            else:
+                error = self._manager.failed(batch, error)
             self.finish(batch, error, where)
         return stale
 
@@ -173,9 +175,16 @@ def _by_record(error: BaseException, batch: Batch, place: BatchAnswer | None) ->
     if not refused or not isinstance(error, errors.KafkaError):
         return None
     name = f"{batch.tp[0]}-{batch.tp[1]}"
-    told = {index: errors.error_for(error.code, f"{name}: {text or error.message}") for index, text in refused.items()}
+    code, message = error.code, error.message
+    causes = {index: errors.error_for(code, f"{name}: {text or message}") for index, text in refused.items()}
+    first = next(iter(causes.values()))
     others = errors.error_for(
         ErrorCode.INVALID_RECORD,
-        f"{name}: others of its batch were refused, and all with them: {next(iter(told.values())).message}",
+        f"{name}: the whole batch was rejected because of another record in it: {first.message}",
     )
-    return lambda index: told.get(index, others)
+    meaning = errors.abortable if isinstance(error, errors.AbortableError) else _itself
+    return lambda index: meaning(causes.get(index, others))
+
+
+def _itself(error: errors.KafkaError) -> errors.KafkaError:
+    return error

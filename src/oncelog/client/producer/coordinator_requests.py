@@ -284,7 +284,7 @@ def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorC
         else:
             manager.doubted = error
     elif verdict is Verdict.FATAL:
-        manager.fatal(_fatal(error))
+        manager.fatal(error)
     else:
         if verdict is Verdict.RENEW:
             manager.bump_required = True
@@ -292,12 +292,8 @@ def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorC
         manager.adding.clear()
         manager.abortable(error)
         if manager.state is not State.ABORTABLE_ERROR:
-            manager.fatal(_fatal(error))
+            manager.fatal(error)
     return None
-
-
-def _fatal(error: errors.KafkaError) -> errors.KafkaError:
-    return error if isinstance(error, errors.FatalError) else errors.FatalError(error.message, error.code)
 
 
 def _succeeded(manager: TransactionManager, step: Step, response: Message) -> None:

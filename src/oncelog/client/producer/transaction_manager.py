@@ -159,7 +159,7 @@ class TransactionManager:
     def require_no_error(self) -> None:
         """Raise the error that the producer is in, if it is in one."""
         if self.state in (State.FATAL_ERROR, State.ABORTABLE_ERROR) and self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
 
     def initialize(self) -> None:
         """Ask for producer id and epoch (`init_transactions`); may be called again while it is under way."""
@@ -243,7 +243,7 @@ class TransactionManager:
     def may_append(self, tp: TopicPartition) -> None:
         """Check that a record may be sent now, and note its partition; UsageError, KafkaError."""
         if self.state is State.FATAL_ERROR and self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
         if not self.transactional:
             return
         if self.state is not State.IN_TRANSACTION:
@@ -323,20 +323,24 @@ class TransactionManager:
             return True
         return code.retriable
 
-    def failed(self, batch: Batch, error: errors.KafkaError) -> None:
-        """A batch will not be sent again."""
+    def failed(self, batch: Batch, error: errors.KafkaError) -> errors.KafkaError:
+        """Give up a batch that will not be sent again; return what the error means for its records."""
         self.sequences.remove(batch)
-        self.fail_with(error)
+        meaning = self.fail_with(error, in_doubt=batch.in_doubt)
         if self.state is not State.FATAL_ERROR and not self.transactional and batch.base_sequence >= 0:
             self.sequences.request_bump(batch.tp)
+        return meaning
 
-    def expired(self, batch: Batch, error: errors.KafkaError) -> None:
-        """A batch ran out of time; if it was sent, it may be in the log, and its sequences are in doubt."""
+    def expired(self, batch: Batch, error: errors.KafkaError) -> errors.KafkaError:
+        """Give up a batch that ran out of time; return what the error means for its records.
+
+        If it was sent, it may be in the log, and its sequences are in doubt.
+        """
         self.sequences.remove(batch)
-        if self.transactional:
-            self.fail_with(error)
+        meaning = self.fail_with(error) if self.transactional else error
         if batch.base_sequence >= 0:
             self.sequences.mark_unresolved(batch)
+        return meaning
 
     def resolve(self) -> list[Batch]:
         """Reset check at the beginning of a sender turn: settle sequences in doubt, renew the epoch where needed.
@@ -355,26 +359,37 @@ class TransactionManager:
 
     # -- errors ---------------------------------------------------------------------------------------------------
 
-    def fail_with(self, error: errors.KafkaError) -> None:
-        """Take in an error of a batch: fatal, or abortable for a transaction; nothing for idempotence alone."""
+    def fail_with(self, error: errors.KafkaError, *, in_doubt: bool = False) -> errors.KafkaError:
+        """Take in an error of a batch: fatal, or abortable for a transaction; nothing for idempotence alone.
+
+        Return what it means for the records. `in_doubt`: an earlier attempt may be in the log.
+        """
         if error.code in FATAL_FOR_PRODUCE or isinstance(error, errors.FencedError):
-            self.fatal(error)
-        elif self.transactional:
-            if not self.implicit and self.state is not State.ABORTING:
-                self.bump_required = True
-            self.abortable(error)
+            return self.fatal(error)
+        if not self.transactional:
+            return errors.outside_transaction(error, in_doubt=in_doubt)
+        if not self.implicit and self.state is not State.ABORTING:
+            self.bump_required = True
+        return self.abortable(error)
 
-    def fatal(self, error: errors.KafkaError) -> None:
-        """The producer cannot go on."""
+    def fatal(self, error: errors.KafkaError) -> errors.KafkaError:
+        """End in the fatal state: the producer cannot continue. Return the error that its calls raise from now on."""
+        meaning = error if isinstance(error, errors.TransactionEndedError) else errors.fatal(error)
         if self.state is not State.FATAL_ERROR:
-            self.error = error
+            self.error = meaning
             self.to(State.FATAL_ERROR)
+        return meaning
 
-    def abortable(self, error: errors.KafkaError) -> None:
-        """The transaction cannot be committed; while it is being aborted anyway, nothing changes."""
+    def abortable(self, error: errors.KafkaError) -> errors.AbortableError:
+        """Note that the transaction cannot be committed; while it is being aborted anyway, nothing changes.
+
+        Return the error that its calls raise until it is aborted.
+        """
+        meaning = errors.abortable(error)
         if self.state in OPEN or self.state is State.INITIALIZING:
-            self.error = error
+            self.error = meaning if self.state in OPEN else errors.fatal(error)  # there is nothing to abort yet
             self.to(State.ABORTABLE_ERROR)
+        return meaning
 
     # -- ends -----------------------------------------------------------------------------------------------------
 
