@@ -130,6 +130,22 @@ def test_deleted_records_free_the_disk_of_an_idle_partition(module_server: Serve
     assert write(wire, name, b"r") == 5
 
 
+@pytest.mark.parametrize("delay_ms", [0, HOUR])
+def test_deleted_segments_stay_for_a_time_under_another_name(
+    module_server: Server, wire: Wire, name: str, delay_ms: int
+) -> None:
+    wire.create_topic(name, **SMALL, retention_ms=str(HOUR), file_delete_delay_ms=str(delay_ms))
+    for age in (2 * HOUR, 2 * HOUR, 0):
+        write(wire, name, b"r", age_ms=age)
+    start_is(wire, name, 2)
+    deleted = [f"{offset:020d}.log.deleted" for offset in range(2)] if delay_ms else []
+    until(
+        lambda: sorted(file.name for file in module_server.partition_dir(name).glob("*.log.deleted")),
+        lambda found: found == deleted,
+        "the deleted segments are renamed or gone",
+    )
+
+
 def test_times_of_the_future_keep_a_segment(wire: Wire, name: str) -> None:
     """KAFKA-13230: a record with a time to come is not old; one behind it has to wait for it."""
     wire.create_topic(name, **SMALL, retention_ms="1000", message_timestamp_after_max_ms=str(9 * HOUR))

@@ -8,6 +8,7 @@ what must be there, may be there, and must be gone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
@@ -66,7 +67,8 @@ class CompactionMachine(RuleBasedStateMachine):
         self.start_moves = start_moves
         self.disk = CrashDisk()
         self.now = NOW
-        self.log: Log = open_log(self.disk, CONFIG)
+        self.deleted: set[str] = set()
+        self.log: Log = open_log(self.disk, CONFIG, unlink=self.unlink)
         self.written: list[Written] = []
         self.checkpoint: int | None = None
         self.cleaned_to = 0
@@ -190,6 +192,16 @@ class CompactionMachine(RuleBasedStateMachine):
         if self.is_offline():
             self.kill_and_start()
 
+    def unlink(self, paths: Sequence[str], delay_ms: int) -> None:
+        assert not self.deleted.intersection(paths), "a file that was still to be unlinked was replaced"
+        self.deleted.update(paths)
+
+    @rule()
+    def unlink_deleted(self) -> None:
+        for path in self.deleted:
+            del self.disk.files[path]
+        self.deleted.clear()
+
     def is_offline(self) -> bool:
         try:
             self.log.read(self.log.log_start_offset, 10, upto=self.end, at_least_one=True)
@@ -221,14 +233,18 @@ class CompactionMachine(RuleBasedStateMachine):
         self.disk.kill()
         for path in [path for path in self.disk.files if lost and path.endswith(lost)]:
             del self.disk.files[path]
-        self.log = open_log(self.disk, CONFIG, self.now, log_start_offset=self.log.log_start_offset)
+        self.deleted.clear()
+        self.log = open_log(
+            self.disk, CONFIG, self.now, log_start_offset=self.log.log_start_offset, unlink=self.unlink
+        )
         self.log.advance_high_watermark(self.log.log_end_offset)
 
     @rule()
     def stop_and_start(self) -> None:
         start = self.log.log_start_offset
         self.log.close()
-        self.log = open_log(self.disk, CONFIG, self.now, clean=True, log_start_offset=start)
+        self.deleted.clear()
+        self.log = open_log(self.disk, CONFIG, self.now, clean=True, log_start_offset=start, unlink=self.unlink)
         self.log.advance_high_watermark(self.log.log_end_offset)
 
     @precondition(lambda self: self.written and self.start_moves)
@@ -352,7 +368,8 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_file_is_left_over(self) -> None:
-        assert not [path for path in self.disk.files if path.endswith((".cleaned", ".swap", ".deleted"))]
+        left = {path for path in self.disk.files if path.endswith((".cleaned", ".swap", ".deleted"))}
+        assert left == self.deleted
 
 
 CompactionMachine.TestCase.settings = settings(

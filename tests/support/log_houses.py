@@ -46,6 +46,7 @@ class BrokenDisk(OsDisk):
         self._fault: tuple[str, str, int] | None = None
         self.once = False
         self.sync_threads: set[int] = set()
+        self.remove_threads: set[int] = set()
 
     def break_down(self, kind: str, path: str, error: int = errno.EIO) -> None:
         self._fault = kind, path, error
@@ -76,6 +77,15 @@ class BrokenDisk(OsDisk):
     def read_file(self, path: str) -> bytes:
         self.check("read whole", path)
         return super().read_file(path)
+
+    def remove(self, path: str) -> None:
+        if path.endswith(".deleted"):
+            self.remove_threads.add(threading.get_ident())
+        super().remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        self.remove_threads.add(threading.get_ident())
+        super().remove_tree(path)
 
     def sync(self, path: str) -> None:
         self.sync_threads.add(threading.get_ident())
@@ -108,8 +118,13 @@ class House:
         asyncio.run(run())
 
     def homes(self) -> dict[str, str]:
-        """Which directory each partition's folder is in."""
-        return {folder.name: Path(path).name for path in self.paths for folder in Path(path).glob("*-[0-9]*")}
+        """Return the directory of each partition's folder, without those of deleted topics."""
+        return {
+            folder.name: Path(path).name
+            for path in self.paths
+            for folder in Path(path).glob("*-[0-9]*")
+            if not folder.name.endswith("-delete")
+        }
 
 
 def append(replica: Replica, value: bytes = b"x" * 100) -> None:

@@ -30,6 +30,7 @@ from oncelog.broker.log_directories import LogDirectories
 from oncelog.broker.partitions import Partitions
 from oncelog.broker.topic_config import effective, log_config
 from oncelog.broker.transactions import TransactionService
+from oncelog.broker.unlinking import Unlinker
 from oncelog.cluster.features import Change, Features
 from oncelog.cluster.metadata import INTERNAL_TOPICS, PartitionInfo, TopicInfo, Topics, assign
 from oncelog.cluster.tree import Tree
@@ -81,6 +82,7 @@ class Broker:
         self.directories = LogDirectories(disk, config.log_dirs, config.node_id, self.log, self._on_disk_failure)
         self.cleaner = LogCleaner(self)
         self.flusher = Flusher(self)
+        self.unlinker = Unlinker(self)
         self.partitions: Partitions
         self._has_partitions = False
         self.transactions: TransactionService
@@ -132,6 +134,7 @@ class Broker:
             now_ms=self.now_ms,
             checkpoint=self.checkpoint,
             flush=self.flusher,
+            unlink=self.unlinker.files,
             logger=self.log,
         )
         self.transactions = TransactionService(self)
@@ -166,6 +169,7 @@ class Broker:
         self.transactions.close()
         self.groups.close()
         self.flusher.close()
+        self.unlinker.close()
         clean = self.partitions.close()
         self.checkpoint()
         if self._stalls is not None:
@@ -351,10 +355,7 @@ class Broker:
         self.groups.topic_deleted(topic.name, topic.topic_id)
         self.log.info("deleted topic %s", topic.name)
         for disk, folder in doomed:
-            try:
-                await self.offload(disk.remove_tree, folder)
-            except OSError as error:
-                self.log.error("cannot remove %s: %s", folder, error)
+            self.unlinker.folder(disk, folder, self.config.log_segment_delete_delay_ms)
 
     def _new_topic_id(self) -> UUID:
         topic_id = UUID(int=self.rng.getrandbits(128), version=4)

@@ -35,9 +35,14 @@ class Partitions:
         now_ms: Callable[[], int],
         checkpoint: Callable[[], None],
         flush: Flush,
+        unlink: Callable[[GuardedDisk, Sequence[str], int], None],
         logger: logging.Logger,
     ) -> None:
-        """`checkpoint` writes down what the offsets are now."""
+        """Take what partitions need of the broker.
+
+        `checkpoint` writes the present offsets into the checkpoint files. `unlink` unlinks files of a disk after a time
+        in ms.
+        """
         self._topics = topics
         self._node_id = node_id
         self._directories = directories
@@ -46,6 +51,7 @@ class Partitions:
         self._now_ms = now_ms
         self._checkpoint = checkpoint
         self._flush = flush
+        self._unlink = unlink
         self._logger = logger
         self._replicas: dict[tuple[str, int], Replica] = {}
         self.on_transaction_end: Callable[[int, int, int, bool], None] | None = None
@@ -108,6 +114,7 @@ class Partitions:
             recovery_point=home.recovery_points.get((topic, partition), 0),
             clean=home.clean,
             log_start_offset=home.start_offsets.get((topic, partition), 0),
+            unlink=partial(self._unlink, home.disk),
         )
         replica = Replica(
             topic,

@@ -65,7 +65,7 @@ TOPIC_KEYS: dict[str, TopicKey] = {
         TopicKey(
             "file.delete.delay.ms",
             "log.segment.delete.delay.ms",
-            "How long a segment that is no longer part of the log stays on disk.",
+            "How long the files of a deleted segment stay on disk, under a name that ends in `.deleted`.",
         ),
         TopicKey(
             "flush.messages",
@@ -147,7 +147,6 @@ TOPIC_KEYS: dict[str, TopicKey] = {
 """All settings of a topic, by name."""
 
 WITHOUT_EFFECT: dict[str, str] = {
-    "file.delete.delay.ms": "files that are no longer part of the log go at once",
     "preallocate": "files grow as they are written",
     "unclean.leader.election.enable": "with one replica there is nothing to elect",
 }

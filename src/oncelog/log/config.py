@@ -46,6 +46,8 @@ class LogConfig:
     flush_ms: int = NO_LIMIT
     """Age of unsynced records at which the log is synced."""
     producer_id_expiration_ms: int = _DAY_MS
+    file_delete_delay_ms: int = 60_000
+    """How long the files of a deleted segment stay, under another name."""
     full_record_validation: bool = False
     """Walk every record of a produced batch, as is always done for compacted topics."""
 
@@ -143,6 +145,7 @@ _READERS: dict[str, Callable[[str], dict[str, object]]] = {
     "cleanup.policy": _cleanup_policy,
     "retention.ms": _number("retention_ms", -1),
     "retention.bytes": _number("retention_bytes", -1),
+    "file.delete.delay.ms": _number("file_delete_delay_ms", 0),
     "flush.messages": _number("flush_messages", 1),
     "flush.ms": _number("flush_ms", 0),
     "delete.retention.ms": _number("delete_retention_ms", 0),

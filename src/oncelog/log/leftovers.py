@@ -1,10 +1,13 @@
-"""Files that an interrupted deletion, compaction or write has left in a partition's folder.
+"""Files in a partition's folder that are no longer, or not yet, part of the log.
 
 Compaction writes ``.cleaned`` files, renames them to ``.swap`` when they are whole, marks the segments they replace as
-``.deleted`` and at last gives the ``.swap`` files their final names. Source: Kafka's ``LogLoader``.
+``.deleted`` and at last gives the ``.swap`` files their final names. To unlink a large file takes long, so a file is
+only renamed here: the owner of the log unlinks the ``.deleted`` files later. Source: Kafka's ``LogLoader``.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 from oncelog.log.disk import Disk
 from oncelog.protocol.records import HEADER, HEADER_SIZE, BatchHeader
@@ -18,26 +21,59 @@ _SWAPPED_LOG = ".log" + SWAP_SUFFIX
 _LEFTOVERS = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX)
 
 
+Unlink = Callable[[Sequence[str], int], None]
+"""Unlinks files after a time in ms."""
+
+
+def unlink_now(disk: Disk, paths: Sequence[str], delay_ms: int) -> None:
+    """Unlink the files without the delay."""
+    for path in paths:
+        disk.remove(path)
+
+
+def retire(disk: Disk, path: str) -> str:
+    """Mark a file as deleted, and return its new path.
+
+    An earlier file of the same name may still wait to be unlinked. It must not be replaced: that would unlink it now.
+    """
+    target, number = path + DELETED_SUFFIX, 0
+    while disk.exists(target):
+        number += 1
+        target = f"{path}.{number}{DELETED_SUFFIX}"
+    disk.rename(path, target)
+    return target
+
+
+def deleted_files(directory: str, names: list[str]) -> list[str]:
+    """Return the paths of the files that are marked as deleted."""
+    return [f"{directory}/{name}" for name in names if name.endswith(DELETED_SUFFIX)]
+
+
 def finish_interrupted(disk: Disk, directory: str, names: list[str]) -> list[str]:
-    """Bring what was interrupted to its end, or take it back, and return the names that are there now."""
+    """Finish or take back what was interrupted, and return the names that are there now."""
     if not any(name.endswith(_LEFTOVERS) for name in names):
         return names
     swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
-    # A .cleaned file behind a .swap: not all of what replaces a segment was whole, so none of it counts.
+    # A .cleaned file behind a .swap: not all of what passed_over a segment was whole, so none of it counts.
     unfinished = min((_offset(name) for name in names if name.endswith(CLEANED_SUFFIX)), default=None)
     for name in names:
-        if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)) or (
-            name in swaps and unfinished is not None and _offset(name) >= unfinished
-        ):
+        if name.endswith(TEMPORARY_SUFFIX):
             disk.remove(f"{directory}/{name}")
+    # As long as there is a .cleaned file, the .swap files after it do not count: they go first.
+    if unfinished is not None:
+        for name in [name for name in swaps if _offset(name) >= unfinished]:
+            retire(disk, f"{directory}/{name}")
+    for name in [name for name in names if name.endswith(CLEANED_SUFFIX)]:
+        retire(disk, f"{directory}/{name}")
     swaps = [name for name in disk.listdir(directory) if name in swaps]
     logs = [name for name in swaps if name.endswith(_SWAPPED_LOG)]
     if logs:
         start = min(_offset(name) for name in logs)
         end = max(_end_offset(disk, f"{directory}/{name}", _offset(name)) for name in logs)
         for name in disk.listdir(directory):
-            if name not in swaps and name[:20].isdecimal() and start <= _offset(name) < end:
-                disk.remove(f"{directory}/{name}")
+            passed_over = name in swaps or name.endswith(DELETED_SUFFIX)
+            if not passed_over and name[:20].isdecimal() and start <= _offset(name) < end:
+                retire(disk, f"{directory}/{name}")
     for name in swaps:
         disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP_SUFFIX)}")
     return disk.listdir(directory)

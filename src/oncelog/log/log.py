@@ -11,12 +11,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from oncelog.log.admission import Admission, AppendResult, LogStatistics, check_offsets, number
 from oncelog.log.checkpoint import PARTITION_METADATA, encode_partition_metadata
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import Disk
 from oncelog.log.epochs import UNDEFINED_EPOCH
+from oncelog.log.leftovers import Unlink, unlink_now
 from oncelog.log.producer_state import CompletedTransaction, Origin, ProducerAppend, ProducerEntry, ProducerInfo
 from oncelog.log.recovery import Loaded, Loader, finish_transactions, rebuild_state
 from oncelog.log.segment import Segment, TornWriteError, torn_on_failure
@@ -41,6 +43,7 @@ class Log:
         topic_id: uuid.UUID | None,
         new_segment: Callable[[int, LogConfig], Segment],
         loaded: Loaded,
+        unlink: Unlink,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -49,6 +52,7 @@ class Log:
         self._disk = disk
         self._topic_id = topic_id
         self._new_segment = new_segment
+        self.unlink = unlink
         self._segments = Segments(loaded.segments)
         self._snapshots = loaded.snapshots
         self._epochs = loaded.epochs
@@ -78,17 +82,21 @@ class Log:
         recovery_point: int = 0,
         clean: bool = False,
         log_start_offset: int = 0,
+        unlink: Unlink | None = None,
     ) -> Log:
         """Open the log in ``directory``, recovering it unless the last stop was ``clean``.
 
-        A log that was never written to has no files: they are made by the first append. Raises KAFKA_STORAGE_ERROR.
+        A log that was never written to has no files: the first append makes them. ``unlink`` gets the files that are no
+        longer part of the log, and the time in ms to wait; without it they go at once. Raises KAFKA_STORAGE_ERROR.
         """
+        unlink = unlink or partial(unlink_now, disk)
         loader = Loader(disk, directory, config, now_ms)
         try:
             loaded = loader.load(recovery_point=recovery_point, clean=clean, log_start=log_start_offset)
         except OSError as error:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot open {topic}-{partition}: {error}") from error
-        return cls(disk, directory, topic, partition, config, topic_id, loader.new_segment, loaded)
+        unlink(loaded.deleted, 0)
+        return cls(disk, directory, topic, partition, config, topic_id, loader.new_segment, loaded, unlink)
 
     def __repr__(self) -> str:
         return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
@@ -126,14 +134,8 @@ class Log:
         first = self.log_end_offset
         if origin == Origin.REPLICATION:
             first = check_offsets(batches.headers, first)
-        elif origin == Origin.CLIENT and (duplicate := self._admission.find_duplicate(batches.headers[0])):
-            return AppendResult(
-                duplicate.first_offset,
-                duplicate.last_offset,
-                duplicate.timestamp,
-                True,
-                self.log_start_offset,
-            )
+        elif origin == Origin.CLIENT and (known := self._admission.find_duplicate(batches.headers[0])):
+            return AppendResult(known.first_offset, known.last_offset, known.timestamp, True, self.log_start_offset)
         appends = self._admission.check(
             batches, first, origin, version=transaction_version, verified=verified, guard=guard
         )
@@ -474,7 +476,7 @@ class Log:
             self._state.advance_log_start(offset)
 
     def delete_old_segments(self) -> int:
-        """Remove the segments that lie before the log's start; return how many."""
+        """Delete the segments before the log's start and return how many; their files are unlinked later."""
         doomed = self._segments.before(self.log_start_offset)
         with self._storage("delete segments of"):
             self._delete_segments(doomed)
@@ -484,17 +486,17 @@ class Log:
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
         """Put a compacted segment (its files end in ``.swap``) in the place of ``old``; a failure is for recovery."""
         with self._storage("compact"), torn_on_failure():
-            for segment in old:
-                segment.delete()
+            deleted = [path for segment in old for path in segment.delete()]
             new.rename("")
             self._segments.replace(old, new)
             for segment in old[1:]:
-                if segment.base_offset in self._snapshots.offsets:
-                    self._snapshots.remove(segment.base_offset)
+                self._snapshots.discard(segment.base_offset)
+        self.unlink(deleted, self.config.file_delete_delay_ms)
 
     def _delete_segments(self, doomed: list[Segment]) -> None:
+        deleted = []
         for segment in doomed:
-            segment.delete()
+            deleted += segment.delete()
             self._segments.remove(segment)
-            if segment.base_offset in self._snapshots.offsets:
-                self._snapshots.remove(segment.base_offset)
+            self._snapshots.discard(segment.base_offset)
+        self.unlink(deleted, self.config.file_delete_delay_ms)

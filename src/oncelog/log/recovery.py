@@ -17,7 +17,7 @@ from oncelog.log.disk import Disk, read_if_exists
 from oncelog.log.epochs import FILE_NAME as EPOCHS_FILE
 from oncelog.log.epochs import LeaderEpochs
 from oncelog.log.index import MAX_RELATIVE_OFFSET
-from oncelog.log.leftovers import finish_interrupted
+from oncelog.log.leftovers import deleted_files, finish_interrupted
 from oncelog.log.producer_state import CompletedTransaction, Origin, ProducerAppend, ProducerState
 from oncelog.log.segment import (
     LOG_SUFFIX,
@@ -83,6 +83,11 @@ class Snapshots:
         self._disk.remove(self._path(offset))
         self.offsets.remove(offset)
 
+    def discard(self, offset: int) -> None:
+        """Remove the snapshot at ``offset``, if there is one."""
+        if offset in self.offsets:
+            self.remove(offset)
+
     def remove_strays(self, bases: list[int]) -> None:
         """Keep the snapshots at the start of a segment, and the newest one if it is behind them all."""
         last = self.offsets[-1:] if self.offsets and self.offsets[-1] > bases[-1] else []
@@ -104,6 +109,8 @@ class Loaded:
     recovery_point: int
     exists: bool
     """Whether there are files yet."""
+    deleted: list[str]
+    """Files that are no longer part of the log, and still to be unlinked."""
 
 
 def finish_transactions(
@@ -178,6 +185,7 @@ class Loader:
         self._state = ProducerState(config.producer_id_expiration_ms)
         self._epochs = LeaderEpochs(disk, f"{directory}/{EPOCHS_FILE}")
         self._snapshots = Snapshots(disk, directory, [])
+        self._deleted: list[str] = []
 
     def load(self, *, recovery_point: int, clean: bool, log_start: int) -> Loaded:
         """Return the folder's content.
@@ -189,6 +197,7 @@ class Loader:
         if not names:
             return self._empty(log_start)
         names = finish_interrupted(self._disk, self._directory, names)
+        self._deleted = deleted_files(self._directory, names)
         self._remove_orphans(names)
         if EPOCHS_FILE in names:
             self._epochs.load()
@@ -211,7 +220,7 @@ class Loader:
         if end < log_start:
             logger.warning("%s ends at %d, before its start at %d: emptied", self._directory, end, log_start)
             for segment in segments:
-                segment.delete()
+                self._deleted += segment.delete()
             self._epochs.clear()
             return self._empty(log_start, exists=True)
         if first is None:
@@ -222,7 +231,9 @@ class Loader:
         if end > segments[0].base_offset:
             self._snapshots.take(self._state)
         point = end if clean and first is None else min(recovery_point, end)
-        return Loaded(segments, self._snapshots, self._epochs, self._state, log_start, end, point, True)
+        return Loaded(
+            segments, self._snapshots, self._epochs, self._state, log_start, end, point, True, self._deleted
+        )
 
     def _empty(self, log_start: int, *, exists: bool = False) -> Loaded:
         for offset in list(self._snapshots.offsets):
@@ -232,7 +243,17 @@ class Loader:
         segment = self.new_segment(log_start, self._config)
         if exists:
             segment.create()
-        return Loaded([segment], self._snapshots, self._epochs, self._state, log_start, log_start, log_start, exists)
+        return Loaded(
+            [segment],
+            self._snapshots,
+            self._epochs,
+            self._state,
+            log_start,
+            log_start,
+            log_start,
+            exists,
+            self._deleted,
+        )
 
     def new_segment(self, base_offset: int, config: LogConfig) -> Segment:
         """Return a segment without files."""
@@ -297,7 +318,7 @@ class Loader:
         """Remove the segments from ``end`` on: what they follow is damaged or lost, and a log has no holes."""
         for segment in segments[end:]:
             logger.warning("removing %s, which follows lost data", segment.path)
-            segment.delete()
+            self._deleted += segment.delete()
         return segments[:end]
 
     def _recover_segment(self, segment: Segment) -> bool:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from oncelog.log.disk import OF_THE_PROCESS, Buffer, Disk, File
 from oncelog.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, TimestampOffset
+from oncelog.log.leftovers import retire
 from oncelog.log.txn_index import TransactionIndex
 from oncelog.protocol.records import (
     HEADER,
@@ -201,11 +202,11 @@ class Segment:
             self._file.close()
             self._file = None
 
-    def delete(self) -> None:
-        """Remove all files of the segment."""
+    def delete(self) -> list[str]:
+        """Mark all files of the segment as deleted, and return their new paths: they are still to be unlinked."""
         self.close()
-        for suffix in SEGMENT_SUFFIXES:
-            self._disk.remove(self._stem + suffix + self._suffix)
+        paths = [self._stem + kind + self._suffix for kind in SEGMENT_SUFFIXES]
+        return [retire(self._disk, path) for path in paths if self._disk.exists(path)]
 
     def rename(self, suffix: str) -> None:
         """Put another ``suffix`` behind the names of all files of the segment, which are complete."""

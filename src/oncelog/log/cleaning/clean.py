@@ -19,7 +19,7 @@ from oncelog.log.cleaning.plan import Plan, group_segments
 from oncelog.log.cleaning.reading import SegmentReader
 from oncelog.log.cleaning.transactions import CleanedTransactions
 from oncelog.log.disk import Disk
-from oncelog.log.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX
+from oncelog.log.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX, retire
 from oncelog.log.segment import SEGMENT_SUFFIXES, Segment
 from oncelog.protocol.records import decode_records, iter_batches
 
@@ -97,11 +97,13 @@ class Cleaning:
                     self._discard(self._unfinished.base_offset)
 
     def _discard(self, base_offset: int) -> None:
-        """Remove the files of an unfinished segment, which may have been renamed in part."""
+        """Delete the files of an unfinished segment; some of them may have been renamed."""
         stem = f"{self._log.directory}/{base_offset:020d}"
-        for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX):  # while there is a .cleaned, a .swap does not count
-            for kind in SEGMENT_SUFFIXES:
-                self._disk.remove(stem + kind + suffix)
+        # While there is a .cleaned file, a .swap file does not count.
+        paths = [stem + kind + suffix for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX) for kind in SEGMENT_SUFFIXES]
+        for path in paths:
+            if self._disk.exists(path):
+                self._log.unlink([retire(self._disk, path)], 0)
 
     def _check(self, segments: list[Segment]) -> None:
         """Raise unless the segments are still those of the log."""

@@ -1,0 +1,57 @@
+"""Files that are no longer part of a log, on their way to be unlinked.
+
+A log only renames such a file. To unlink it takes a second for each gigabyte on some file systems, so a worker thread
+does that after ``file.delete.delay.ms``. What is left when the broker stops goes at the next start. Source: Kafka's
+``LocalLog.deleteSegmentFiles``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from oncelog.log.guarded_disk import GuardedDisk
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+
+
+class Unlinker:
+    """Unlinks files and folders for one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def files(self, disk: GuardedDisk, paths: Sequence[str], delay_ms: int) -> None:
+        """Unlink these files after the delay."""
+        if paths:
+            self._later(disk, disk.remove, paths, delay_ms)
+
+    def folder(self, disk: GuardedDisk, path: str, delay_ms: int) -> None:
+        """Remove a folder with all its files after the delay."""
+        self._later(disk, disk.remove_tree, [path], delay_ms)
+
+    def close(self) -> None:
+        """Leave the rest to the next start."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def _later(self, disk: GuardedDisk, remove: Callable[[str], None], paths: Sequence[str], delay_ms: int) -> None:
+        def due() -> None:
+            self._timers.discard(timer)
+            self._broker.spawn(self._remove(disk, remove, paths), "unlink files")
+
+        timer = self._broker.loop.call_later(delay_ms / 1000, due)
+        self._timers.add(timer)
+
+    async def _remove(self, disk: GuardedDisk, remove: Callable[[str], None], paths: Sequence[str]) -> None:
+        for path in paths:
+            if disk.failure is not None:
+                return
+            try:
+                await self._broker.offload(remove, path)
+            except OSError as error:
+                self._broker.log.error("cannot remove %s: %s", path, error)

@@ -1,0 +1,87 @@
+"""Files that are no longer part of a log: renamed at once, unlinked later, in a worker thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.log.retention import apply_retention
+from support.log_houses import NOW, House, append
+
+TOPIC = {"internal.segment.bytes": "200"}
+LATER = "3600000"
+
+
+def names(house: House, pattern: str) -> list[str]:
+    return sorted(file.name for path in house.paths for file in Path(path).glob(pattern))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+async def delete_two_segments(broker: Broker, delay_ms: str) -> None:
+    await broker.create_topic("t", partitions=1, configs=TOPIC | {"file.delete.delay.ms": delay_ms})
+    replica = broker.partitions.find("t", 0)
+    for _ in range(3):
+        append(replica)
+    replica.log.advance_log_start(2)
+    apply_retention(replica.log, NOW)
+
+
+def test_a_deleted_segment_is_unlinked_after_its_delay_by_a_worker(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        house.disk.remove_threads.clear()
+        await delete_two_segments(broker, "0")
+        await until(lambda: not names(house, "t-0/*.deleted"))
+        assert names(house, "t-0/*.log") == [f"{2:020d}.log"]
+        assert threading.get_ident() not in house.disk.remove_threads
+
+    house.live(life)
+
+
+def test_until_then_it_has_another_name_and_the_next_start_removes_it(house: House) -> None:
+    deleted = [f"{offset:020d}.log.deleted" for offset in range(2)]
+
+    async def first(broker: Broker) -> None:
+        await delete_two_segments(broker, LATER)
+
+    async def second(broker: Broker) -> None:
+        assert names(house, "t-0/*.log.deleted") == deleted
+        house.disk.remove_threads.clear()
+        assert broker.partitions.find("t", 0).log.log_start_offset == 2
+        await until(lambda: not names(house, "t-0/*.deleted"))
+        assert threading.get_ident() not in house.disk.remove_threads
+
+    house.live(first)
+    assert names(house, "t-0/*.log") == [f"{2:020d}.log"]
+    assert names(house, "t-0/*.log.deleted") == deleted
+    house.live(second)
+
+
+@pytest.mark.parametrize("delay_ms", ["0", LATER])
+def test_a_deleted_topics_folder_is_removed_after_the_delay_by_a_worker(house: House, delay_ms: str) -> None:
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=2)
+        for partition in range(2):
+            append(broker.partitions.find("t", partition))
+        house.disk.remove_threads.clear()
+        await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
+        if delay_ms == "0":
+            await until(lambda: not names(house, "*-delete"))
+            assert threading.get_ident() not in house.disk.remove_threads
+        else:
+            assert len(names(house, "*-delete")) == 2
+        assert not house.homes()
+
+    async def nothing(broker: Broker) -> None:
+        assert not names(house, "*-delete")
+
+    house.live(life, log_segment_delete_delay_ms=delay_ms)
+    house.live(nothing)
