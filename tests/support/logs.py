@@ -6,6 +6,7 @@ from typing import Any
 
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
+from oncelog.log.timestamps import first_since, last_of
 from oncelog.protocol.records import Record, build_batch, decode_records, iter_batches
 from support.crashdisk import CrashDisk
 
@@ -75,3 +76,20 @@ def values(log: Log, *, upto: int | None = None, start: int | None = None, max_b
                 found += [row.value or b"" for row in decode_records(view) if row.offset >= offset]
             offset = header.next_offset
     return found
+
+
+def offset_for_timestamp(log: Log, timestamp: int) -> tuple[int, int, int] | None:
+    """(timestamp, offset, leader epoch) of the first record that is not older."""
+    start = 0
+    while (step := log.search_timestamp(timestamp, start)) is not None:
+        if step.batch and (found := first_since(step.batch, timestamp, max(start, log.log_start_offset))):
+            return *found, step.epoch
+        start = step.next_offset
+    return None
+
+
+def max_timestamp(log: Log) -> tuple[int, int, int] | None:
+    """(timestamp, offset, leader epoch) of the first record with the largest timestamp."""
+    step = log.batch_of_max_timestamp()
+    found = None if step is None else last_of(step.batch)
+    return None if step is None or found is None else (*found, step.epoch)

@@ -42,6 +42,8 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 T = TypeVar("T")
 Offload = Callable[..., Awaitable[Any]]
+COMPUTING = 1
+"""Worker threads that compute for requests at the same time."""
 
 
 class Broker:
@@ -85,6 +87,7 @@ class Broker:
         self.unlinker = Unlinker(self)
         self.partitions: Partitions
         self._has_partitions = False
+        self._computing = asyncio.Semaphore(COMPUTING)
         self.transactions: TransactionService
         self.groups: GroupService
         self.fetch_sessions = FetchSessions(
@@ -188,6 +191,15 @@ class Broker:
         task: asyncio.Task[None] = self.loop.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+
+    async def compute(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run work that needs the processor for long in a worker thread; what comes meanwhile waits for it in order.
+
+        Each thread that computes makes the event loop wait up to 5 ms for the interpreter, so there are few.
+        """
+        async with self._computing:
+            result: T = await self.offload(work, *arguments)
+            return result
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

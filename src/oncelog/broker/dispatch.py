@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Any
 from oncelog.broker.apis import SERVED
 from oncelog.broker.context import RequestContext
 from oncelog.broker.error_answers import error_answer
+from oncelog.broker.large_messages import (
+    FEW_ITEMS,
+    MOST_ITEMS,
+    SMALL_FRAME,
+    encoded,
+    encoded_elsewhere,
+    has_many_items,
+)
 from oncelog.net.server import BadFrameError, Holds
 from oncelog.protocol.apis import ApiKey, messages
-from oncelog.protocol.codec import codec
+from oncelog.protocol.codec import TooManyItemsError, codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.headers import decode_request_header, encode_response_header
 from oncelog.protocol.schema import DecodeError, Message
@@ -33,12 +41,14 @@ class BadRequestError(BadFrameError):
 class _Route:
     """One API in one version."""
 
-    __slots__ = ("decode", "handle")
+    __slots__ = ("decode", "decode_at_most", "handle")
 
     def __init__(self, api_key: int, version: int) -> None:
         request, _ = messages(ApiKey(api_key))
         module = importlib.import_module(f"oncelog.broker.handlers.{SERVED[api_key].handler}")
-        self.decode: Callable[[memoryview, int], tuple[Message, int]] = codec(request, version).decode
+        compiled = codec(request, version)
+        self.decode: Callable[[memoryview, int], tuple[Message, int]] = compiled.decode
+        self.decode_at_most: Callable[[memoryview, int, int], tuple[Message, int]] = compiled.decode_at_most
         self.handle: Callable[..., Any] = module.handle
 
 
@@ -66,11 +76,6 @@ class Dispatcher:
                     return self._unsupported_api_versions(header.correlation_id)
                 raise BadRequestError(f"{ApiKey(api_key).name} version {version} is not served")
             route = self._routes[api_key, version] = _Route(api_key, version)
-        try:
-            # What follows the request is left alone, as Kafka does: librdkafka pads some of its own.
-            request, _ = route.decode(frame, position)
-        except DecodeError as error:
-            raise BadRequestError(f"{ApiKey(api_key).name} v{version}: {error}") from error
         context = RequestContext(
             api_key,
             version,
@@ -80,6 +85,16 @@ class Dispatcher:
             peer.connection_id,
             peer.on_hang_up,
         )
+        try:
+            # Bytes after the request are ignored, as in Kafka: librdkafka pads some of its requests.
+            if len(frame) <= SMALL_FRAME:
+                request, _ = route.decode(frame, position)
+            else:
+                request, _ = route.decode_at_most(frame, position, FEW_ITEMS)
+        except TooManyItemsError:
+            return Holds(self._decode_elsewhere(route, frame, position, context))
+        except DecodeError as error:
+            raise BadRequestError(f"{ApiKey(api_key).name} v{version}: {error}") from error
         try:
             response = route.handle(self._broker, request, context)
             if response is None:
@@ -94,16 +109,41 @@ class Dispatcher:
             return Holds(self._later(response.answer, request, context))
         return self._later(response, request, context)
 
+    async def _decode_elsewhere(
+        self, route: _Route, frame: memoryview, position: int, context: RequestContext
+    ) -> Chunks | None:
+        """Answer a request with many elements: a worker thread decodes it first."""
+        try:
+            request, _ = await self._broker.compute(route.decode_at_most, frame, position, MOST_ITEMS)
+        except DecodeError as error:
+            raise BadRequestError(f"{ApiKey(context.api_key).name} v{context.api_version}: {error}") from error
+        return await self._later(self._handled(route, request, context), request, context)
+
+    async def _handled(self, route: _Route, request: Message, context: RequestContext) -> Message | None:
+        response = route.handle(self._broker, request, context)
+        if isinstance(response, Holds):
+            response = response.answer
+        message: Message | None = await response if isinstance(response, Awaitable) else response
+        return message
+
     async def _later(
         self, pending: Awaitable[Message | None], request: Message, context: RequestContext
     ) -> Chunks | None:
         try:
-            response = await pending
-            return None if response is None else self._encode(response, context)
+            return await self._encoded([await pending], context)
         except BadFrameError:
             raise
         except Exception as error:  # noqa: BLE001 - as above
             return self._failed(error, request, context)
+
+    async def _encoded(self, response: list[Message | None], context: RequestContext) -> Chunks | None:
+        """Encode the only element of a list, in a worker thread if it has many elements itself."""
+        if response[0] is None:
+            return None
+        if not has_many_items(response[0]):
+            return self._encode(response[0], context)
+        key, version = context.api_key, context.api_version
+        return await self._broker.compute(encoded_elsewhere, response, key, version, context.correlation_id)
 
     def _failed(self, error: Exception, request: Message, context: RequestContext) -> Chunks:
         """Answer a request whose handler has failed, or whose answer cannot be encoded."""
@@ -120,10 +160,7 @@ class Dispatcher:
 
     @staticmethod
     def _encode(response: Message, context: RequestContext) -> Chunks:
-        header = encode_response_header(context.api_key, context.api_version, context.correlation_id)
-        chunks: Chunks = [header]
-        chunks += response.chunks(context.api_version)
-        return chunks
+        return encoded(response, context.api_key, context.api_version, context.correlation_id)
 
     @staticmethod
     def _unsupported_api_versions(correlation_id: int) -> Chunks:

@@ -11,6 +11,7 @@ from typing import Protocol
 from uuid import UUID
 
 from oncelog.log.log import AppendResult, Log, Origin
+from oncelog.log.validate import ValidBatches
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 
@@ -94,8 +95,9 @@ class Replica:
         transaction_version: int = 0,
         verified: bool = True,
         guard: int | None = None,
+        validated: ValidBatches | None = None,
     ) -> AppendResult:
-        """Appends one or more batches as leader; offsets are patched into `records` in place.
+        """Append one or more batches as leader; offsets are patched into `records` in place.
 
         With `all_replicas` (acks=all) NOT_ENOUGH_REPLICAS is raised while fewer replicas are in sync than the topic
         demands. `verified` and `guard`: see `Log.start_verification`. Raises ProtocolError with Kafka's code; nothing
@@ -112,6 +114,7 @@ class Replica:
             transaction_version=transaction_version,
             verified=verified,
             guard=guard,
+            validated=validated,
         )
         if not result.duplicate:
             self.bytes_appended += len(records)

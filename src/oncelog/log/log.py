@@ -23,6 +23,7 @@ from oncelog.log.producer_state import CompletedTransaction, Origin, ProducerApp
 from oncelog.log.recovery import Loaded, Loader, finish_transactions, rebuild_state
 from oncelog.log.segment import Segment, TornWriteError, torn_on_failure
 from oncelog.log.segments import Segments
+from oncelog.log.timestamps import TimeStep
 from oncelog.log.validate import ValidBatches, validate
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import BatchHeader, build_control_batch
@@ -118,8 +119,11 @@ class Log:
         transaction_version: int = 0,
         verified: bool = True,
         guard: int | None = None,
+        validated: ValidBatches | None = None,
     ) -> AppendResult:
         """Append the batches of one request and return where they are; offsets and epoch are patched in place.
+
+        ``validated``: what `validate` has returned for these records.
 
         A client's request has one batch, a coordinator's one or more. ``transaction_version`` counts for markers.
         ``verified`` and ``guard`` say that the coordinator knows of the transaction; see `start_verification`.
@@ -130,7 +134,7 @@ class Log:
         view = memoryview(records)
         if view.readonly:
             view = memoryview(bytearray(view))
-        batches = validate(view, origin, self.config, now_ms)
+        batches = validated or validate(view, origin, self.config, now_ms)
         first = self.log_end_offset
         if origin == Origin.REPLICATION:
             first = check_offsets(batches.headers, first)
@@ -298,15 +302,18 @@ class Log:
         """Return (producer id, first offset) of the aborted transactions with records in ``[start, end)``."""
         return self._segments.aborted_transactions(start, end)
 
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
-        """Return (timestamp, offset, leader epoch) of the first record that is not older than ``timestamp``."""
-        with self._storage("read"):
-            return self._segments.offset_for_timestamp(timestamp, self.log_start_offset)
+    def search_timestamp(self, timestamp: int, start_offset: int) -> TimeStep | None:
+        """Look for the first record from ``start_offset`` on that is not older than ``timestamp``: one short step.
 
-    def max_timestamp(self) -> tuple[int, int, int] | None:
-        """Return (timestamp, offset, leader epoch) of the first record with the largest timestamp, if there is one."""
+        None if there is no such record. Between two steps the log may change.
+        """
         with self._storage("read"):
-            return self._segments.max_timestamp()
+            return self._segments.search_timestamp(timestamp, max(start_offset, self.log_start_offset))
+
+    def batch_of_max_timestamp(self) -> TimeStep | None:
+        """Return the first batch with the largest timestamp, if there is a record."""
+        with self._storage("read"):
+            return self._segments.batch_of_max_timestamp()
 
     # --- offsets, epochs, producers ---
 

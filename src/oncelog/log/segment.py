@@ -14,14 +14,13 @@ from typing import NamedTuple
 from oncelog.log.disk import OF_THE_PROCESS, Buffer, Disk, File
 from oncelog.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, TimestampOffset
 from oncelog.log.leftovers import retire
+from oncelog.log.timestamps import HEADERS_A_STEP, TimeStep
 from oncelog.log.txn_index import TransactionIndex
 from oncelog.protocol.records import (
     HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
     BatchHeader,
-    Record,
-    decode_records,
     parse_header,
 )
 
@@ -394,24 +393,26 @@ class Segment:
         length = int.from_bytes(window[8:12], "big", signed=True)
         return None if length + LOG_OVERHEAD > len(window) else parse_header(window)
 
-    def find_timestamp(self, timestamp: int, start_offset: int) -> tuple[Record, int] | None:
-        """Return the first record at or after ``start_offset`` with a timestamp of at least ``timestamp``, and
-        the leader epoch of its batch."""
+    def search_timestamp(self, timestamp: int, start_offset: int) -> TimeStep | None:
+        """Look for the first record from ``start_offset`` on with a timestamp of at least ``timestamp``: one step.
+
+        None if the segment has no batch that could hold it.
+        """
         index = self._indexes()
         position = index.lookup(max(self._time_index.lookup(timestamp).offset, start_offset))
-        for header, at in self.headers(position):
-            if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
-                for record in decode_records(self.pread(header.size, at)):
-                    if record.timestamp >= timestamp and record.offset >= start_offset:
-                        return record, header.partition_leader_epoch
+        for count, (header, at) in enumerate(self.headers(position)):
+            if header.last_offset < start_offset:
+                continue
+            if header.max_timestamp >= timestamp:
+                return TimeStep(header.next_offset, self.pread(header.size, at), header.partition_leader_epoch)
+            if count >= HEADERS_A_STEP:
+                return TimeStep(header.next_offset)
         return None
 
-    def max_timestamp_record(self) -> tuple[Record, int] | None:
-        """Return the first record with the largest timestamp, and the leader epoch of its batch."""
+    def batch_of_max_timestamp(self) -> TimeStep | None:
+        """Return the first batch with the largest timestamp."""
         index = self._indexes()
         for header, at in self.headers(index.lookup(self.max_timestamp.offset)):
-            if header.max_timestamp == self.max_timestamp.timestamp:
-                records = decode_records(self.pread(header.size, at))
-                if records:
-                    return max(records, key=lambda record: record.timestamp), header.partition_leader_epoch
+            if header.count and header.max_timestamp == self.max_timestamp.timestamp:
+                return TimeStep(header.next_offset, self.pread(header.size, at), header.partition_leader_epoch)
         return None

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from oncelog.log.segment import Segment
+from oncelog.log.timestamps import SEGMENTS_A_STEP, TimeStep
 from oncelog.log.txn_index import AbortedTransaction
 
 _MAX_HINTS = 256
@@ -132,21 +133,18 @@ class Segments:
                 break
         return found
 
-    def offset_for_timestamp(self, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
-        """See `Log.offset_for_timestamp`; records before ``start_offset`` do not count."""
-        for segment in self.holding(start_offset):
+    def search_timestamp(self, timestamp: int, start_offset: int) -> TimeStep | None:
+        """See `Log.search_timestamp`."""
+        for count, segment in enumerate(self.holding(start_offset)):
+            if count >= SEGMENTS_A_STEP:
+                return TimeStep(segment.base_offset)
             if segment.last_timestamp().timestamp >= timestamp:
-                found = segment.find_timestamp(timestamp, start_offset)
+                found = segment.search_timestamp(timestamp, start_offset)
                 if found is not None:
-                    record, epoch = found
-                    return record.timestamp, record.offset, epoch
+                    return found
         return None
 
-    def max_timestamp(self) -> tuple[int, int, int] | None:
-        """See `Log.max_timestamp`."""
+    def batch_of_max_timestamp(self) -> TimeStep | None:
+        """See `Log.batch_of_max_timestamp`."""
         segment = max(self._segments, key=lambda segment: segment.last_timestamp().timestamp)
-        found = segment.max_timestamp_record() if segment.size else None
-        if found is None:
-            return None
-        record, epoch = found
-        return record.timestamp, record.offset, epoch
+        return segment.batch_of_max_timestamp() if segment.size else None

@@ -16,18 +16,26 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import (
     CREATE_TIME,
     DEFAULT_DECOMPRESSED_LIMIT,
+    HEADER_SIZE,
     LOG_APPEND_TIME,
     NO_TIMESTAMP,
     BatchHeader,
-    Record,
     build_batch,
     check_batch,
     check_crc,
     decode_records,
     iter_batches,
+    iter_heads,
     parse_header,
     set_max_timestamp,
 )
+
+SMALL_BYTES = 16 * 1024
+"""An uncompressed batch up to this size is checked record by record within a few ms."""
+LARGE_BYTES = 2 * 1024 * 1024
+"""Above this size, the checksum alone takes long."""
+_ATTRIBUTES_LOW = 22
+_CODEC = 0x07
 
 
 class ValidBatches(NamedTuple):
@@ -90,6 +98,25 @@ def _check_size(header: BatchHeader, config: LogConfig) -> None:
         )
 
 
+def may_take_long(records: memoryview, config: LogConfig, now_ms: int) -> bool:
+    """Tell whether `validate` may take so long for a client's batch that a worker thread should run it.
+
+    A small compressed batch may hold a million records, and its header may lie about their number.
+    """
+    if len(records) > LARGE_BYTES:
+        return True
+    codec = records[_ATTRIBUTES_LOW] & _CODEC if len(records) > HEADER_SIZE else 0
+    if not codec and len(records) <= SMALL_BYTES:
+        return False
+    try:
+        header = parse_header(records)
+    except ProtocolError:  # `validate` finds it at once
+        return False
+    if config.compression is not None and codec != config.compression:
+        return True
+    return _are_records_checked(header, config, now_ms)
+
+
 def _check_client_batch(header: BatchHeader, view: memoryview, config: LogConfig, now_ms: int) -> None:
     check_batch(header, view)
     if header.is_control:
@@ -98,13 +125,17 @@ def _check_client_batch(header: BatchHeader, view: memoryview, config: LogConfig
         raise ProtocolError(
             ErrorCode.INVALID_RECORD, f"base offset of a produced batch must be 0, it is {header.base_offset}"
         )
-    if (
+    if _are_records_checked(header, config, now_ms):
+        _check_records(header, view, config, now_ms)
+
+
+def _are_records_checked(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
+    return (
         config.compact
         or config.full_record_validation
         or config.timestamp_before_max_ms < NO_LIMIT
-        or _wrong_time(header.max_timestamp, header, config, now_ms)
-    ):
-        _check_records(header, view, config, now_ms)
+        or _wrong_time(header.max_timestamp, header, config, now_ms) is not None
+    )
 
 
 def _wrong_time(timestamp: int, header: BatchHeader, config: LogConfig, now_ms: int) -> str | None:
@@ -121,29 +152,30 @@ def _wrong_time(timestamp: int, header: BatchHeader, config: LogConfig, now_ms: 
 
 
 def _check_records(header: BatchHeader, view: memoryview, config: LogConfig, now_ms: int) -> None:
-    """Raises InvalidRecordsError that names each invalid one; INVALID_TIMESTAMP if any has that (as Kafka has it)."""
-    records = decode_records(view)
+    """Raise InvalidRecordsError that names each invalid record; INVALID_TIMESTAMP if one has that, as in Kafka."""
     code = ErrorCode.INVALID_RECORD
     found: list[tuple[int, str]] = []
-    for index, record in enumerate(records):
-        reason = _contradiction(index, record, header, config)
-        if reason is None and (reason := _wrong_time(record.timestamp, header, config, now_ms)) is not None:
+    for index, (offset, timestamp, has_key) in enumerate(iter_heads(view)):
+        reason = _contradiction(index, offset, timestamp, has_key, header, config)
+        if reason is None and (reason := _wrong_time(timestamp, header, config, now_ms)) is not None:
             code = ErrorCode.INVALID_TIMESTAMP
         if reason is not None:
             found.append((index, reason))
     if not found and (reason := _wrong_time(header.max_timestamp, header, config, now_ms)) is not None:
         raise ProtocolError(ErrorCode.INVALID_TIMESTAMP, reason)  # no record has what the header says
     if found:
-        raise InvalidRecordsError(code, found, len(records))
+        raise InvalidRecordsError(code, found, header.count)
 
 
-def _contradiction(index: int, record: Record, header: BatchHeader, config: LogConfig) -> str | None:
-    if record.offset != index:
-        return f"it has the offset delta {record.offset}"
-    if config.compact and record.key is None:
+def _contradiction(
+    index: int, offset: int, timestamp: int, has_key: bool, header: BatchHeader, config: LogConfig
+) -> str | None:
+    if offset != index:
+        return f"it has the offset delta {offset}"
+    if config.compact and not has_key:
         return "it has no key, but the topic is compacted"
-    if config.timestamp_type == CREATE_TIME and record.timestamp > header.max_timestamp:
-        return f"it has the timestamp {record.timestamp}, its batch says {header.max_timestamp} is the largest"
+    if config.timestamp_type == CREATE_TIME and timestamp > header.max_timestamp:
+        return f"it has the timestamp {timestamp}, its batch says {header.max_timestamp} is the largest"
     return None
 
 

@@ -24,12 +24,22 @@ Decoder = Callable[[memoryview, int], tuple[Any, int]]
 Encoder = Callable[[Any, list[Any]], None]
 
 
+class TooManyItemsError(DecodeError):
+    """A message has more array elements than its reader wants to decode."""
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """One class in one version."""
 
     decode: Decoder
     encode: Encoder
+    cls: type[Message]
+    version: int
+
+    def decode_at_most(self, view: memoryview, pos: int, items: int) -> tuple[Any, int]:
+        """Decode as `decode`; raise TooManyItemsError before more than so many array elements are decoded."""
+        return _bounded(self.cls, self.version)(view, pos, items)
 
 
 @cache
@@ -46,12 +56,39 @@ def codec(cls: type[Message], version: int) -> Codec:
         except (struct.error, IndexError) as error:
             raise DecodeError(f"{cls.__name__} v{version} is cut off") from error
 
-    return Codec(decode, inner.encode)
+    return Codec(decode, inner.encode, cls, version)
+
+
+@cache
+def _bounded(cls: type[Message], version: int) -> Callable[[memoryview, int, int], tuple[Any, int]]:
+    inner = _compile_bounded(cls, version, version >= cls.FLEXIBLE_SINCE)
+
+    def decode(view: memoryview, pos: int, items: int) -> tuple[Any, int]:
+        left = items
+
+        def spend(count: int) -> None:
+            nonlocal left
+            left -= count
+            if left < 0:
+                raise TooManyItemsError(f"{cls.__name__} v{version} has more than {items} array elements")
+
+        try:
+            message, end = inner(view, pos, spend)
+        except (struct.error, IndexError) as error:
+            raise DecodeError(f"{cls.__name__} v{version} is cut off") from error
+        return message, end
+
+    return decode
 
 
 @cache
 def _compile(cls: type[Message], version: int, flexible: bool) -> Codec:
-    return Codec(_Decoder(cls, version, flexible).build(), _Encoder(cls, version, flexible).build())
+    return Codec(_Decoder(cls, version, flexible).build(), _Encoder(cls, version, flexible).build(), cls, version)
+
+
+@cache
+def _compile_bounded(cls: type[Message], version: int, flexible: bool) -> Any:
+    return _BoundedDecoder(cls, version, flexible).build()
 
 
 class _Source:
@@ -97,6 +134,11 @@ class _Source:
 
 
 class _Decoder(_Source):
+    arguments = "buf, pos"
+
+    def inner(self, cls: type[Message]) -> Any:
+        return _compile(cls, self.version, self.flexible).decode
+
     def build(self) -> Decoder:
         self.scope["new"] = self.cls.__new__
         self.scope["cls"] = self.cls
@@ -116,7 +158,7 @@ class _Decoder(_Source):
         if self.flexible:
             self.tags()
         self.line("return o, pos")
-        decoder: Decoder = self.function("def decode(buf, pos):")
+        decoder: Decoder = self.function(f"def decode({self.arguments}):")
         return decoder
 
     def default(self, field: Field) -> str:
@@ -159,14 +201,14 @@ class _Decoder(_Source):
                 self.line(f"if {target} is None: raise DecodeError('null where none may be')", depth)
 
     def struct(self, target: str, field: Field, nullable: bool, depth: int) -> None:
-        decode = self.name("decode", _compile(field.element, self.version, self.flexible).decode)
+        decode = self.name("decode", self.inner(field.element))
         if nullable:
             self.line("pos += 1", depth)
             self.line("if buf[pos - 1] >= 128:", depth)
             self.line(f"{target} = None", depth + 1)
             self.line("else:", depth)
             depth += 1
-        self.line(f"{target}, pos = {decode}(buf, pos)", depth)
+        self.line(f"{target}, pos = {decode}({self.arguments})", depth)
 
     def array(self, target: str, field: Field, nullable: bool, depth: int) -> None:
         count = self.name("count", _compact_count if self.flexible else _count)
@@ -175,6 +217,7 @@ class _Decoder(_Source):
         self.line(f"{target} = None" if nullable else "raise DecodeError('null where none may be')", depth + 1)
         self.line("else:", depth)
         depth += 1
+        self.spend(depth)
         if isinstance(field.element, str):
             kind = field.element
             if kind in _FIXED and kind != "uuid":
@@ -187,8 +230,8 @@ class _Decoder(_Source):
             reader = self.name("read", _READERS[kind, self.flexible])
             item = f"item, pos = {reader}(buf, pos)"
         else:
-            decode = self.name("decode", _compile(field.element, self.version, self.flexible).decode)
-            item = f"item, pos = {decode}(buf, pos)"
+            decode = self.name("decode", self.inner(field.element))
+            item = f"item, pos = {decode}({self.arguments})"
         self.line("if n > len(buf) - pos: raise DecodeError('array is cut off')", depth)
         self.line(f"{target} = items = []", depth)
         self.line("for _ in range(n):", depth)
@@ -197,12 +240,16 @@ class _Decoder(_Source):
             self.line("if item is None: raise DecodeError('null where none may be')", depth + 1)
         self.line("items.append(item)", depth + 1)
 
+    def spend(self, depth: int, count: str = "n") -> None:
+        """Write what a decoder does before it decodes so many elements."""
+
     def tags(self) -> None:
         varint = self.name("varint", read_varint)
         self.line("if buf[pos] == 0:")  # hardly ever is there a tag, and a call costs more than the look
         self.line("pos += 1", 2)
         self.line("else:")
         self.line(f"tags, pos = {varint}(buf, pos)", 2)
+        self.spend(2, "tags")
         self.line("for _ in range(tags):", 2)
         self.line(f"tag, pos = {varint}(buf, pos)", 3)
         self.line(f"size, pos = {varint}(buf, pos)", 3)
@@ -213,6 +260,18 @@ class _Decoder(_Source):
             self.value(f"o.{name}", field, 4)
             self.line("if pos != end: raise DecodeError('tagged field has another length')", 4)
         self.line("pos = end", 3)
+
+
+class _BoundedDecoder(_Decoder):
+    """Its decoders get a function that is told the number of elements of each array before they are decoded."""
+
+    arguments = "buf, pos, spend"
+
+    def inner(self, cls: type[Message]) -> Any:
+        return _compile_bounded(cls, self.version, self.flexible)
+
+    def spend(self, depth: int, count: str = "n") -> None:
+        self.line(f"spend({count})", depth)
 
 
 class _Encoder(_Source):

@@ -10,6 +10,9 @@ from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.codec import read_varint
 from oncelog.protocol.schema import DecodeError
 
+MOST_TAGS = 100
+"""Tagged fields of a header: Kafka has defined none so far."""
+
 _FIXED = struct.Struct(">hhih")
 _CORRELATION_ID = struct.Struct(">i")
 
@@ -85,6 +88,8 @@ def _response_has_tags(api_key: int, api_version: int) -> bool:
 
 def _skip_tags(frame: memoryview, pos: int) -> int:
     tags, pos = read_varint(frame, pos)
+    if tags > MOST_TAGS:
+        raise DecodeError(f"header with {tags} tagged fields")
     for _ in range(tags):
         _, pos = read_varint(frame, pos)
         size, pos = read_varint(frame, pos)

@@ -5,7 +5,7 @@ Source: Kafka's ``DefaultRecord``, KIP-98 and KIP-82.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from oncelog.protocol.compression import Buffer
@@ -28,6 +28,12 @@ class Record(NamedTuple):
 
 REPLACED, LOSSLESS = "replace", "surrogateescape"
 """How header names that are not UTF-8 are decoded: error handlers of ``bytes.decode``."""
+
+SMALLEST_RECORD = 7
+"""Bytes of the shortest record: its length, attributes, two deltas, no key, no value, no headers."""
+
+RecordHead = tuple[int, int, bool]
+"""(offset, timestamp, whether there is a key) of a record."""
 
 
 def _invalid(message: str) -> ProtocolError:
@@ -95,6 +101,7 @@ def decode_payload(
 
     Raises INVALID_RECORD, and ``IndexError`` where the data ends inside a record's head.
     """
+    check_count(len(data), count)
     records = []
     pos = 0
     for _ in range(count):
@@ -112,7 +119,7 @@ def decode_payload(
         else:
             headers, pos = _read_headers(data, pos, end, names)
         if pos != end:
-            raise _invalid(f"record of {size} bytes ends {pos - end} bytes off")
+            raise _invalid(f"a record's fields end {pos - end} bytes after its length says")
         records.append(
             Record(
                 base_offset + offset,
@@ -122,26 +129,90 @@ def decode_payload(
                 headers,
             )
         )
-    if pos != len(data):
-        raise _invalid(f"{len(data) - pos} bytes behind the last of {count} records")
+    _check_rest(pos, data, count)
     return records
 
 
-def _read_varint(data: bytes, pos: int) -> tuple[int, int]:
+def decode_heads(
+    data: memoryview, count: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> Iterator[RecordHead]:
+    """Yield the head of each record as it is reached; keys and values are skipped, not copied.
+
+    Raises what `decode_payload` raises. All of the data is checked once the last record has been yielded.
+    """
+    check_count(len(data), count)
+    pos = 0
+    for _ in range(count):
+        size, pos = _read_varint(data, pos)
+        end = pos + size
+        if size < 0 or end > len(data):
+            raise _invalid(f"record of {size} bytes where {len(data) - pos} are left")
+        timestamp, pos = _read_varlong(data, pos + 1)
+        offset, pos = _read_varint(data, pos)
+        key_size, pos = _read_varint(data, pos)
+        pos = _skip(pos, key_size, end)
+        value_size, pos = _read_varint(data, pos)
+        pos = _skip(pos, value_size, end)
+        if pos < end and data[pos] == 0:
+            pos += 1
+        else:
+            pos = _skip_headers(data, pos, end)
+        if pos != end:
+            raise _invalid(f"a record's fields end {pos - end} bytes after its length says")
+        yield base_offset + offset, base_timestamp + timestamp if append_time is None else append_time, key_size >= 0
+    _check_rest(pos, data, count)
+
+
+def check_count(size: int, count: int) -> None:
+    """Raise INVALID_RECORD if ``size`` bytes cannot hold ``count`` records."""
+    if count > size // SMALLEST_RECORD:
+        raise _invalid(f"record batch claims {count} records, but holds {size} bytes of them")
+
+
+def _skip(pos: int, size: int, end: int) -> int:
+    """Return the position after a field of ``size`` bytes (negative: null)."""
+    if size < 0:
+        return pos
+    if pos + size > end:
+        raise _invalid(f"field of {size} bytes in a record that has {end - pos} left")
+    return pos + size
+
+
+def _skip_headers(data: Buffer, pos: int, end: int) -> int:
+    """Return the position after the headers of a record."""
+    count, pos = _read_varint(data, pos)
+    if count < 0 or count > end - pos:
+        raise _invalid(f"record with {count} headers in {end - pos} bytes")
+    for _ in range(count):
+        size, pos = _read_varint(data, pos)
+        if size < 0:
+            raise _invalid("record header without a name")
+        pos = _skip(pos, size, end)
+        size, pos = _read_varint(data, pos)
+        pos = _skip(pos, size, end)
+    return pos
+
+
+def _check_rest(pos: int, data: Buffer, count: int) -> None:
+    if pos != len(data):
+        raise _invalid(f"{len(data) - pos} bytes after the last of {count} records")
+
+
+def _read_varint(data: Buffer, pos: int) -> tuple[int, int]:
     byte = data[pos]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), pos + 1
     return _read_long_varint(data, pos, 28)
 
 
-def _read_varlong(data: bytes, pos: int) -> tuple[int, int]:
+def _read_varlong(data: Buffer, pos: int) -> tuple[int, int]:
     byte = data[pos]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), pos + 1
     return _read_long_varint(data, pos, 63)
 
 
-def _read_long_varint(data: bytes, pos: int, max_shift: int) -> tuple[int, int]:
+def _read_long_varint(data: Buffer, pos: int, max_shift: int) -> tuple[int, int]:
     zigzag = 0
     for shift in range(0, max_shift + 1, 7):
         byte = data[pos]

@@ -20,8 +20,9 @@ from crc32c import crc32c
 from oncelog.protocol.compression import Buffer, Codec, compress, decompress
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.record_codec import LOSSLESS as LOSSLESS
-from oncelog.protocol.record_codec import REPLACED, decode_payload
+from oncelog.protocol.record_codec import REPLACED, decode_heads, decode_payload
 from oncelog.protocol.record_codec import Record as Record
+from oncelog.protocol.record_codec import RecordHead as RecordHead
 from oncelog.protocol.record_codec import encode_record as encode_record
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
@@ -421,23 +422,37 @@ def decode_records(view: Buffer, *, limit: int = DEFAULT_DECOMPRESSED_LIMIT, nam
     To encode the records again, pass ``names=LOSSLESS`` (see ``Record``). Raises INVALID_RECORD or CORRUPT_MESSAGE
     for malformed records, and for compressed ones that would grow beyond ``limit`` bytes.
     """
+    header, payload = _payload(view, limit)
+    try:
+        return decode_payload(bytes(payload), header.count, *_bases(header), names) if header.count else []
+    except IndexError as error:
+        raise _invalid("record is cut off by the end of its batch") from error
+
+
+def iter_heads(view: Buffer, *, limit: int = DEFAULT_DECOMPRESSED_LIMIT) -> Iterator[RecordHead]:
+    """Yield (offset, timestamp, whether there is a key) of each record, decoded as far as the caller goes.
+
+    Raises what `decode_records` raises, when the iteration reaches it.
+    """
+    header, payload = _payload(view, limit)
+    try:
+        if header.count:
+            yield from decode_heads(memoryview(payload), header.count, *_bases(header))
+    except IndexError as error:
+        raise _invalid("record is cut off by the end of its batch") from error
+
+
+def _payload(view: Buffer, limit: int) -> tuple[BatchHeader, Buffer]:
+    """Return the header of a batch and its records, decompressed; they are empty after compaction took them all."""
     header = parse_header(view)
     if header.count < 0:
         raise _invalid(f"record batch with a count of {header.count}")
-    if header.count == 0:  # what compaction leaves of a batch whose records are all gone
-        return []
-    with memoryview(view) as whole:
-        payload: Buffer = bytes(whole[HEADER_SIZE : header.size])
-    if header.attributes & _CODEC_MASK:
-        payload = bytes(decompress(header.attributes & _CODEC_MASK, payload, limit))
-    try:
-        return decode_payload(
-            bytes(payload),
-            header.count,
-            header.base_offset,
-            header.base_timestamp,
-            header.max_timestamp if header.attributes & _TIMESTAMP_TYPE else None,
-            names,
-        )
-    except IndexError as error:
-        raise _invalid("record is cut off by the end of its batch") from error
+    payload: Buffer = memoryview(view)[HEADER_SIZE : header.size]
+    if header.count and header.attributes & _CODEC_MASK:
+        payload = decompress(header.attributes & _CODEC_MASK, payload, limit)
+    return header, payload
+
+
+def _bases(header: BatchHeader) -> tuple[int, int, int | None]:
+    append_time = header.max_timestamp if header.attributes & _TIMESTAMP_TYPE else None
+    return header.base_offset, header.base_timestamp, append_time

@@ -19,8 +19,14 @@ from oncelog.broker.handlers.produce import handle as produce
 from oncelog.broker.handlers.write_txn_markers import handle as handle_markers
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
+from oncelog.net.eager import step
 from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from oncelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from oncelog.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -235,7 +241,9 @@ def latest(broker: Broker, timestamp: int = -1, version: int = 5) -> tuple[int, 
     """(error code, offset) of a ListOffsets of t-0."""
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[asked])])
-    answer = list_offsets(broker, request, replace(CONTEXT, api_version=version)).topics[0].partitions[0]
+    response = step(list_offsets(broker, request, replace(CONTEXT, api_version=version)))
+    assert isinstance(response, ListOffsetsResponse)
+    answer = response.topics[0].partitions[0]
     return answer.error_code, answer.offset
 
 

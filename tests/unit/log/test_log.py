@@ -28,7 +28,19 @@ from oncelog.protocol.records import (
     iter_batches,
     parse_header,
 )
-from support.logs import FOLDER, NOW, append, batch, end_txn, new_log, of_producer, open_log, values
+from support.logs import (
+    FOLDER,
+    NOW,
+    append,
+    batch,
+    end_txn,
+    max_timestamp,
+    new_log,
+    of_producer,
+    offset_for_timestamp,
+    open_log,
+    values,
+)
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 
@@ -319,20 +331,20 @@ def test_offset_for_timestamp() -> None:
         rows = [Record(0, NOW + 10 * number, None, b"x" * 20), Record(0, NOW + 10 * number + 5, None, b"y")]
         append(log, build_batch(rows), leader_epoch=3)
     assert len(log.segments) > 3
-    assert log.offset_for_timestamp(0) == (NOW, 0, 3)
-    assert log.offset_for_timestamp(NOW + 125) == (NOW + 125, 25, 3)
-    assert log.offset_for_timestamp(NOW + 126) == (NOW + 130, 26, 3)
-    assert log.offset_for_timestamp(NOW + 396) is None
+    assert offset_for_timestamp(log, 0) == (NOW, 0, 3)
+    assert offset_for_timestamp(log, NOW + 125) == (NOW + 125, 25, 3)
+    assert offset_for_timestamp(log, NOW + 126) == (NOW + 130, 26, 3)
+    assert offset_for_timestamp(log, NOW + 396) is None
     log.advance_log_start(31)
-    assert log.offset_for_timestamp(0) == (NOW + 155, 31, 3)
+    assert offset_for_timestamp(log, 0) == (NOW + 155, 31, 3)
 
 
 def test_max_timestamp_is_that_of_the_first_record_that_has_it() -> None:
     _, log = new_log(SMALL)
-    assert log.max_timestamp() is None
+    assert max_timestamp(log) is None
     for number in [*range(30), *range(30)]:
         append(log, batch(2, timestamp=NOW + number))
-    assert log.max_timestamp() == (NOW + 29, 58, 0)
+    assert max_timestamp(log) == (NOW + 29, 58, 0)
 
 
 def test_old_segments_go_and_producers_stay() -> None:

@@ -12,7 +12,19 @@ from oncelog.log.log import Log
 from oncelog.log.snapshot import decode_snapshot
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.crashdisk import CrashDisk
-from support.logs import FOLDER, NOW, append, batch, end_txn, new_log, of_producer, open_log, values
+from support.logs import (
+    FOLDER,
+    NOW,
+    append,
+    batch,
+    end_txn,
+    max_timestamp,
+    new_log,
+    of_producer,
+    offset_for_timestamp,
+    open_log,
+    values,
+)
 
 SMALL = LogConfig(segment_bytes=600, index_interval_bytes=100)
 
@@ -44,8 +56,8 @@ def fingerprint(log: Log) -> tuple[object, ...]:
         log.producers(),
         log.aborted_transactions(0, log.log_end_offset),
         [log.epoch_at(offset) for offset in range(log.log_end_offset)],
-        [log.offset_for_timestamp(NOW + step) for step in range(0, 50, 7)],
-        log.max_timestamp(),
+        [offset_for_timestamp(log, NOW + step) for step in range(0, 50, 7)],
+        max_timestamp(log),
         [(segment.base_offset, segment.size) for segment in log.segments],
         values(log, upto=log.high_watermark),
     )
@@ -379,7 +391,7 @@ def test_the_largest_timestamp_survives_a_clean_stop() -> None:
     for step in (1, 9):
         append(log, batch(timestamp=NOW + step))
     log.close()
-    assert reopen(disk, clean=True).max_timestamp() == (NOW + 9, 1, 0)
+    assert max_timestamp(reopen(disk, clean=True)) == (NOW + 9, 1, 0)
 
 
 def test_an_index_that_points_behind_the_log_is_rebuilt() -> None:

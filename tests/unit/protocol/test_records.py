@@ -282,3 +282,34 @@ def test_a_batch_that_is_stamped_is_the_one_built_for_that_producer(codec: Codec
             base_sequence=sequence,
             transactional=transactional,
         )
+
+
+# --- heads ---
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_heads_are_those_of_the_records(codec: Codec) -> None:
+    batch = r.build_batch(ROWS, codec=codec, base_offset=40)
+    expected = [(record.offset, record.timestamp, record.key is not None) for record in r.decode_records(batch)]
+    assert list(r.iter_heads(batch)) == expected
+
+
+def test_heads_are_decoded_as_far_as_the_caller_goes() -> None:
+    batch = r.build_batch(ROWS)
+    del batch[-1]  # the last record is cut off
+    struct.pack_into(">i", batch, 8, len(batch) - r.LOG_OVERHEAD)
+    heads = r.iter_heads(batch)
+    assert next(heads) == (0, 1000, True)
+    assert next(heads)[0] == 1
+    assert code_of(lambda: list(heads)) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("read", [lambda batch: list(r.iter_heads(batch)), r.decode_records])
+def test_batch_that_claims_more_records_than_its_bytes_can_hold_is_refused_first(
+    read: Callable[[bytearray], object],
+) -> None:
+    batch = r.build_batch(ROWS, codec=Codec.ZSTD)
+    struct.pack_into(">i", batch, 57, 2**31 - 1)
+    with pytest.raises(ProtocolError, match="claims 2147483647 records") as caught:
+        read(batch)
+    assert caught.value.code == ErrorCode.INVALID_RECORD

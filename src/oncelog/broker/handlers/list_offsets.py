@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from oncelog.broker.handlers.fetch import check_leader_epoch
+from oncelog.broker.turns import Turns
+from oncelog.log.log import Log
+from oncelog.log.timestamps import first_since, last_of
+from oncelog.log.validate import SMALL_BYTES
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -14,6 +20,7 @@ from oncelog.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from oncelog.protocol.records import parse_header
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
@@ -39,20 +46,22 @@ Found = tuple[int, int, int]
 _NOTHING: Found = (-1, -1, -1)
 
 
-def handle(broker: Broker, request: ListOffsetsRequest, ctx: RequestContext) -> ListOffsetsResponse:
+async def handle(broker: Broker, request: ListOffsetsRequest, ctx: RequestContext) -> ListOffsetsResponse:
     """INVALID_REQUEST for a partition that is named twice, UNSUPPORTED_VERSION for a too new special timestamp."""
     named = Counter((topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
     isolation = request.isolation_level if request.replica_id == _CONSUMER else None
     topics = []
+    turns = Turns()
     for topic in request.topics:
         partitions = []
         for asked in topic.partitions:
+            await turns.next()
             code = ErrorCode.NONE
             found = _NOTHING
             try:
                 if named[topic.name, asked.partition_index] > 1:
                     raise ProtocolError(ErrorCode.INVALID_REQUEST, "the partition is named twice")
-                found = _find(broker, topic.name, asked, ctx.api_version, isolation)
+                found = await _find(broker, topic.name, asked, ctx.api_version, isolation)
             except ProtocolError as error:
                 code = error.code
             timestamp, offset, epoch = found
@@ -69,8 +78,10 @@ def handle(broker: Broker, request: ListOffsetsRequest, ctx: RequestContext) -> 
     return ListOffsetsResponse(topics=topics)
 
 
-def _find(broker: Broker, topic: str, asked: ListOffsetsPartition, version: int, isolation: int | None) -> Found:
-    """`isolation`: how far a consumer sees; None for who sees all."""
+async def _find(
+    broker: Broker, topic: str, asked: ListOffsetsPartition, version: int, isolation: int | None
+) -> Found:
+    """`isolation`: how far a consumer sees; None for followers and tools, which see all."""
     timestamp = asked.timestamp
     if timestamp < LATEST and version < _SINCE.get(timestamp, 0 if timestamp >= EARLIEST else version + 1):
         raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} is not known in version {version}")
@@ -85,9 +96,9 @@ def _find(broker: Broker, topic: str, asked: ListOffsetsPartition, version: int,
         return -1, end, replica.leader_epoch
     found = None
     if timestamp == MAX_TIMESTAMP:
-        found = log.max_timestamp()
+        found = await _latest(broker, log)
     elif timestamp >= 0:
-        found = log.offset_for_timestamp(timestamp)
+        found = await _first_since(broker, log, timestamp)
     elif timestamp != LATEST:
         return _NOTHING
     # What the isolation level hides is not found.
@@ -97,3 +108,33 @@ def _find(broker: Broker, topic: str, asked: ListOffsetsPartition, version: int,
         code = ErrorCode.OFFSET_NOT_AVAILABLE if version >= _NOT_AVAILABLE_SINCE else ErrorCode.LEADER_NOT_AVAILABLE
         raise ProtocolError(code, f"{replica!r} is not committed yet up to where it ended before (KIP-207)")
     return _NOTHING
+
+
+async def _first_since(broker: Broker, log: Log, timestamp: int) -> Found | None:
+    """Find the first record that is not older than `timestamp`; other requests are served between two steps."""
+    start = log.log_start_offset
+    while (step := log.search_timestamp(timestamp, start)) is not None:
+        if step.batch:
+            found = await _decoded(broker, step.batch, first_since, timestamp, start)
+            if found is not None:
+                return *found, step.epoch
+        else:
+            await asyncio.sleep(0)
+        start = step.next_offset
+    return None
+
+
+async def _latest(broker: Broker, log: Log) -> Found | None:
+    """Find the first record with the largest timestamp."""
+    step = log.batch_of_max_timestamp()
+    found = None if step is None else await _decoded(broker, step.batch, last_of)
+    return None if step is None or found is None else (*found, step.epoch)
+
+
+async def _decoded(
+    broker: Broker, batch: bytes, look: Callable[..., tuple[int, int] | None], *arguments: int
+) -> tuple[int, int] | None:
+    """Look into a batch, in a worker thread if that may take long."""
+    if len(batch) <= SMALL_BYTES and not parse_header(batch).codec:
+        return look(batch, *arguments)
+    return await broker.compute(look, batch, *arguments)

@@ -6,13 +6,16 @@ A request without transactional batches is answered without a task or a wait: on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from oncelog.broker.turns import ITEMS_A_TURN, at_once, in_turns
 from oncelog.cluster.metadata import INTERNAL_TOPICS
 from oncelog.cluster.replica import Replica
-from oncelog.log.validate import InvalidRecordsError
+from oncelog.log.config import LogConfig
+from oncelog.log.producer_state import Origin
+from oncelog.log.validate import InvalidRecordsError, ValidBatches, may_take_long, validate
 from oncelog.net.server import BadFrameError, Holds
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError, Refusal
@@ -62,7 +65,18 @@ _NOT_OF_THE_LOG = frozenset(
 class _Target:
     """One partition of the request."""
 
-    __slots__ = ("data", "guard", "last_offset", "refusal", "replica", "topic", "verified")
+    __slots__ = (
+        "data",
+        "guard",
+        "last_offset",
+        "log_start_offset",
+        "record_errors",
+        "refusal",
+        "replica",
+        "topic",
+        "validated",
+        "verified",
+    )
 
     def __init__(self, topic: str, data: PartitionProduceData) -> None:
         self.topic = topic
@@ -72,24 +86,39 @@ class _Target:
         self.verified = False
         self.guard: int | None = None
         self.last_offset = -1
+        self.validated: ValidBatches | None = None
+        self.log_start_offset = -1
+        self.record_errors: Sequence[BatchIndexAndErrorMessage] = ()
 
 
 Resolved = list[tuple[TopicProduceData, list[_Target]]]
+Answer = ProduceResponse | Awaitable[ProduceResponse | None] | Holds | None
 _Late = tuple[_Target, Replica, PartitionProduceResponse]
 """A partition whose records are appended, but not committed yet."""
 
 
-def handle(
-    broker: Broker, request: ProduceRequest, ctx: RequestContext
-) -> ProduceResponse | Awaitable[ProduceResponse | None] | Holds | None:
+def handle(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Answer:
     """Answer each partition with its own error. With acks=0, return no answer, and raise BadFrameError for any error.
 
-    `Holds` is an answer that waits for the coordinator before the records are appended.
+    `Holds` is an answer that waits before the records are appended: for the coordinator, or for their validation.
 
     A few errors are the whole request's: transactional records without a transactional id, or of several producers
     (`KafkaApis.handleProduceRequest`, `ReplicaManager.handleProduceAppend`), and an impossible `acks`.
     """
-    resolved = _resolve(broker, request, ctx)
+    if sum(len(topic_data.partition_data) for topic_data in request.topic_data) > ITEMS_A_TURN:
+        return Holds(_in_turns(broker, request, ctx))
+    return _checked(broker, request, ctx, at_once(_resolve(broker, request, ctx)))
+
+
+async def _in_turns(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | None:
+    """Answer a request for so many partitions that others must have their turn in between."""
+    return await _awaited(_checked(broker, request, ctx, await in_turns(_resolve(broker, request, ctx))))
+
+
+def _checked(
+    broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
+) -> Answer:
+    """Check the request as a whole, then append."""
     try:
         if request.transactional_id is None:
             _check_untransactional(resolved)
@@ -119,7 +148,10 @@ def _check_untransactional(resolved: Resolved) -> None:
                 )
 
 
-def _resolve(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Resolved:
+def _resolve(
+    broker: Broker, request: ProduceRequest, ctx: RequestContext
+) -> Generator[None, None, Resolved]:
+    """Find the logs of all partitions, with a pause after each."""
     resolved = []
     for topic_data in request.topic_data:
         name = topic_data.name
@@ -141,6 +173,7 @@ def _resolve(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Re
                 except ProtocolError as error:
                     target.refusal = Refusal.of(error)
             targets.append(target)
+            yield
         resolved.append((topic_data, targets))
     return resolved
 
@@ -228,7 +261,13 @@ async def _verify_then_append(
 async def _appended(
     broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
 ) -> ProduceResponse | None:
-    answer = _append(broker, request, ctx, resolved)
+    return await _awaited(_append(broker, request, ctx, resolved))
+
+
+async def _awaited(answer: Answer) -> ProduceResponse | None:
+    if isinstance(answer, Holds):
+        response: ProduceResponse | None = await answer.answer
+        return response
     return await answer if isinstance(answer, Awaitable) else answer
 
 
@@ -246,7 +285,68 @@ def _translate(code: ErrorCode, version: int) -> Refusal:
 
 def _append(
     broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
-) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+) -> Answer:
+    """Append to all partitions: at once, unless there are many or the records of one take long to check."""
+    now_ms = broker.now_ms()
+    slow = []
+    count = 0
+    for _, targets in resolved:
+        count += len(targets)
+        for target in targets:
+            replica, records = target.replica, target.data.records
+            if not records or replica is None or target.refusal is not None:
+                continue
+            if may_take_long(memoryview(records), replica.log.config, now_ms):
+                slow.append((target, memoryview(records), replica.log.config))
+    if slow or count > ITEMS_A_TURN:
+        return Holds(_append_slowly(broker, request, ctx, resolved, slow))
+    response, late = at_once(_append_all(broker, request, ctx, resolved))
+    if late:
+        return _when_committed(broker, response, late, request.timeout_ms)
+    return response if request.acks else None
+
+
+async def _append_slowly(
+    broker: Broker,
+    request: ProduceRequest,
+    ctx: RequestContext,
+    resolved: Resolved,
+    slow: list[tuple[_Target, memoryview, LogConfig]],
+) -> ProduceResponse | None:
+    """Check the records of some partitions in a worker thread, one after the other; then append to all."""
+    for target, records, config in slow:
+        result = await broker.compute(_validated, records, config, broker.now_ms())
+        if isinstance(result, ValidBatches):
+            target.validated = result
+        else:
+            target.refusal, target.record_errors = result
+            if target.replica is not None and target.refusal.code not in _NOT_OF_THE_LOG:
+                target.log_start_offset = target.replica.log.log_start_offset
+    response, late = await in_turns(_append_all(broker, request, ctx, resolved))
+    if late:
+        return await _when_committed(broker, response, late, request.timeout_ms)
+    return response if request.acks else None
+
+
+def _validated(
+    records: memoryview, config: LogConfig, now_ms: int
+) -> ValidBatches | tuple[Refusal, list[BatchIndexAndErrorMessage]]:
+    """Validate a client's batch, in a worker thread; an error is returned without the traceback that holds it."""
+    try:
+        return validate(memoryview(bytearray(records)) if records.readonly else records, Origin.CLIENT, config, now_ms)
+    except ProtocolError as error:
+        return Refusal.of(error), _record_errors(error)
+
+
+def _record_errors(error: ProtocolError) -> list[BatchIndexAndErrorMessage]:
+    records = error.records if isinstance(error, InvalidRecordsError) else ()
+    return [BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason) for index, reason in records]
+
+
+def _append_all(
+    broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
+) -> Generator[None, None, tuple[ProduceResponse, list[_Late]]]:
+    """Append to each partition, with a pause after each."""
     now_ms = broker.now_ms()
     transaction_version = _transaction_version(ctx.api_version)
     responses = []
@@ -263,6 +363,7 @@ def _append(
             elif target.replica is not None and target.last_offset >= target.replica.log.high_watermark:
                 late.append((target, target.replica, partition))
             partitions.append(partition)
+            yield
         responses.append(
             TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=partitions)
         )
@@ -270,9 +371,8 @@ def _append(
         if failed is not None:
             # The client reads no answer: the closed connection makes it look for the leader again.
             raise BadFrameError(f"produce with acks=0: {failed.message}")
-        return None
-    response = ProduceResponse(responses=responses)
-    return _when_committed(broker, response, late, request.timeout_ms) if late else response
+        late = []
+    return ProduceResponse(responses=responses), late
 
 
 async def _when_committed(
@@ -331,7 +431,7 @@ def _append_one(
 ) -> PartitionProduceResponse:
     data = target.data
     if target.refusal is not None:
-        return _refused(broker, target, target.refusal)
+        return _refused(broker, target, target.refusal, target.log_start_offset, target.record_errors)
     replica = target.replica
     assert replica is not None
     if not data.records:
@@ -345,11 +445,11 @@ def _append_one(
             transaction_version=transaction_version,
             verified=target.verified,
             guard=target.guard,
+            validated=target.validated,
         )
     except ProtocolError as error:
         log_start = -1 if error.code in _NOT_OF_THE_LOG else replica.log.log_start_offset
-        records = error.records if isinstance(error, InvalidRecordsError) else ()
-        return _refused(broker, target, Refusal.of(error), log_start, records)
+        return _refused(broker, target, Refusal.of(error), log_start, _record_errors(error))
     target.last_offset = result.last_offset
     return PartitionProduceResponse(
         index=data.index,
@@ -364,7 +464,7 @@ def _refused(
     target: _Target,
     refusal: Refusal,
     log_start_offset: int = -1,
-    records: Sequence[tuple[int, str]] = (),
+    record_errors: Sequence[BatchIndexAndErrorMessage] = (),
 ) -> PartitionProduceResponse:
     """Answer a partition with an error: where its log starts if the log refused, and the records that it is about."""
     target.refusal = refusal
@@ -374,9 +474,7 @@ def _refused(
         error_code=refusal.code,
         base_offset=-1,
         log_start_offset=log_start_offset,
-        record_errors=[
-            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason) for index, reason in records
-        ],
+        record_errors=list(record_errors),
         error_message=refusal.message,
     )
 

@@ -1,0 +1,303 @@
+"""Requests that take long leave the event loop to others: to a worker thread, or in turns."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.config import load
+from oncelog.broker.context import RequestContext
+from oncelog.broker.dispatch import BadRequestError, Dispatcher
+from oncelog.broker.handlers.list_offsets import handle as list_offsets
+from oncelog.broker.handlers.produce import handle as produce
+from oncelog.broker.large_messages import FEW_ITEMS, MOST_ITEMS
+from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.log.disk import OsDisk
+from oncelog.net.eager import step
+from oncelog.net.frames import Holds, Peer
+from oncelog.protocol.apis import ApiKey, messages
+from oncelog.protocol.compression import Codec, compress
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
+from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.protocol.records import Record, build_batch, decode_records, pack_batch, set_max_timestamp
+from oncelog.protocol.schema import Message
+
+NOW = 1_700_000_000_000
+MANY = 20_000
+SMALLEST = b"\x0c\x00\x00\x00\x01\x01\x00"
+
+
+COMPUTED = ("first_since", "last_of", "_validated", "decode_at_most", "encoded_elsewhere")
+
+
+class Workers:
+    """Carries out offloaded work when the gate is open, and notes what is computed."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.work: list[str] = []
+
+    async def __call__(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        await self.gate.wait()
+        name = getattr(work, "__name__", "")
+        if name in COMPUTED:
+            self.work.append(name)
+        return work(*arguments)
+
+
+def live(folder: Path, body: Callable[[Broker, Workers], Awaitable[None]]) -> None:
+    """Run `body` on a broker with the topics plain, compacted and compressed."""
+
+    async def run() -> None:
+        workers = Workers()
+        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder)})
+        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: NOW, offload=workers)
+        await broker.start()
+        await broker.create_topic("plain", partitions=300)
+        await broker.create_topic("compacted", partitions=1, configs={"cleanup.policy": "compact"})
+        await broker.create_topic("compressed", partitions=1, configs={"compression.type": "lz4"})
+        workers.work.clear()
+        try:
+            await asyncio.wait_for(body(broker, workers), 30)
+        finally:
+            workers.gate.set()
+            await broker.stop()
+
+    asyncio.run(run())
+
+
+def context(api: ApiKey, version: int) -> RequestContext:
+    return RequestContext(api, version, 1, "", "", 1)
+
+
+async def answer(result: Any) -> Any:
+    if isinstance(result, Holds):
+        result = result.answer
+    return result if isinstance(result, Message | None) else await result
+
+
+def send(broker: Broker, records: bytes, topic: str, partition: int = 0) -> Any:
+    data = PartitionProduceData(index=partition, records=memoryview(bytearray(records)))
+    request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name=topic, partition_data=[data])])
+    return produce(broker, request, context(ApiKey.PRODUCE, 9))
+
+
+async def sent(broker: Broker, records: bytes, topic: str) -> Any:
+    return (await answer(send(broker, records, topic))).responses[0].partition_responses[0]
+
+
+def many(count: int = MANY, *, claims: int = 0, record: bytes = SMALLEST) -> bytes:
+    """A small batch of many records, all of them the same."""
+    payload = compress(Codec.ZSTD, record * count)
+    return bytes(pack_batch(payload, claims or count, attributes=Codec.ZSTD, base_timestamp=NOW, max_timestamp=NOW))
+
+
+def keyed(count: int, codec: Codec = Codec.NONE, value: bytes = b"") -> bytes:
+    return bytes(build_batch([Record(0, NOW + index, b"k", value) for index in range(count)], codec=codec))
+
+
+def by_time(broker: Broker, timestamp: int, topic: str = "plain") -> Any:
+    asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[asked])])
+    return step(list_offsets(broker, request, context(ApiKey.LIST_OFFSETS, 7)))
+
+
+# --- ListOffsets ---
+
+
+def test_lookup_by_time_decodes_compressed_batch_in_a_worker_while_others_are_served(tmp_path: Path) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        await sent(broker, many(), "plain")
+        workers.gate.clear()
+        lookup = asyncio.ensure_future(by_time(broker, NOW))
+        await asyncio.sleep(0.05)
+        assert not lookup.done()
+        assert not (await sent(broker, keyed(1), "plain")).error_code
+        workers.gate.set()
+        found = (await lookup).topics[0].partitions[0]
+        assert (found.error_code, found.timestamp, found.offset) == (0, NOW, 0)
+        assert workers.work == ["first_since"]
+
+    live(tmp_path, body)
+
+
+def test_lookup_by_time_in_small_plain_batch_needs_no_worker(tmp_path: Path) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        await sent(broker, keyed(5), "plain")
+        assert by_time(broker, NOW + 3).topics[0].partitions[0].offset == 3
+        assert by_time(broker, NOW + 9).topics[0].partitions[0].offset == -1
+        assert not workers.work
+
+    live(tmp_path, body)
+
+
+def test_lookup_by_time_passes_batch_whose_header_lies(tmp_path: Path) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        lying = build_batch([Record(0, NOW, b"k", b"")])
+        set_max_timestamp(lying, 0, 0, NOW + 500)
+        for records in (bytes(lying), keyed(1), keyed(20)):
+            assert not (await sent(broker, records, "plain")).error_code
+        assert (await answer(by_time(broker, NOW + 15))).topics[0].partitions[0].offset == 17
+
+    live(tmp_path, body)
+
+
+def test_lookup_by_time_gives_others_their_turn_between_many_headers(tmp_path: Path) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        for _ in range(2980):
+            await sent(broker, keyed(1), "plain")
+        await sent(broker, keyed(2), "plain")
+        lookup = by_time(broker, NOW + 1)
+        assert not isinstance(lookup, Message), "it waits between two steps"
+        assert (await lookup).topics[0].partitions[0].offset == 2981
+
+    live(tmp_path, body)
+
+
+# --- Produce ---
+
+
+def test_records_of_compressed_batch_are_checked_in_a_worker_while_others_are_served(tmp_path: Path) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        workers.gate.clear()
+        first = asyncio.ensure_future(sent(broker, keyed(100, Codec.ZSTD), "compacted"))
+        await asyncio.sleep(0.05)
+        assert not first.done()
+        assert not (await sent(broker, keyed(1), "plain")).error_code
+        workers.gate.set()
+        assert ((await first).error_code, (await first).base_offset) == (0, 0)
+        assert workers.work == ["_validated"]
+
+    live(tmp_path, body)
+
+
+def test_small_plain_batch_is_checked_at_once(tmp_path: Path) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        assert isinstance(send(broker, keyed(10), "compacted"), Message)
+        assert not workers.work
+
+    live(tmp_path, body)
+
+
+def test_batch_for_another_codec_is_compressed_in_a_worker(tmp_path: Path) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        result = await sent(broker, keyed(10, Codec.ZSTD, bytes(2000)), "compressed")
+        assert not result.error_code
+        assert workers.work == ["_validated"]
+        log = broker.partitions.find("compressed", 0).log
+        assert len(decode_records(log.read(0, 10**6, upto=10, at_least_one=True))) == 10
+
+    live(tmp_path, body)
+
+
+def test_invalid_records_are_named_by_the_worker(tmp_path: Path) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        result = await sent(broker, many(), "compacted")
+        assert result.error_code == ErrorCode.INVALID_RECORD
+        assert result.log_start_offset == 0
+        assert [error.batch_index for error in result.record_errors] == list(range(MANY))
+        assert workers.work == ["_validated"]
+        assert broker.partitions.find("compacted", 0).log.log_end_offset == 0
+
+    live(tmp_path, body)
+
+
+@pytest.mark.parametrize("claims", [MANY + 1, 2**31 - 1])
+def test_batch_that_claims_too_many_records_is_refused(tmp_path: Path, claims: int) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        result = await sent(broker, many(claims=claims), "compacted")
+        assert result.error_code == ErrorCode.INVALID_RECORD
+
+    live(tmp_path, body)
+
+
+def test_topic_deleted_while_its_records_are_checked_is_answered(tmp_path: Path) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        workers.gate.clear()
+        pending = asyncio.ensure_future(sent(broker, keyed(100, Codec.ZSTD), "compacted"))
+        await asyncio.sleep(0)
+        topic = broker.metadata.topic("compacted")
+        assert topic is not None
+        broker.partitions.drop(topic)
+        workers.gate.set()
+        assert (await pending).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    live(tmp_path, body)
+
+
+def test_request_for_many_partitions_appends_in_turns(tmp_path: Path) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        data = [PartitionProduceData(index=index, records=keyed(1)) for index in range(300)]
+        request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name="plain", partition_data=data)])
+        pending = produce(broker, request, context(ApiKey.PRODUCE, 9))
+        assert isinstance(pending, Holds)
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(other())
+        response = await answer(pending)
+        task.cancel()
+        assert turns >= 4
+        assert not any(part.error_code for part in response.responses[0].partition_responses)
+
+    live(tmp_path, body)
+
+
+# --- decoding and encoding ---
+
+
+def metadata_frame(count: int) -> memoryview:
+    topics = [MetadataRequestTopic(name=f"unknown-{number}") for number in range(count)]
+    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    header = encode_request_header(RequestHeader(ApiKey.METADATA, 8, 5, "test"))
+    return memoryview(bytearray(header + request.encode(8)))
+
+
+def test_request_with_many_elements_is_decoded_and_answered_by_a_worker(tmp_path: Path) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        result = Dispatcher(broker)(metadata_frame(FEW_ITEMS + 1), Peer("", 1, 1))
+        assert isinstance(result, Holds)
+        chunks = b"".join(await result.answer)
+        _, pos = decode_response_header(memoryview(chunks), ApiKey.METADATA, 8)
+        response: Any = messages(ApiKey.METADATA)[1].decode(chunks[pos:], 8)
+        assert [topic.name for topic in response.topics] == [f"unknown-{number}" for number in range(FEW_ITEMS + 1)]
+        assert workers.work == ["decode_at_most", "encoded_elsewhere"]
+
+    live(tmp_path, body)
+
+
+def test_request_with_few_elements_needs_no_worker(tmp_path: Path) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        result = Dispatcher(broker)(metadata_frame(10), Peer("", 1, 1))
+        chunks = result if isinstance(result, list) else step(result)  # type: ignore[arg-type]
+        assert isinstance(chunks, list)
+        assert not workers.work
+
+    live(tmp_path, body)
+
+
+def test_request_with_too_many_elements_is_refused(tmp_path: Path) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        header = encode_request_header(RequestHeader(ApiKey.METADATA, 1, 5, "test"))
+        frame = header + struct.pack(">i", MOST_ITEMS + 1) + b"\x00\x01a" * (MOST_ITEMS + 1)
+        result = Dispatcher(broker)(memoryview(bytearray(frame)), Peer("", 1, 1))
+        assert isinstance(result, Holds)
+        with pytest.raises(BadRequestError, match="more than 500000 array elements"):
+            await result.answer
+
+    live(tmp_path, body)
