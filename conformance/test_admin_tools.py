@@ -78,7 +78,7 @@ def test_log_dirs(server: Server, name: str) -> None:
 
 
 def test_client_compatibility(server: Server, name: str) -> None:
-    """What a Java client may expect of a broker of this age. DIFFERS: oncelog has no ACLs yet."""
+    """What a Java client may expect of a broker of this age; ACLs need no authorizer to be supported."""
     tool(server, "TopicCommand", "--create", "--topic", name)
     supported = {
         "offsets-for-times-supported": True,
@@ -87,13 +87,42 @@ def test_client_compatibility(server: Server, name: str) -> None:
         "describe-configs-supported": True,
         "idempotent-producer-supported": True,
         "expect-record-too-large-exception": False,
-        "describe-acls-supported": server.name == "apache-kafka",
+        "describe-acls-supported": True,
     }
     answers = [word for feature, there in supported.items() for word in (f"--{feature}", str(there))]
     run_tool(
         f"{TOOLS}.ClientCompatibilityTest", "--bootstrap-server", server.bootstrap, "--topic", name,
         "--num-cluster-nodes", "1", *answers,
     )  # fmt: skip
+
+
+def test_acls_are_disabled(server: Server) -> None:
+    """Kafka's tool then ends with status 1."""
+    with pytest.raises(AssertionError, match="SecurityDisabledException: No Authorizer is configured on the broker"):
+        tool(server, "AclCommand", "--list")
+
+
+def test_users_have_no_quotas_and_no_credentials(server: Server) -> None:
+    shown = run_tool(
+        "kafka.admin.ConfigCommand", "--bootstrap-server", server.bootstrap, "--describe", "--entity-type", "users",
+    )  # fmt: skip
+    assert "Exception" not in shown, shown
+
+
+def test_leader_election(server: Server, name: str) -> None:
+    tool(server, "TopicCommand", "--create", "--topic", name)
+    shown = tool(server, "LeaderElectionCommand", "--election-type", "preferred", "--topic", name, "--partition", "0")
+    assert f"Valid replica already elected for partitions {name}-0" in shown, shown
+
+
+def test_reassignment_to_the_same_broker(server: Server, name: str, tmp_path: Path) -> None:
+    tool(server, "TopicCommand", "--create", "--topic", name)
+    plan = {"version": 1, "partitions": [{"topic": name, "partition": 0, "replicas": [1], "log_dirs": ["any"]}]}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    reassign = ["--reassignment-json-file", tmp_path / "plan.json"]
+    assert "Successfully started" in tool(server, "reassign.ReassignPartitionsCommand", *reassign, "--execute")
+    assert "is completed" in tool(server, "reassign.ReassignPartitionsCommand", *reassign, "--verify")
+    assert "No partition reassignments found" in tool(server, "reassign.ReassignPartitionsCommand", "--list")
 
 
 @pytest.mark.parametrize("mode", [[], ["--group-mode", "--use-group-metadata"]], ids=["assign", "group"])

@@ -33,6 +33,8 @@ from oncelog.cluster.tree import (
 
 BUSY_TIMEOUT_S = 30.0
 """How long a write waits for another process's transaction."""
+_RETRY_S = 0.01
+"""How long to wait before the write-ahead log is switched on again."""
 
 FORMAT = 1
 """`user_version` of the file: raised when an older oncelog could not read what this one writes."""
@@ -111,9 +113,28 @@ class SqliteTree:
                 f"{path} was written by a newer oncelog (format {found}, this one reads up to {FORMAT}): start that "
                 "version, or use another folder"
             )
-        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._switch_on_write_ahead_log(path)
         self._connection.execute("PRAGMA synchronous=FULL")
         self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
+
+    def _switch_on_write_ahead_log(self, path: str) -> None:
+        """Set the journal mode; raise UnavailableError if another connection holds the file for too long.
+
+        SQLite returns "database is locked" at once here if another connection is about to write, because waiting
+        could deadlock. Brokers that open a new file at the same time meet this.
+        """
+        deadline = time.monotonic() + BUSY_TIMEOUT_S
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+                if time.monotonic() >= deadline:
+                    self._connection.close()
+                    raise UnavailableError(f"{path}: {error}") from error
+            time.sleep(_RETRY_S)
 
     def get(self, path: str) -> Node:
         """The node; NoNodeError."""

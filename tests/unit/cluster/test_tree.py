@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from oncelog.cluster import tree_sqlite
 from oncelog.cluster.tree import (
     BadVersionError,
     Check,
@@ -311,6 +313,37 @@ def test_sqlite_compare_and_set_over_processes(tmp_path: Path) -> None:
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert tree.get("/counter") == (b"60", 60, None)
     tree.close()
+
+
+def test_sqlite_waits_for_a_process_that_creates_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "tree.db")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    pauses = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            other.execute("ROLLBACK")
+
+    monkeypatch.setattr("oncelog.cluster.tree_sqlite.time.sleep", pause)
+    tree = SqliteTree(path)
+    assert len(pauses) == 3
+    tree.create("/n")
+    tree.close()
+    other.close()
+
+
+def test_sqlite_waits_for_a_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "tree.db")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr(tree_sqlite, "BUSY_TIMEOUT_S", 0.05)
+    with pytest.raises(UnavailableError, match=r"tree\.db: database is locked"):
+        SqliteTree(path)
+    other.close()
 
 
 def test_sqlite_from_several_threads(tmp_path: Path) -> None:

@@ -1,0 +1,80 @@
+"""AlterPartitionReassignments (KIP-455): a partition may be assigned to the replicas that it has already.
+
+Source: Kafka's `ReplicationControlManager.alterPartitionReassignments`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncelog.broker.deadline import Deadline
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.broker.context import RequestContext
+
+
+Refusal = tuple[ErrorCode, str]
+"""An error and its message."""
+
+
+def handle(
+    broker: Broker, request: AlterPartitionReassignmentsRequest, _ctx: RequestContext
+) -> AlterPartitionReassignmentsResponse:
+    """Return an error for each partition that cannot be assigned as requested."""
+    if not request.topics:
+        return AlterPartitionReassignmentsResponse()
+    answer = AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change
+    )
+    late: Refusal | None = None
+    try:
+        Deadline(broker, request.timeout_ms).check()
+    except ProtocolError as error:
+        late = error.code, str(error)
+        answer.error_code, answer.error_message = late
+    for topic in request.topics:
+        results = []
+        for wanted in topic.partitions:
+            result = ReassignablePartitionResponse(partition_index=wanted.partition_index)
+            refused = late or _refusal(broker, topic.name, wanted)
+            if refused is not None:
+                result.error_code, result.error_message = refused
+            results.append(result)
+        answer.responses.append(ReassignableTopicResponse(name=topic.name, partitions=results))
+    return answer
+
+
+def _refusal(broker: Broker, topic: str, wanted: ReassignablePartition) -> Refusal | None:
+    """Return why a partition cannot be assigned as requested, None if it can."""
+    found = broker.metadata.topic(topic)
+    if found is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {topic}."
+    index, replicas = wanted.partition_index, wanted.replicas
+    if not 0 <= index < found.partition_count:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {topic}:{index}."
+    if replicas is None:
+        return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
+    if tuple(replicas) != found.partitions[index].replicas:
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, _why_invalid(broker, replicas)
+    return None
+
+
+def _why_invalid(broker: Broker, replicas: list[int]) -> str:
+    """Return Kafka's message for a list of replicas that a broker alone in its cluster cannot hold."""
+    if not replicas:
+        return "The manual partition assignment includes an empty replica list."
+    unknown = sorted(set(replicas).difference(broker.broker_ids()))
+    if unknown:
+        return (
+            f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
+        )
+    return f"The manual partition assignment includes the broker {replicas[0]} more than once."

@@ -1,0 +1,44 @@
+"""DescribeAcls: list access control entries (KIP-140, KIP-290)."""
+
+from __future__ import annotations
+
+from oncelog.protocol.schema import Message, array, int8, int16, int32, string
+
+
+class DescribeAclsRequest(Message, api_key=29, versions=(1, 3), flexible=2):
+    """The request."""
+
+    resource_type_filter: int = int8()
+    resource_name_filter: str | None = string(nullable=0)
+    pattern_type_filter: int = int8(default=3)
+    principal_filter: str | None = string(nullable=0)
+    host_filter: str | None = string(nullable=0)
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+class AclDescription(Message):
+    """`Acls` of DescribeAclsResponse."""
+
+    principal: str = string()
+    host: str = string()
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+class DescribeAclsResource(Message):
+    """`Resources` of DescribeAclsResponse."""
+
+    resource_type: int = int8()
+    resource_name: str = string()
+    pattern_type: int = int8(default=3)
+    acls: list[AclDescription] = array(AclDescription)
+
+
+class DescribeAclsResponse(Message, api_key=29, versions=(1, 3), flexible=2):
+    """The response."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=0, default=None)
+    resources: list[DescribeAclsResource] = array(DescribeAclsResource)
