@@ -1,7 +1,8 @@
-"""A new cluster on old log directories: topics, ids, settings and producer ids are taken over from what lies there.
+"""A new cluster on old log directories: take over topics, ids, settings and producer ids from what is in them.
 
-From Apache Kafka's `__cluster_metadata-0` if there is one, else from the partitions' folders. It is done before the
-cluster has an id in the tree, and done again from the start should it be interrupted.
+The source is Apache Kafka's `__cluster_metadata-0` if there is one, else the partitions' folders. If oncelog has
+written the directories, its own metadata is gone; then the folders are used only if `restore.metadata` is set. All of
+this happens before the cluster has an id in the tree, and starts again after an interruption.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from uuid import UUID
 
 from oncelog.broker.apis import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
 from oncelog.broker.config import BrokerConfig
-from oncelog.broker.data_directory import DataDirectory
+from oncelog.broker.data_directory import FORMAT_KEY, DataDirectory
 from oncelog.broker.log_directories import LogDirectories
 from oncelog.cluster import configs, kafka_metadata
 from oncelog.cluster.kafka_metadata import FOLDER, KafkaMetadata
@@ -33,6 +35,8 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 SEEN_PATH = "/oncelog/kafka_metadata"
 """Where `__cluster_metadata-0` ended when this cluster had its topics from there (`kafka_metadata.position`)."""
+_NAMED = 5
+"""How many topics an error names."""
 LEAP = 1000 * BLOCK_SIZE
 """Producer ids that are passed over where only logs can tell which were given out."""
 _EPOCHS = "leader-epoch-checkpoint"
@@ -64,9 +68,9 @@ class Adoption:
         self._logger = logger
 
     def run(self) -> dict[str, int]:
-        """Fills the tree of a new cluster; the features that it is to have.
+        """Fill the tree of a new cluster; return the features that it is to have.
 
-        Raises INCONSISTENT_CLUSTER_ID for what cannot be taken over, CORRUPT_MESSAGE, and OSError.
+        Raise INCONSISTENT_CLUSTER_ID for directories that cannot be taken over, CORRUPT_MESSAGE, and OSError.
         """
         initial = {TRANSACTION_VERSION_FEATURE: self._config.initial_transaction_version}
         cluster_id = self._directories.cluster_id()
@@ -85,11 +89,51 @@ class Adoption:
                 self._logger.info("took over %d topics of Apache Kafka from %s", len(found.topics), folder)
                 return {name: min(found.features.get(name, 0), most) for name, (_, most) in SUPPORTED_FEATURES.items()}
         topics = self._from_folders()
-        if topics:
-            self._take(topics, self._next_producer_id())
-            names = ", ".join(topic.name for topic in topics)
-            self._logger.warning("the metadata is new: took over what lies in the log directories: %s", names)
+        if not topics:
+            return initial
+        lost = any(FORMAT_KEY in directory.identity() for directory in self._directories)
+        if lost:
+            self._check_may_restore(topics)
+            topics = self._without_retention(topics)
+        self._take(topics, self._next_producer_id())
+        names = ", ".join(topic.name for topic in topics)
+        self._logger.warning("the metadata is new: took over these topics from the log directories: %s", names)
+        if lost:
+            self._logger.warning(
+                "the settings of topics and brokers are lost, and the topics that have no folder. No record of the "
+                "restored topics expires (retention.ms=-1): set their settings again with `oncelog topic alter`"
+            )
         return initial
+
+    def _check_may_restore(self, topics: list[TopicInfo]) -> None:
+        """Raise INCONSISTENT_CLUSTER_ID if the metadata is gone and the operator has not asked to restore it."""
+        if self._config.restore_metadata:
+            return
+        paths = ", ".join(directory.path for directory in self._directories)
+        users = [topic.name for topic in topics if not topic.internal]
+        names = ", ".join(users[:_NAMED]) + (", ..." if len(users) > _NAMED else "")
+        raise ProtocolError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"the metadata is gone, but {paths} has the logs of {len(topics)} topics ({len(users)} of users: {names}). "
+            "Put metadata.sqlite back from a backup, or restore it from the log directories with "
+            "`--set restore.metadata=true`. That restores the records of these topics, committed offsets and "
+            "transactions. It cannot restore the settings of topics and brokers, or topics that have no folder there",
+        )
+
+    def _without_retention(self, topics: list[TopicInfo]) -> list[TopicInfo]:
+        """Return the topics with settings by which no record expires; those that were compacted stay compacted."""
+        compacted: set[str] = set()
+        for directory in self._directories:
+            compacted |= directory.compacted_topics()
+        kept = []
+        for topic in topics:
+            overrides = dict(topic.configs)
+            if topic.name in compacted:
+                overrides["cleanup.policy"] = "compact"
+            elif not topic.internal:
+                overrides |= {"retention.ms": "-1", "retention.bytes": "-1"}
+            kept.append(replace(topic, configs=overrides))
+        return kept
 
     def _start_over(self) -> None:
         """Forgets what an attempt took over that was interrupted: Kafka may have run since, and changed it."""

@@ -59,7 +59,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_dirs: tuple[str, ...] = (".oncelog/broker-1",)
     log_dir: TextList = ""
     lost_log_dirs: tuple[str, ...] = ()
-    """Ours: log directories of before that are gone for good; what lay in them begins anew."""
+    """Ours: former log directories that are gone for good. Their partitions start again without records."""
+    restore_metadata: bool = False
+    """Ours: if the metadata is gone, restore from the log directories what they tell of it."""
 
     # connections
     max_connections: Int1 = INT_MAX

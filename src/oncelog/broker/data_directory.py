@@ -85,7 +85,7 @@ class DataDirectory:
         return self.disk.absolute(self.path)
 
     def identity(self) -> dict[str, str]:
-        """What `meta.properties` says, nothing where there is none; OSError."""
+        """Return what `meta.properties` says, nothing if there is no such file; OSError."""
         data = read_if_exists(self.disk, self._file(META_PROPERTIES))
         lines = [] if data is None else data.decode(errors="replace").splitlines()
         pairs = (line.partition("=") for line in lines if "=" in line and not line.startswith("#"))
@@ -214,6 +214,10 @@ class DataDirectory:
         cleaned = self._cleaned.pop((topic, partition), None)
         self._cleaned_written = self._cleaned_written and cleaned is None
         return any(known) or cleaned is not None
+
+    def compacted_topics(self) -> set[str]:
+        """Return the topics of which a log here has been compacted; OSError."""
+        return {topic for topic, _ in self._read(CLEANER_OFFSETS)}
 
     def cleaned(self, topic: str, partition: int) -> int | None:
         """The offset up to which a log has been compacted; None for never."""

@@ -1,7 +1,8 @@
 """The process around one broker: its folder's lock and pid file, its event loop, signals, memory, its end.
 
 `oncelog up` runs it as `python -m oncelog.broker.process`, with a `Launch` as JSON in its only argument; `oncelog
-broker` calls `run`. Exit status 0 after a clean stop, 1 with one sentence on stderr when it cannot start.
+broker` calls `run`. The exit status is 0 after a clean stop. If the broker cannot start or continue, it is `FAILED` or
+`NO_LOG_DIRECTORY`, with one sentence on stderr.
 
 What only a running broker needs is imported then: the supervisor uses this module as well, and both have to be quick.
 """
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     import logging
 
     from oncelog.broker.broker import Broker
+
+FAILED = 1
+"""Exit status: the broker cannot start."""
+NO_LOG_DIRECTORY = 3
+"""Exit status: the broker cannot use any of its log directories."""
 
 LOCK_FILE = ".oncelog.lock"
 """Locked with flock(2)."""
@@ -88,7 +94,7 @@ class UnusableFolderError(StartError):
 
 
 class DiskFailureError(Exception):
-    """The broker had to stop, for it has no log directory left; the message is one sentence."""
+    """The broker cannot use any of its log directories; the message is one sentence."""
 
 
 class FolderLock:
@@ -154,7 +160,7 @@ def _locks(lock: Callable[[int, int], None], fd: int) -> bool:
 
 
 def run(launch: Launch) -> int:
-    """Runs a broker until it is told to stop; returns the exit status."""
+    """Run a broker until a signal stops it; return the exit status."""
     log = _start_logging()
     _allow_many_files()
     try:
@@ -171,7 +177,7 @@ def run(launch: Launch) -> int:
                     os.unlink(pid_file)
     except (ConfigError, StartError, DiskFailureError) as error:
         print(f"oncelog: {error}", file=sys.stderr, flush=True)
-        return 1
+        return NO_LOG_DIRECTORY if isinstance(error, (DiskFailureError, UnusableFolderError)) else FAILED
     return 0
 
 
@@ -246,10 +252,11 @@ async def _live(config: BrokerConfig, launch: Launch) -> None:
 
 @contextlib.asynccontextmanager
 async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker]:
-    """A broker that accepts requests; StartError whatever keeps it from that. The body stops it."""
+    """Yield a broker that accepts requests, which the body stops; raise StartError or DiskFailureError."""
     from oncelog.broker.broker import Broker
     from oncelog.cluster.tree_sqlite import SqliteTree
     from oncelog.log.disk import OsDisk
+    from oncelog.protocol.errors import ErrorCode, ProtocolError
 
     with contextlib.ExitStack() as stack:
         try:
@@ -274,7 +281,10 @@ async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker
         except Exception as error:
             if os.environ.get(TRACE_VARIABLE):
                 raise
-            raise StartError(f"cannot start the broker: {_sentence(error)}") from error
+            message = f"cannot start the broker: {_sentence(error)}"
+            if isinstance(error, ProtocolError) and error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+                raise DiskFailureError(message) from error
+            raise StartError(message) from error
         yield broker
 
 

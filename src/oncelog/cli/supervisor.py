@@ -1,4 +1,4 @@
-"""Keeps a broker process running: starts it, says when it is ready, starts it again when it dies, stops it."""
+"""Keep a broker process running: start it, report when it is ready, restart it when it dies, stop it."""
 
 from __future__ import annotations
 
@@ -17,35 +17,56 @@ from types import FrameType
 import msgspec
 
 from oncelog.broker.config import BrokerConfig, load
-from oncelog.broker.process import STOP_SIGNALS, Launch, Ready, StartError
+from oncelog.broker.process import FAILED, NO_LOG_DIRECTORY, STOP_SIGNALS, Launch, Ready, StartError
 
 STOP_TIMEOUT_S = 60.0
 """How long a broker may take to close its logs before it is killed."""
 FIRST_DELAY_S = 0.05
 LONGEST_DELAY_S = 5.0
-"""Waits before a broker is started again double from the first to the longest..."""
-HEALTHY_S = 10.0
-"""...and begin anew after one that lived for so long."""
+"""Waits before a broker that died early is restarted. They double from the first to the longest."""
+EARLY_S = 2.0
+"""A broker that dies within this time of its start has died early."""
+PARENT_POLL_S = 0.5
+"""How often to check that the parent lives. A death signal (PR_SET_PDEATHSIG) would follow its thread instead."""
+
+
+class Restarts:
+    """Decides how long to wait before a broker is restarted."""
+
+    def __init__(self) -> None:
+        self._delay = FIRST_DELAY_S
+
+    def wait_s(self, lived_s: float, *, was_ready: bool) -> float:
+        """Return 0 for a broker that was ready and did not die early, otherwise a wait that doubles each time."""
+        if was_ready and lived_s >= EARLY_S:
+            self._delay = FIRST_DELAY_S
+            return 0.0
+        delay = self._delay
+        self._delay = min(2 * delay, LONGEST_DELAY_S)
+        return delay
 
 
 class Supervisor:
-    """Runs one broker until it is told to stop."""
+    """Run one broker until a signal, or the end of the parent process, stops it."""
 
-    def __init__(self, launch: Launch, *, restart: bool) -> None:
+    def __init__(self, launch: Launch, *, restart: bool, parent: int | None = None) -> None:
+        """`parent` is the process whose end stops the broker, None for no such process."""
         self._launch = launch
         self._restart = restart
+        self._parent = parent
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
         self._received = b""
         self._announced = False
+        self._ready = False
         self._stopping = False
-        self._delay = FIRST_DELAY_S
+        self._restarts = Restarts()
         self._started_at = 0.0
         self._restart_at: float | None = None
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Returns the exit status: 0 when stopped by a signal, 1 when the broker cannot be kept running."""
+        """Return the exit status: 0 after an orderly stop, 1 if the broker cannot be kept running."""
         config = load(self._launch.settings)
         with _reserved(config) as port, self._signals() as wakeup:
             self._launch = _with_port(self._launch, config, port)
@@ -57,14 +78,20 @@ class Supervisor:
                     return status
 
     def _step(self, wakeup: socket.socket) -> int | None:
-        """Waits for one thing to happen and deals with it."""
-        timeout = None if self._restart_at is None else max(0.0, self._restart_at - time.monotonic())
+        """Wait for one event and handle it."""
+        timeout = None if self._parent is None else PARENT_POLL_S
+        if self._restart_at is not None:
+            left = max(0.0, self._restart_at - time.monotonic())
+            timeout = left if timeout is None else min(left, timeout)
         for key, _ in self._selector.select(timeout):
             if key.fileobj is wakeup:
                 numbers = wakeup.recv(64)
                 self._stopping |= any(number in STOP_SIGNALS for number in numbers)
             else:
                 self._hear()
+        if self._parent is not None and os.getppid() != self._parent:
+            print("oncelog: the parent process has ended: stopping", file=sys.stderr, flush=True)
+            self._stopping, self._parent = True, None
         if self._stopping:
             return self._stop(wakeup)
         if self._process is not None and self._process.poll() is not None:
@@ -82,25 +109,33 @@ class Supervisor:
         command = [sys.executable, "-P", "-m", "oncelog.broker.process", msgspec.json.encode(launch).decode()]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         theirs.close()
-        self._link, self._received = ours, b""
+        self._link, self._received, self._ready = ours, b"", False
         self._selector.register(ours, selectors.EVENT_READ)
         self._started_at = time.monotonic()
 
     def _hear(self) -> None:
-        """The broker has said that it is ready, or is gone."""
+        """Read what the broker reports: that it is ready, or, by closing the socket, that it has ended."""
         assert self._link is not None
         with contextlib.suppress(ConnectionError):
             data = self._link.recv(65536)
             if data:
                 self._received += data
-                if data.endswith(b"\n") and not self._announced:
-                    self._announced = True
-                    ready = msgspec.json.decode(self._received, type=Ready)
-                    # They are there; one that somebody deletes from now on must not come back with a restart.
-                    self._launch = msgspec.structs.replace(self._launch, topics=())
-                    print(f"BROKERS={ready.advertised}", flush=True)
+                if data.endswith(b"\n"):
+                    self._ready = True
+                    self._announce()
                 return
         self._forget_link()
+
+    def _announce(self) -> None:
+        """Print the broker's address the first time that a broker is ready."""
+        if self._announced:
+            return
+        self._announced = True
+        ready = msgspec.json.decode(self._received, type=Ready)
+        # The topics exist now. A topic that a user deletes must not come back when the broker is restarted.
+        self._launch = msgspec.structs.replace(self._launch, topics=())
+        print(f"oncelog: the data is in {os.path.dirname(self._launch.metadata)}", file=sys.stderr, flush=True)
+        print(f"BROKERS={ready.advertised}", flush=True)
 
     def _forget_link(self) -> None:
         if self._link is not None:
@@ -113,22 +148,26 @@ class Supervisor:
         self._forget_link()
         what = f"by signal {-status}" if status < 0 else f"with status {status}"
         if not self._announced:
-            if status != 1:  # with 1 it has said why
+            if status not in (FAILED, NO_LOG_DIRECTORY):  # with these statuses the broker has printed why
                 print(f"oncelog: the broker ended {what} before it was ready", file=sys.stderr, flush=True)
             return 1
         if not self._restart:
             print(f"oncelog: broker 1 ended {what}", file=sys.stderr, flush=True)
             return 1
-        if not os.path.exists(self._launch.metadata):  # a new one would have nothing of what was acknowledged
-            text = f"oncelog: broker 1 ended {what}, and {self._launch.metadata} is gone: it is not started again"
+        if not os.path.exists(self._launch.metadata):  # new metadata would have none of the acknowledged records
+            text = f"oncelog: broker 1 ended {what}, and {self._launch.metadata} is gone: it is not restarted"
             print(text, file=sys.stderr, flush=True)
             return 1
-        if time.monotonic() - self._started_at >= HEALTHY_S:
-            self._delay = FIRST_DELAY_S
-        text = f"oncelog: broker 1 ended {what}, starting it again in {self._delay:g} s"
+        wait_s = self._restarts.wait_s(time.monotonic() - self._started_at, was_ready=self._ready)
+        when = f"in {wait_s:g} s" if wait_s else "now"
+        text = f"oncelog: broker 1 ended {what}, starting it again {when}"
+        if status == NO_LOG_DIRECTORY:
+            text = (
+                "oncelog: broker 1 has no log directory that it can use. It serves no client until a directory can be "
+                f"used again. Trying again {when}; Ctrl-C stops"
+            )
         print(text, file=sys.stderr, flush=True)
-        self._restart_at = time.monotonic() + self._delay
-        self._delay = min(2 * self._delay, LONGEST_DELAY_S)
+        self._restart_at = time.monotonic() + wait_s
         return None
 
     def _stop(self, wakeup: socket.socket) -> int:

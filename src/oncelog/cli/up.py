@@ -29,6 +29,7 @@ DEFAULT_DATA = ".oncelog"
 @click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="A server.properties file.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, by Kafka's name.")
 @click.option("--no-restart", is_flag=True, help="Do not start a broker again that has died.")
+@click.option("--exit-with-parent", is_flag=True, help="Stop when the process that ran this command ends.")
 def up(
     brokers: int,
     host: str | None,
@@ -40,11 +41,13 @@ def up(
     config_file: str | None,
     assignments: tuple[str, ...],
     no_restart: bool,
+    exit_with_parent: bool,
 ) -> int:
     """Run a cluster in the foreground until SIGTERM or Ctrl-C.
 
     Prints one line BROKERS=HOST:PORT on stdout when it accepts requests.
     """
+    parent = os.getppid() if exit_with_parent else None
     if brokers > 1:
         raise click.ClickException("--brokers: this version runs one broker; leave it out or give 1")
     if ephemeral and data is not None:
@@ -52,6 +55,8 @@ def up(
     specs = tuple(topic_spec(text, brokers) for text in topics)
     settings = with_address(gather(config_file, assignments), host=host, port=port, advertise=advertise)
     folder = tempfile.mkdtemp(prefix="oncelog-") if ephemeral else os.path.abspath(data or DEFAULT_DATA)
+    if data is None and not ephemeral:
+        _mention_data_above(folder)
     try:
         lock = FolderLock(folder)
         own = {"node.id": "1", "log.dirs": os.path.join(folder, "broker-1")}
@@ -66,7 +71,7 @@ def up(
                 )
         settings = {key: value for key, value in settings.items() if key not in ("log.dir", "broker.id")}
         launch = Launch({**settings, **own}, os.path.join(folder, METADATA_FILE), specs)
-        status = Supervisor(launch, restart=not no_restart).run()
+        status = Supervisor(launch, restart=not no_restart, parent=parent).run()
         lock.release()
     except StartError as error:
         raise click.ClickException(str(error)) from error
@@ -74,3 +79,18 @@ def up(
         if ephemeral:
             shutil.rmtree(folder, ignore_errors=True)
     return status
+
+
+def _mention_data_above(folder: str) -> None:
+    """Print a line if the default folder has no data, but that of a directory above has."""
+    if os.path.exists(os.path.join(folder, METADATA_FILE)):
+        return
+    above = os.path.dirname(os.path.dirname(folder))
+    while True:
+        other = os.path.join(above, DEFAULT_DATA)
+        if other != folder and os.path.exists(os.path.join(other, METADATA_FILE)):
+            click.echo(f"oncelog: {folder} is new. There is older data in {other}: --data {other} uses it", err=True)
+            return
+        above, below = os.path.dirname(above), above
+        if above == below:
+            return

@@ -183,7 +183,7 @@ def test_what_cannot_be_taken_over_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_lost_metadata_is_made_again_from_the_folders(tmp_path: Path) -> None:
+def test_lost_metadata_is_restored_from_the_folders_only_if_asked(tmp_path: Path) -> None:
     data = tmp_path / "data"
     ids: list[UUID] = []
 
@@ -209,7 +209,34 @@ def test_lost_metadata_is_made_again_from_the_folders(tmp_path: Path) -> None:
         assert broker.transactions.producer_ids.take() >= 1700 + LEAP // 2
 
     live(data, new_tree(), first)
-    live(data, new_tree(), second)
+    lost = new_tree()
+    for _ in range(2):  # an attempt changes nothing
+        with pytest.raises(ProtocolError, match=r"has the logs of 2 topics \(1 of users: t\)") as refused:
+            live(data, lost)
+        assert refused.value.code == ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert "`--set restore.metadata=true`" in str(refused.value)
+    live(data, lost, second, restore_metadata="true")
+
+
+def test_restored_topics_keep_all_records(tmp_path: Path) -> None:
+    """The settings are lost, so no default may delete what a setting had kept."""
+    data = tmp_path / "data"
+
+    async def first(broker: Broker) -> None:
+        for name in ("decisions", "events"):
+            await broker.create_topic(name, partitions=1)
+            broker.partitions.find(name, 0).append(memoryview(build_batch([Record(0, NOW, b"k", b"v")])), now_ms=NOW)
+
+    async def second(broker: Broker) -> None:
+        configs = {topic.name: dict(topic.configs) for topic in broker.metadata.topics()}
+        assert configs == {
+            "decisions": {"cleanup.policy": "compact"},
+            "events": {"retention.ms": "-1", "retention.bytes": "-1"},
+        }
+
+    live(data, new_tree(), first)
+    (data / "cleaner-offset-checkpoint").write_text("0\n1\ndecisions 0 1\n")
+    live(data, new_tree(), second, restore_metadata="true")
 
 
 def test_what_is_exported_is_what_is_read(tmp_path: Path) -> None:

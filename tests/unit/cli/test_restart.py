@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from oncelog.cli.supervisor import Restarts
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -32,16 +35,52 @@ def test_a_broker_without_a_disk_ends_and_says_why(new_cluster: NewCluster) -> N
             assert kept * 100_000 < 2 * LIMIT, "the limit does not hold"
         assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     wait_until(lambda: gone(pid), "the broker ends")
-    cluster.process.wait_for(lambda: "starting it again" in cluster.process.output(), "the supervisor says so")
+    cluster.process.wait_for(lambda: "Trying again" in cluster.process.output(), "the supervisor says so")
     output = cluster.process.output()
     assert "oncelog: the broker stops: all log directories have failed" in output
-    assert "broker 1 ended with status 1, starting it again in" in output
+    assert "oncelog: broker 1 has no log directory that it can use. It serves no client until" in output
     assert "Traceback" not in output
     cluster.process.wait_for(lambda: output_count(cluster, "started") >= 2, "another broker serves")
     cluster.wait_ready()
     with Wire(cluster.bootstrap) as wire:
         wire.leaders_serve("t")
         assert wire.offset("t") >= kept
+
+
+def test_a_broker_whose_log_directory_was_deleted_is_tried_until_it_is_back(new_cluster: NewCluster) -> None:
+    cluster = new_cluster()
+    directory, aside = cluster.data / "broker-1", cluster.data / "aside"
+    directory.rename(aside)
+    said = "oncelog: broker 1 has no log directory that it can use."
+    cluster.process.wait_for(lambda: cluster.process.output().count(said) >= 2, "it is tried again")
+    shutil.rmtree(directory, ignore_errors=True)
+    wait_until(lambda: _moved(aside, directory), "the directory is back")
+    cluster.wait_ready()
+    assert cluster.stop() == 0
+
+
+def _moved(source: Path, target: Path) -> bool:
+    """Move a directory to a place where a broker creates an empty one at each attempt."""
+    try:
+        source.rename(target)
+    except OSError:
+        shutil.rmtree(target, ignore_errors=True)
+        return False
+    return True
+
+
+def test_a_broker_that_lived_for_long_is_restarted_at_once() -> None:
+    restarts = Restarts()
+    assert [restarts.wait_s(8.0, was_ready=True) for _ in range(20)] == [0.0] * 20
+
+
+def test_a_broker_that_dies_early_is_restarted_after_waits_that_double() -> None:
+    restarts = Restarts()
+    waits = [restarts.wait_s(1.0, was_ready=True) for _ in range(9)]
+    assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert restarts.wait_s(60.0, was_ready=False) == 5.0
+    assert restarts.wait_s(2.0, was_ready=True) == 0.0
+    assert restarts.wait_s(1.0, was_ready=True) == 0.05
 
 
 def output_count(cluster: OncelogCluster, text: str) -> int:

@@ -19,6 +19,7 @@ import pytest
 from oncelog.cli.settings import with_address
 from support.processes import ManagedProcess, accepts, children, gone, wait_until
 from support.servers import OncelogCluster
+from support.wire import Wire, batch
 
 ONCELOG = Path(sys.executable).with_name("oncelog")
 NewCluster = Callable[..., OncelogCluster]
@@ -79,6 +80,45 @@ def test_a_killed_broker_comes_back_on_its_port(new_cluster: NewCluster) -> None
     assert len(list(cluster.process.lines())) == 1
     assert errors_of(cluster).count("oncelog: broker 1 ended by signal 9, starting it again") == 2
     assert cluster.stop() == 0
+
+
+def test_exit_with_parent_ends_the_broker_after_its_parent_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import subprocess, sys\n"
+        "process = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)\n"
+        "print(process.pid, process.stdout.readline().decode(), flush=True)\n"
+        "process.wait()\n"
+    )
+    command = [ONCELOG, "up", "--port", "0", "--data", tmp_path / "data", "--exit-with-parent"]
+    with subprocess.Popen([sys.executable, "-c", program, *command], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        supervisor, line = parent.stdout.readline().split()
+        assert line.startswith("BROKERS=")
+        broker = int((tmp_path / "data" / "broker-1" / "broker.pid").read_text())
+        parent.kill()
+    wait_until(lambda: gone(int(supervisor)), "the supervisor ends")
+    wait_until(lambda: gone(broker), "the broker ends")
+    assert (tmp_path / "data" / "broker-1" / ".kafka_cleanshutdown").exists()
+
+
+def test_it_says_where_the_data_is(new_cluster: NewCluster) -> None:
+    cluster = new_cluster()
+    assert f"oncelog: the data is in {cluster.data}\n" in errors_of(cluster)
+
+
+def test_data_of_a_folder_above_is_mentioned(tmp_path: Path) -> None:
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    (tmp_path / ".oncelog").mkdir()
+    (tmp_path / ".oncelog" / "metadata.sqlite").touch()
+    hint = f"There is older data in {tmp_path / '.oncelog'}: --data {tmp_path / '.oncelog'} uses it"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        up = ("up", "--port", str(taken.getsockname()[1]))  # ends because the port is in use
+        assert hint in run(*up, cwd=below)[2]
+        assert hint not in run(*up, "--data", "here", cwd=below)[2]
+        assert hint in run(*up, cwd=below)[2]
+        (below / ".oncelog" / "metadata.sqlite").touch()
+        assert hint not in run(*up, cwd=below)[2]
 
 
 def test_no_restart(new_cluster: NewCluster) -> None:
@@ -305,4 +345,25 @@ def test_nothing_begins_anew_where_the_data_is_gone(new_cluster: NewCluster) -> 
     shutil.rmtree(cluster.data)
     os.kill(pid, signal.SIGKILL)
     assert cluster.process.popen.wait(30) == 1
-    assert f"{cluster.data / 'metadata.sqlite'} is gone: it is not started again" in errors_of(cluster)
+    assert f"{cluster.data / 'metadata.sqlite'} is gone: it is not restarted" in errors_of(cluster)
+
+
+def test_it_does_not_start_without_its_metadata_unless_told_to_restore_it(new_cluster: NewCluster) -> None:
+    cluster = new_cluster(arguments=("--topic", "kept"))
+    with Wire(cluster.bootstrap) as wire:
+        topic_id = wire.create_topic("words")
+        assert not wire.produce("words", batch([b"one"])).error_code
+    cluster.stop()
+    metadata = cluster.data / "metadata.sqlite"
+    metadata.unlink()
+    up = ("up", "--port", "0", "--data", cluster.data)
+    for _ in range(2):  # the first attempt leaves an empty metadata.sqlite
+        status, out, err = run(*up)
+        assert (status, out) == (1, "")
+        assert "the metadata is gone, but" in err
+        assert "`--set restore.metadata=true`" in err
+    cluster._arguments = ("--set", "restore.metadata=true")
+    cluster.start()
+    with Wire(cluster.bootstrap) as wire:
+        assert wire.values(topic_id) == [b"one"]
+    assert "the settings of topics and brokers are lost" in errors_of(cluster)
