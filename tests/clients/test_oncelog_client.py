@@ -111,7 +111,7 @@ def test_without_idempotence(server: Server, admin: Admin, name: str, acks: str)
 
 def test_errors_of_single_records(server: Server, admin: Admin, name: str) -> None:
     admin.create_topics(name, configs={"max.message.bytes": "2000"})
-    with Producer(server.bootstrap, allow_auto_create_topics=False) as producer:
+    with Producer(server.bootstrap, allow_auto_create_topics=False, max_block_ms=6_000) as producer:
         with pytest.raises(errors.RecordTooLargeError) as caught:
             producer.send(name, b"x" * 3_000).result(30)
         assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE

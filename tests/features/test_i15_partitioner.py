@@ -122,11 +122,12 @@ def test_a_callable_of_the_users_own(wire: Wire, server: Server, name: str) -> N
 @pytest.mark.parametrize("partition", [-1, PARTITIONS, 1_000])
 def test_a_partition_that_is_none(wire: Wire, server: Server, name: str, partition: int) -> None:
     wire.create_topic(name, PARTITIONS)
-    with Producer(server.bootstrap) as producer, pytest.raises(errors.UnknownTopicError, match=str(partition)):
+    error = errors.UsageError if partition < 0 else errors.UnknownTopicError
+    with Producer(server.bootstrap, max_block_ms=300) as producer, pytest.raises(error, match=str(partition)):
         producer.send(name, b"v", partition=partition)
     with (
         Producer(server.bootstrap, partitioner=lambda *_: partition) as producer,
-        pytest.raises(errors.UnknownTopicError, match=str(partition)),
+        pytest.raises(errors.UsageError, match=str(partition)),
     ):
         producer.send(name, b"v")
 

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog import errors
+from oncelog.client.addresses import parse_bootstrap
 from oncelog.client.backoff import Backoff
 from oncelog.client.calls import Calls
 from oncelog.client.connections import Connections
@@ -65,25 +66,13 @@ NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNO
 """From a leader: metadata are old. From anybody else: an answer."""
 
 
-def parse_bootstrap(servers: str | Iterable[str]) -> list[tuple[str, int]]:
-    """`"a:9092,[::1]:9093"` or a list of such: (host, port) pairs; ConfigError."""
-    parts = servers.split(",") if isinstance(servers, str) else list(servers)
-    found = []
-    for part in parts:
-        host, colon, port = part.strip().rpartition(":")
-        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise errors.ConfigError(f"bootstrap_servers: {part!r} is not HOST:PORT")
-        found.append((host.strip("[]"), int(port)))
-    return found
-
-
 class ClusterClient:
     """Connections to the brokers of one cluster, made when needed, and what is known of its topics.
 
     Use as `async with ClusterClient("localhost:9092") as cluster`. Not for use by several event loops.
     `api_timeout_ms` bounds each `call_*` with all its attempts; a call's own `timeout_ms` takes its place. Until a
     broker has answered at all it is `first_contact_ms`, for a mistyped address is answered by nobody.
-    A topic that nobody knows is asked for again for `missing_topic_ms`.
+    A topic that nobody knows is asked for again for `missing_topic_ms`. `chance` gives random numbers in [0, 1).
     """
 
     def __init__(
@@ -103,6 +92,7 @@ class ClusterClient:
         first_contact_ms: int | None = None,
         missing_topic_ms: int = MISSING_TOPIC_MS,
         what: str = "client",
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self.calls = Calls(what)
         """Calls of the client's user that `close` ends."""
@@ -123,7 +113,9 @@ class ClusterClient:
             reconnect_backoff_ms=reconnect_backoff_ms,
             reconnect_backoff_max_ms=reconnect_backoff_max_ms,
             max_idle_ms=connections_max_idle_ms,
+            chance=chance,
         )
+        self._chance = chance
         self._coordinators: dict[tuple[int, str], int] = {}
         self._refreshing: dict[tuple[frozenset[str] | None, bool], asyncio.Task[None]] = {}
         self._refreshed_at = float("-inf")
@@ -170,9 +162,12 @@ class ClusterClient:
         return self._connections.find((node_id, purpose))
 
     async def _any_connection(self) -> Connection:
-        """A connection to whichever broker answers: known ones first, then the bootstrap addresses."""
+        """Return a connection to any broker: the least loaded one that is open, else one that is made now.
+
+        So the answers come from different brokers, and one that lags behind the others is not asked each time.
+        """
         self.calls.check()
-        found = self._connections.without_purpose()  # behind a waiting fetch or join it would wait as well
+        found = self._connections.least_loaded()
         if found is not None:
             self.unreachable = ""
             return found
@@ -262,7 +257,7 @@ class ClusterClient:
             if found is not None:
                 return found
             code = self.topology.failures.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            delay = backoff.next_ms(random.random()) / 1000
+            delay = backoff.next_ms(self._chance()) / 1000
             if not code.retriable or now() + delay > limit:
                 raise errors.error_for(code, f"topic {name!r}: {code.text}")
             await asyncio.sleep(delay)
@@ -455,7 +450,7 @@ class ClusterClient:
                 failure = error
             if moved is not None:
                 moved(failure.code)
-            delay = backoff.next_ms(random.random()) / 1000
+            delay = backoff.next_ms(self._chance()) / 1000
             if now() + delay >= begun + self.patience(timeout_ms):
                 if response is not None:
                     return response
@@ -474,7 +469,7 @@ class ClusterClient:
                 return await self._in_time(attempt, timeout_ms, begun, failure)
             except errors.ConnectionFailedError as error:
                 failure = error
-                delay = backoff.next_ms(random.random()) / 1000
+                delay = backoff.next_ms(self._chance()) / 1000
                 if now() + delay >= begun + self.patience(timeout_ms):
                     raise
                 await asyncio.sleep(delay)

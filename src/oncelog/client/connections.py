@@ -6,19 +6,20 @@ Kafka's ClusterConnectionStates and the Selector's IdleExpiryManager.
 from __future__ import annotations
 
 import asyncio
-import random
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
+from oncelog.client.addresses import Address
 from oncelog.client.backoff import Backoff
 from oncelog.net.connection import Connection, ConnectionLostError, connect
 
-Address = tuple[str, int]
 Key = tuple[int, str]
 """Node id and purpose: a consumer's waiting fetches and its group have connections of their own."""
+WAITING = frozenset({"fetch", "group"})
+"""Purposes of connections on which requests wait: a request sent after a Fetch or JoinGroup would wait as long."""
 NEXT_ADDRESS_S = 1.0
 """How long one of several addresses is waited for before the next is tried as well."""
 
@@ -34,7 +35,8 @@ class Connections:
 
     After a connection to an address failed, or one was lost as soon as it was made, the next attempt comes after
     `reconnect_backoff_ms`, doubled with each failure up to `reconnect_backoff_max_ms`, a fifth more or less. One that
-    nothing was sent over for `max_idle_ms`, and that owes no answer, is closed; a negative number: never.
+    nothing was sent over for `max_idle_ms`, and that owes no answer, is closed; a negative number: never. `chance`
+    gives random numbers in [0, 1).
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class Connections:
         reconnect_backoff_ms: int,
         reconnect_backoff_max_ms: int,
         max_idle_ms: int,
+        chance: Callable[[], float],
     ) -> None:
+        self._chance = chance
         self._connect_once = partial(
             connect,
             client_id=client_id,
@@ -68,9 +72,14 @@ class Connections:
         found = self._made.get(key)
         return None if found is None or found.closed else found
 
-    def without_purpose(self) -> Connection | None:
-        """One behind which nothing waits long."""
-        return next((each for (_, purpose), each in self._made.items() if not purpose and not each.closed), None)
+    def least_loaded(self) -> Connection | None:
+        """Return an open connection with as few requests under way as any, chosen by chance among those that have as
+        few; None if there is none. (Java's `leastLoadedNode`.)
+        """
+        usable = [each for (_, purpose), each in self._made.items() if purpose not in WAITING and not each.closed]
+        fewest = min((each.in_flight for each in usable), default=0)
+        best = [each for each in usable if each.in_flight == fewest]
+        return best[int(self._chance() * len(best))] if best else None
 
     async def get(self, key: Key, address: Address) -> Connection:
         """The connection, made if need be; ConnectionLostError."""
@@ -104,7 +113,7 @@ class Connections:
         if rests and len(rests) == len(wanted):
             wanted = [min(wanted, key=rests.__getitem__)]
         else:
-            wanted = [address for address in random.sample(wanted, len(wanted)) if address not in rests]
+            wanted = sorted((each for each in wanted if each not in rests), key=lambda _: self._chance())
         return await self._first(wanted)
 
     async def _first(self, addresses: list[Address]) -> Connection:
@@ -144,7 +153,7 @@ class Connections:
             connection = await self._connect_once(*address)
         except ConnectionLostError:
             backoff, _ = self._failing.get(address) or (Backoff(*self._backoff), 0.0)
-            self._failing[address] = backoff, begun + backoff.next_ms(random.random()) / 1000
+            self._failing[address] = backoff, begun + backoff.next_ms(self._chance()) / 1000
             raise
         self._failing.pop(address, None)
         if self._max_idle >= 0:
@@ -159,7 +168,7 @@ class Connections:
     def _lost_early(self, key: Key) -> float:
         """When another may be made, if there was one: not sooner behind it than behind a failure."""
         lost = self._made.get(key)
-        return 0.0 if lost is None else lost.made_at + Backoff(*self._backoff).next_ms(random.random()) / 1000
+        return 0.0 if lost is None else lost.made_at + Backoff(*self._backoff).next_ms(self._chance()) / 1000
 
     def _check_idle(self, connection: Connection) -> None:
         loop = asyncio.get_running_loop()

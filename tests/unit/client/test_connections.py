@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
 from contextlib import closing
 from itertools import pairwise
@@ -43,7 +44,9 @@ class Network:
         self.hang: set[tuple[str, int]] = set()
         self.loop = loop
         given = {"reconnect_backoff_ms": 50, "reconnect_backoff_max_ms": 1_000, "max_idle_ms": 540_000, **options}
-        self.connections = Connections(client_id="c", request_timeout_ms=1, connect_timeout_ms=1, **given)
+        self.connections = Connections(
+            client_id="c", request_timeout_ms=1, connect_timeout_ms=1, chance=random.random, **given
+        )
         self.connections._connect_once = self.connect  # type: ignore[assignment]
 
     async def connect(self, host: str, port: int) -> Made:
@@ -227,7 +230,7 @@ def test_none_is_made_behind_the_close(which: str) -> None:
         await connections.close()
         await asyncio.wait([waiting])
         assert all(connection.closed for connection in network.made), "it would never be closed"
-        assert connections.without_purpose() is None
+        assert connections.least_loaded() is None
 
     run(body)
 
@@ -278,3 +281,24 @@ def test_the_options_as_kafka_has_them() -> None:
     options = consumer_options(None, given)
     assert (options["reconnect_backoff_ms"], options["reconnect_backoff_max_ms"]) == (50, 1_000)
     assert options["connections_max_idle_ms"] == 540_000
+
+
+def test_requests_for_any_broker_go_to_one_of_the_least_loaded() -> None:
+    """Always asking the same broker would mean always believing it, also when it lags behind the others."""
+
+    async def body(network: Network) -> None:
+        chances = iter([0.0, 0.34, 0.67, 0.99])
+        connections = network.connections
+        connections._chance = lambda: next(chances)
+        made = [await connections.get((node, purpose), A) for node, purpose in ((1, ""), (2, ""), (3, "produce"))]
+        for purpose in ("fetch", "group"):
+            await connections.get((4, purpose), A)
+        assert [connections.least_loaded() for _ in range(4)] == [made[0], made[1], made[2], made[2]]
+        made[0].in_flight = made[2].in_flight = 1  # type: ignore[misc]
+        chances = iter([0.0, 0.99])
+        assert [connections.least_loaded() for _ in range(2)] == [made[1], made[1]]
+        made[1].close()
+        chances = iter([0.0, 0.99])
+        assert [connections.least_loaded() for _ in range(2)] == [made[0], made[2]]
+
+    run(body)

@@ -256,3 +256,61 @@ def test_a_partition_without_a_leader_is_asked_for_with_patience_and_the_others_
         assert waits.result(0).offset == 0
 
     with_sender(body, ModelCluster(2, lambda: FINE, version=2))
+
+
+def test_a_partition_that_a_new_topic_of_the_same_name_lacks_is_asked_for_with_patience() -> None:
+    """It was asked for without a pause, 12,000 times a second."""
+
+    async def body(sender: Sender, cluster: ModelCluster) -> None:
+        asked = 0
+        refresh = cluster.refresh
+
+        async def counted(*args: Any, **options: Any) -> None:
+            nonlocal asked
+            asked += 1
+            if asked >= 120:
+                await asyncio.Event().wait()  # asked without a pause: time would not pass any more
+            await refresh(*args, **options)
+            known = cluster.topology.topics["t"]
+            cluster.topology.topics["t"] = replace(known, partitions={0: known.partitions[0]})
+
+        cluster.refresh = counted  # type: ignore[method-assign]
+        await sender.cluster.refresh(["t"])
+        waits = sender.append("t", b"waits", None, 1, 0, ())
+        assert waits is not None
+        await asyncio.sleep(60)
+        assert not waits.done()
+        assert asked < 120  # once a second (retry.backoff.max.ms), but for the first
+        assert sender.counts["t"] == 1
+        goes = sender.append("t", b"goes", None, None, 0, ())
+        assert goes is not None
+        await asyncio.sleep(1)
+        assert goes.result(0).partition == 0
+        await asyncio.sleep(60)
+        assert isinstance(waits.exception(0), errors.TimedOutError)
+
+    with_sender(body, ModelCluster(2, lambda: FINE, version=2))
+
+
+def test_a_partition_that_was_just_added_is_waited_for() -> None:
+    async def body(sender: Sender, cluster: ModelCluster) -> None:
+        refresh, full = cluster.refresh, cluster._topic
+
+        async def grows_late(*args: Any, **options: Any) -> None:
+            await refresh(*args, **options)
+            if asyncio.get_running_loop().time() < grown_at:
+                cluster.topology.topics["t"] = replace(full, partitions={0: full.partitions[0]})
+
+        grown_at = asyncio.get_running_loop().time() + 5
+        sender.counts["t"] = 1
+        cluster.refresh = grows_late  # type: ignore[method-assign]
+        assert sender.append("t", b"x", None, 1, 0, ()) is None
+        await sender.learn_topic("t", 1)
+        assert asyncio.get_running_loop().time() < grown_at + 2
+        assert sender.append("t", b"x", None, 1, 0, ()) is not None
+        with pytest.raises(errors.UnknownTopicError, match=r"partitions 0 to 1, not 2, after 60000 ms"):
+            await sender.learn_topic("t", 2)
+        with pytest.raises(errors.UsageError, match="partition = -1"):
+            sender.append("t", b"x", None, -1, 0, ())
+
+    with_sender(body, ModelCluster(2, lambda: FINE, version=2))

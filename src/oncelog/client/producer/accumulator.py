@@ -128,6 +128,10 @@ class Accumulator:
         """How many batches of a partition wait."""
         return len(self._queues.get(tp, ()))
 
+    def partitions_waiting(self, topic: str) -> list[int]:
+        """The partitions of a topic for which batches wait."""
+        return [tp[1] for tp, queue in self._queues.items() if tp[0] == topic and queue]
+
     def _enter(self, queue: deque[Batch], batch: Batch) -> None:
         self._serial += SERIALS
         batch.serial = self._serial

@@ -128,7 +128,7 @@ class Producer(ProducerFace):
                 continue
             if future is not None:
                 return future
-            await sender.learn_topic(topic)
+            await sender.learn_topic(topic, partition)
 
     async def send_table(
         self, topic: str, table: object, *, key: Format | None = None, value: Format | None = None

@@ -132,7 +132,7 @@ class Producer(ProducerFace, Blocking[Awaited]):
                 continue
             if future is not None:
                 return future
-            self._thread.run(self._sender.learn_topic(topic))
+            self._thread.run(self._sender.learn_topic(topic, partition))
 
     def _wait_for_room(self, full: NoRoomError, deadline: float) -> None:
         self._thread.refuse_its_own("waiting for buffer memory in a callback (on_delivery)")
@@ -157,9 +157,12 @@ class Producer(ProducerFace, Blocking[Awaited]):
         """
         from oncelog.client.producer.tables import send_table
 
+        def learn(partition: int | None = None) -> None:
+            self._thread.run(self._sender.learn_topic(topic, partition))
+
         if topic not in self._sender.counts:
-            self._thread.run(self._sender.learn_topic(topic))
-        return send_table(self._sender, topic, table, self._wait_for_room, key=key, value=value)
+            learn()
+        return send_table(self._sender, topic, table, self._wait_for_room, learn, key=key, value=value)
 
     flush = blocking(Awaited.flush)
 

@@ -82,9 +82,13 @@ class Routes:
         return self._cluster.calls
 
     @ends_when_closed
-    async def learn_topic(self, topic: str) -> None:
-        """Learn of a topic's partitions (asking for its creation where that is allowed); KafkaError, UsageError."""
+    async def learn_topic(self, topic: str, partition: int | None = None) -> None:
+        """Learn how many partitions a topic has, asking for its creation if that is allowed; KafkaError, UsageError.
+
+        Wait up to max.block.ms until it has `partition`, as Java's `waitOnMetadata` does: it may just have been added.
+        """
         check_topic(topic)
+        begun = asyncio.get_running_loop().time()
         create = self._sender.options["allow_auto_create_topics"]
         limit = self._sender.options["max_block_ms"]
         try:
@@ -97,6 +101,32 @@ class Routes:
         if not self._fresh:
             self._fresh = True
             self._sender.spawn(self._keep_fresh())
+        if partition is not None:
+            await self._await_partition(topic, partition, begun + limit / 1000)
+
+    async def _await_partition(self, topic: str, partition: int, until: float) -> None:
+        backoff = Backoff(*self._backoff)
+        try:
+            async with asyncio.timeout_at(until) as scope:
+                while partition >= self.counts[topic]:
+                    with contextlib.suppress(errors.ConnectionFailedError):
+                        await self._cluster.refresh([topic])
+                        self._count(topic)
+                    if partition >= self.counts[topic]:
+                        await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            limit = self._sender.options["max_block_ms"]
+            raise errors.UnknownTopicError(
+                f"topic {topic!r} has partitions 0 to {self.counts[topic] - 1}, not {partition}, "
+                f"after {limit} ms (max_block_ms)"
+            ) from None
+
+    def _count(self, topic: str) -> None:
+        found = self._cluster.topology.topics.get(topic)
+        if found is not None:
+            self.counts[topic] = len(found.partitions)
 
     async def _keep_fresh(self) -> None:
         """Ask again by age (metadata.max.age.ms), so that new partitions get records without an error first."""
@@ -107,9 +137,7 @@ class Routes:
             with contextlib.suppress(errors.KafkaError):  # no broker now: the next round asks again
                 await self._cluster.refresh(list(self.counts))
             for topic in self.counts:
-                found = self._cluster.topology.topics.get(topic)
-                if found is not None:
-                    self.counts[topic] = len(found.partitions)
+                self._count(topic)
 
     def _forget_idle(self) -> None:
         """Ask no more for topics that nothing was sent to (metadata.max.idle.ms, KIP-526)."""
@@ -156,11 +184,12 @@ class Routes:
             while not self._sender.closed:
                 with contextlib.suppress(errors.KafkaError):
                     await self._cluster.refresh([topic])
-                found = self._cluster.topology.topics.get(topic)
-                if found is not None:
-                    self.counts[topic] = len(found.partitions)
-                    queued = self._sender.accumulator.queued
-                    if all(at.leader >= 0 or not queued((topic, index)) for index, at in found.partitions.items()):
+                if topic in self._cluster.topology.topics:
+                    self._count(topic)
+                    with self._sender.lock:
+                        waiting = self._sender.accumulator.partitions_waiting(topic)
+                    # A topic that was deleted and created again may lack a partition: that one has no leader, either.
+                    if all(self._cluster.topology.leader(topic, partition) >= 0 for partition in waiting):
                         return
                     self._sender.wake()  # those that have a leader need not wait for the others
                 await asyncio.sleep(backoff.next_ms(random.random()) / 1000)

@@ -122,16 +122,22 @@ class SendLoop:
         timestamp: int | None,
         headers: Headers,
     ) -> RecordFuture | None:
-        """Add a record; None if it has to wait for metadata. KafkaError, UsageError; NoRoomError, and NotAddedError for
-        one that has a part which no batch takes as it is.
+        """Add a record; None if it has to wait for metadata, which may not have its topic or partition yet.
+
+        KafkaError, UsageError; NoRoomError, and NotAddedError for one that has a part which no batch takes as it is.
         """
         count = self.counts.get(topic)
         if count is None or self.closing:
             self.check_open()
             return None
-        partition = self.partitioner(topic, key, value, count) if partition is None else index_of(partition)
-        if not 0 <= partition < count:
-            raise errors.UnknownTopicError(f"topic {topic!r} has partitions 0 to {count - 1}, not {partition}")
+        if partition is None:
+            partition = self.partitioner(topic, key, value, count)
+            if not 0 <= partition < count:
+                raise errors.UsageError(f"the partitioner chose {partition} of {count} partitions of topic {topic!r}")
+        elif not 0 <= (partition := index_of(partition)) < count:
+            if partition < 0:
+                raise errors.UsageError(f"partition = {partition}: it must not be negative")
+            return None
         tp = (topic, partition)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000

@@ -38,6 +38,13 @@ ANYWHERE = -1
 """Instead of a partition: it is chosen when the rows are encoded."""
 
 
+class MissingPartitionError(Exception):
+    """A table names a partition that the topic has not, as far as is known."""
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+
+
 class Target(NamedTuple):
     """Where rows go, and how."""
 
@@ -53,8 +60,8 @@ class Target(NamedTuple):
 class TableBatches:
     """The encoded batches of any Arrow data, in the order of the rows within each partition; and what is left.
 
-    Iterating gives (partition, encoded batch), and raises UsageError, UnknownTopicError or RecordTooLargeError for what
-    cannot be sent: before the first batch, if it is in the first LOOK_AHEAD pieces.
+    Iterating gives (partition, encoded batch). It raises UsageError, MissingPartitionError or RecordTooLargeError for a
+    row that cannot be sent: before the first batch, if the row is in the first LOOK_AHEAD pieces.
     """
 
     def __init__(self, data: object, target: Target) -> None:
@@ -323,10 +330,10 @@ def _partitions(columns: Mapping[str, Any], rows: Rows, size: int, target: Targe
         raise errors.UsageError(f"the column partition must be a whole number, not {given.type}")
     named = given.is_valid().to_numpy()
     numbers = given.cast(pa.int64()).fill_null(0).to_numpy()
-    if len(numbers) and (numbers.min() < 0 or numbers.max() >= count):
-        raise errors.UnknownTopicError(
-            f"topic {target.topic!r} has partitions 0 to {count - 1}, the table names others"
-        )
+    if len(numbers) and numbers.min() < 0:
+        raise errors.UsageError(f"the column partition has {numbers.min()}: it must not be negative")
+    if len(numbers) and numbers.max() >= count:
+        raise MissingPartitionError(int(numbers.max()))
     if named.all():
         return numbers.astype(np.int32)
     return np.where(named, numbers, _placed(columns, rows, size, target)).astype(np.int32)
@@ -341,9 +348,8 @@ def _placed(columns: Mapping[str, Any], rows: Rows, size: int, target: Target) -
         pairs = zip(keys, values, strict=True)
         found = np.fromiter((choose(topic, key, value, count) for key, value in pairs), np.int64, rows.count)
         if len(found) and not 0 <= found.min() <= found.max() < count:
-            raise errors.UnknownTopicError(
-                f"topic {topic!r} has partitions 0 to {count - 1}, the partitioner says others"
-            )
+            wrong = found.min() if found.min() < 0 else found.max()
+            raise errors.UsageError(f"the partitioner chose {wrong} of {count} partitions of topic {topic!r}")
         return found.astype(np.int32)
     placed = np.full(rows.count, -1, np.int32) if choose.ignore_keys else rows.partitions(count)
     keyless = np.flatnonzero(placed < 0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from oncelog import errors
 from oncelog.client import table_kernels
 from oncelog.client.producer.send_loop import NoRoomError
-from oncelog.client.producer.table_batches import TableBatches, Target
+from oncelog.client.producer.table_batches import MissingPartitionError, TableBatches, Target
 from oncelog.client.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -81,26 +81,50 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@contextmanager
-def _told_of_a_part(sender: Sender, found: TableBatches, deliveries: list[Delivery]) -> Iterator[None]:
-    """Around sending: who gets an error instead of the table's future learns what was sent before.
+class _Sending:
+    """A table on its way into the accumulator."""
 
-    A transaction can only be aborted then, and the error says why. Without one it is a PartlySentError, for to try
-    again what went wrong would double what was sent.
+    def __init__(self, table: object, batches_of: Callable[[object], TableBatches]) -> None:
+        self.deliveries: list[Delivery] = []
+        self._batches_of = batches_of
+        self.batches = batches_of(table)
+        self._rows_before = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows were sent."""
+        return self._rows_before + self.batches.rows
+
+    def divide_again(self) -> None:
+        """Divide the rows that are left among the partitions that the topic has by now."""
+        self._rows_before = self.rows
+        self.batches = self._batches_of(self.batches.unsent())
+
+    def future(self) -> TableFuture:
+        """Return the future of what was sent."""
+        return TableFuture(self.deliveries, self.rows)
+
+
+@contextmanager
+def _reporting_a_part(sender: Sender, sending: _Sending) -> Iterator[None]:
+    """Report in an error, which is raised instead of the table's future, what was sent before it.
+
+    A transaction can only be aborted then, and the error says why. Without one it is a PartlySentError, because sending
+    the table again would double what was sent.
     """
     try:
         yield
     except BaseException as error:
-        if not deliveries:
+        if not sending.deliveries:
             raise
         if sender.manager is not None and sender.manager.transactional:
             sender.fail_transaction(f"part of a table was sent, but not all: {error}")
             raise
-        about = f"{found.rows} rows of a table were sent before this: {error}"
+        about = f"{sending.rows} rows of a table were sent before this: {error}"
         if not isinstance(error, Exception):  # an interrupt stays one
             error.add_note(about)
             raise
-        raise errors.PartlySentError(about, TableFuture(deliveries, found.rows), found.unsent()) from error
+        raise errors.PartlySentError(about, sending.future(), sending.batches.unsent()) from error
 
 
 def send_table(
@@ -108,23 +132,41 @@ def send_table(
     topic: str,
     table: object,
     wait_for_room: Callable[[NoRoomError, float], None],
+    learn: Callable[[int], None],
     *,
     key: Format | None = None,
     value: Format | None = None,
 ) -> TableFuture:
-    """Encode a table piece by piece and put its batches into the accumulator, as they are."""
-    deliveries: list[Delivery] = []
-    found = TableBatches(table, _target(sender, topic, key, value))
-    with _told_of_a_part(sender, found, deliveries):
-        for tp, data in found:
-            deadline = time.monotonic() + sender.options["max_block_ms"] / 1000
-            while True:
-                try:
-                    deliveries.append(sender.append_encoded(tp, data).delivery)
-                    break
-                except NoRoomError as full:
-                    wait_for_room(full, deadline)
-    return TableFuture(deliveries, found.rows)
+    """Encode a table piece by piece and put its batches into the accumulator, as they are.
+
+    `learn(partition)` waits until the topic has that partition.
+    """
+    sending = _Sending(table, lambda data: TableBatches(data, _target(sender, topic, key, value)))
+    with _reporting_a_part(sender, sending):
+        while True:
+            try:
+                for tp, data in sending.batches:
+                    deadline = time.monotonic() + sender.options["max_block_ms"] / 1000
+                    sending.deliveries.append(_append(sender, tp, data, wait_for_room, deadline))
+                return sending.future()
+            except MissingPartitionError as error:
+                missing = error.partition
+            learn(missing)
+            sending.divide_again()
+
+
+def _append(
+    sender: Sender,
+    tp: TopicPartition,
+    data: bytearray,
+    wait_for_room: Callable[[NoRoomError, float], None],
+    deadline: float,
+) -> Delivery:
+    while True:
+        try:
+            return sender.append_encoded(tp, data).delivery
+        except NoRoomError as full:
+            wait_for_room(full, deadline)
 
 
 async def send_table_async(
@@ -138,20 +180,30 @@ async def send_table_async(
 ) -> TableFuture:
     """The same on the loop, which has its turn before each batch."""
     await table_kernels.load()
+    sending = _Sending(table, lambda data: TableBatches(data, _target(sender, topic, key, value)))
+    with _reporting_a_part(sender, sending):
+        while True:
+            try:
+                for tp, data in sending.batches:
+                    await asyncio.sleep(0)
+                    sending.deliveries.append(await _append_async(sender, tp, data, no_room))
+                return sending.future()
+            except MissingPartitionError as error:
+                missing = error.partition
+            await sender.learn_topic(topic, missing)
+            sending.divide_again()
+
+
+async def _append_async(
+    sender: Sender, tp: TopicPartition, data: bytearray, no_room: Callable[[], errors.TimedOutError]
+) -> Delivery:
     loop = asyncio.get_running_loop()
-    deliveries: list[Delivery] = []
-    found = TableBatches(table, _target(sender, topic, key, value))
-    with _told_of_a_part(sender, found, deliveries):
-        for tp, data in found:
-            await asyncio.sleep(0)
-            deadline = loop.time() + sender.options["max_block_ms"] / 1000
-            while True:
-                try:
-                    deliveries.append(sender.append_encoded(tp, data).delivery)
-                    break
-                except NoRoomError:
-                    left = deadline - loop.time()
-                    if left <= 0:
-                        raise no_room() from None
-                    await sender.memory_freed(min(left, 0.5))
-    return TableFuture(deliveries, found.rows)
+    deadline = loop.time() + sender.options["max_block_ms"] / 1000
+    while True:
+        try:
+            return sender.append_encoded(tp, data).delivery
+        except NoRoomError:
+            left = deadline - loop.time()
+            if left <= 0:
+                raise no_room() from None
+            await sender.memory_freed(min(left, 0.5))

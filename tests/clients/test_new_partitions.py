@@ -1,0 +1,101 @@
+"""Records for partitions that were added, or are gone, since the producer learned of the topic."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pyarrow as pa
+import pytest
+
+from oncelog import Admin, Producer, aio, errors
+from oncelog.client.producer import table_batches
+from support.processes import wait_until
+from support.reading import read
+from support.servers import Server
+
+WITHIN_S = 60.0
+
+
+def test_a_partition_that_was_just_added_can_be_sent_to(server: Server, admin: Admin, name: str) -> None:
+    admin.create_topics(name, 2)
+    with Producer(server.bootstrap) as producer:
+        producer.send(name, b"a", partition=1).result(WITHIN_S)
+        admin.create_partitions(name, 3)
+        assert producer.send(name, b"b", partition=2).result(WITHIN_S).partition == 2
+        admin.create_partitions(name, 4)
+        table = pa.table({"value": ["c", "d"], "partition": [3, 0]})
+        assert producer.send_table(name, table).result(WITHIN_S) == {(name, 3): 0, (name, 0): 0}
+    assert read(server, name, 4) == [b"d", b"a", b"b", b"c"]
+
+
+def test_so_it_can_be_in_asyncio(server: Server, admin: Admin, name: str) -> None:
+    async def body() -> None:
+        async with aio.Producer(server.bootstrap) as producer:
+            await producer.send(name, b"a", partition=1)
+            await asyncio.to_thread(admin.create_partitions, name, 3)
+            assert (await (await producer.send(name, b"b", partition=2))).partition == 2
+            await asyncio.to_thread(admin.create_partitions, name, 4)
+            sent = await producer.send_table(name, pa.table({"value": ["c"], "partition": [3]}))
+            assert await sent == {(name, 3): 0}
+
+    admin.create_topics(name, 2)
+    asyncio.run(asyncio.wait_for(body(), WITHIN_S))
+
+
+def test_a_table_of_which_a_part_was_sent_already_goes_on_in_a_new_partition(
+    server: Server, admin: Admin, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_batches, "PIECE_ROWS", 10)
+    monkeypatch.setattr(table_batches, "LOOK_AHEAD", 2)
+    numbers = list(range(100))
+    partitions = [number // 50 for number in numbers]
+    with Producer(server.bootstrap) as producer:
+        admin.create_topics(name)
+        producer.partitions_for(name)
+        admin.create_partitions(name, 2)
+        table = pa.table({"value": [str(number) for number in numbers], "partition": partitions})
+        sent = producer.send_table(name, table)
+        assert sent.rows == 100
+        assert sent.result(WITHIN_S) == {(name, 0): 0, (name, 1): 0}
+    assert read(server, name, 2) == [b"%d" % number for number in numbers]
+
+
+def test_a_partition_that_stays_away_is_named_with_the_time_that_was_waited(
+    server: Server, admin: Admin, name: str
+) -> None:
+    admin.create_topics(name, 2)
+    with Producer(server.bootstrap, max_block_ms=300) as producer:
+        with pytest.raises(errors.UnknownTopicError, match=r"partitions 0 to 1, not 7, after 300 ms \(max_block_ms\)"):
+            producer.send(name, b"x", partition=7)
+        with pytest.raises(errors.UnknownTopicError, match=r"not 7, after 300 ms"):
+            producer.send_table(name, pa.table({"value": ["x"], "partition": [7]}))
+
+
+def test_a_topic_that_is_created_again_with_fewer_partitions_is_asked_for_with_patience(
+    server: Server, admin: Admin, name: str
+) -> None:
+    """The producer asked 12,000 times a second."""
+    admin.create_topics(name, 3)
+    with Producer(server.bootstrap, retry_backoff_ms=100, linger_ms=0) as producer:
+        producer.send(name, b"x", partition=2).result(WITHIN_S)
+        cluster = producer._sender.cluster
+        asked: list[None] = []
+        refresh = cluster._refresh
+
+        async def counted(*arguments: object) -> None:
+            asked.append(None)
+            await refresh(*arguments)  # type: ignore[arg-type]
+
+        cluster._refresh = counted  # type: ignore[method-assign, assignment]
+        admin.delete_topics(name)
+        wait_until(lambda: name not in admin.list_topics(), "the topic is gone")
+        admin.create_topics(name, 1)
+        producer.send(name, b"late", partition=2)
+        wait_until(lambda: producer.partitions_for(name) == 1, "the producer has learned of the new topic")
+        producer.send(name, b"new").result(WITHIN_S)
+        before = len(asked)
+        with pytest.raises(errors.TimedOutError):
+            producer.flush(2.0)
+        assert len(asked) - before <= 20, "with back-off, 100 ms at first"
+        with pytest.raises(errors.TimedOutError):
+            producer.close(0)
