@@ -37,6 +37,7 @@ from oncelog.cluster.tree import Tree
 from oncelog.log.disk import Disk
 from oncelog.net.server import Handler, Limits, Server, serve
 from oncelog.net.stalls import StallWatch
+from oncelog.net.unsent import Unsent
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 
@@ -112,6 +113,12 @@ class Broker:
         return self._server.port
 
     @property
+    def unsent(self) -> Unsent:
+        """The memory that answers take until their clients have read them."""
+        assert self._server is not None
+        return self._server.unsent
+
+    @property
     def advertised_host(self) -> str:
         """The host that clients are told."""
         return self.config.advertised_host or self.config.host
@@ -149,6 +156,7 @@ class Broker:
             idle_ms=self.config.connections_max_idle_ms,
             max_connections=min(self.config.max_connections, self._most_clients),
             backlog=self.config.socket_listen_backlog_size,
+            max_unsent_bytes=self.config.queued_max_response_bytes,
         )
         handler: Handler = Dispatcher(self)
         if self.config.loop_stall_log_ms:

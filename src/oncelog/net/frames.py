@@ -98,6 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         "_tail",
         "_transport",
         "_turn_pending",
+        "_unsent",
         "_write_paused",
     )
 
@@ -120,6 +121,8 @@ class Connection(asyncio.BufferedProtocol):
         """That request's frame is in `_buffer` and still read, so the buffer must not move."""
         self._turn_pending = False
         self._write_paused = False
+        self._unsent = 0
+        """Bytes of memory that answers take which the client has not read; counted while writing is paused."""
         self._reading = True
         self._eof = False
         self._closing = False
@@ -144,6 +147,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone; an answer in progress goes nowhere."""
         self._closing = True
+        self._all_sent()
         self._tell_hang_up()
         self._tail, self._long = b"", None
         if not self._pinned:
@@ -199,6 +203,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The client has caught up."""
         self._write_paused = False
+        self._all_sent()
         self._quiet_sweeps = 0
         self._next_turn()
 
@@ -337,6 +342,14 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(in_few_pieces(out))
+        if self._write_paused and not self._closing:
+            taken = sum(map(self._server.unsent.taken_by, out))
+            self._unsent += taken
+            self._server.unsent.bytes += taken
+
+    def _all_sent(self) -> None:
+        self._server.unsent.bytes -= self._unsent
+        self._unsent = 0
 
     def _fail(self, error: Exception, out: Chunks, size: int) -> None:
         """Closes the connection over a request that cannot be answered; answers before it still go out."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from oncelog.net.frames import BUFFER_BYTES, SWEEPS, BadFrameError, Chunks, Connection, Handler, Holds, Peer
 from oncelog.net.pieces import to_be_joined
+from oncelog.net.unsent import Unsent
 
 __all__ = ["BadFrameError", "Chunks", "Handler", "Holds", "Limits", "Peer", "Server", "serve"]
 
@@ -33,6 +34,8 @@ class Limits:
     """Further ones are closed at once."""
     backlog: int = 1024
     """Connections that the kernel holds until they are accepted."""
+    max_unsent_bytes: int = 64 * 1024 * 1024
+    """Memory for answers that their clients have not read, of all connections together; -1: no limit (`Unsent`)."""
     drain_ms: int = 500
     """How long `close` waits for requests in progress."""
 
@@ -47,6 +50,7 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.joins = to_be_joined(self.loop)
         """Whether the pieces of an answer are joined before they are written."""
+        self.unsent = Unsent(limits.max_unsent_bytes, copies=self.joins)
         self.port = 0
         """The port that is listened on."""
         self.scratch = memoryview(bytearray(BUFFER_BYTES))

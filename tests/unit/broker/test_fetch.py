@@ -1,5 +1,9 @@
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+import uvloop
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config import load
@@ -7,6 +11,7 @@ from oncelog.broker.context import RequestContext
 from oncelog.broker.handlers.fetch import handle
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
+from oncelog.net.unsent import LEAST
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -73,3 +78,55 @@ def test_a_fetch_ends_in_time_when_the_clock_is_set_back(tmp_path: Path) -> None
         await broker.stop()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_fetch_returns_less_while_other_answers_are_not_read(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """Less, but something, and at once: it does not wait for `min_bytes` that are there already."""
+
+    async def run() -> None:
+        settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
+        broker = Broker(
+            load({**settings, "queued.max.response.bytes": "1000000"}),
+            disk=OsDisk(),
+            tree=MemoryTree(lambda: 0),
+            now_ms=lambda: 10**12,
+        )
+        await broker.start()
+        await broker.create_topic("small", partitions=40)
+        await broker.create_topic("large", partitions=4)
+        for topic, partitions, size in (("small", 40, 30_000), ("large", 4, 300_000)):
+            for partition in range(partitions):
+                batch = build_batch([Record(0, 10**12, None, bytes(size))])
+                broker.partitions.find(topic, partition).append(memoryview(batch), now_ms=10**12)
+
+        def fetch(topic: str, count: int) -> list[int]:
+            wanted = [FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in range(count)]
+            request = FetchRequest(
+                max_wait_ms=60_000, min_bytes=1 << 20, topics=[FetchTopic(topic=topic, partitions=wanted)]
+            )
+            answer = handle(broker, request, CONTEXT)
+            assert isinstance(answer, FetchResponse), "it waits for data that is there"
+            assert not any(each.error_code for each in answer.responses[0].partitions)
+            return [len(each.records) for each in answer.responses[0].partitions]
+
+        held = 0
+        for _ in range(10):
+            sizes = fetch("small", 40)
+            assert sizes[0] > 30_000
+            held += sum(sizes)
+            broker.unsent.bytes += sum(sizes)
+        assert held < 1_000_000 + 10 * 2 * LEAST
+        large = fetch("large", 4)
+        if loop is uvloop.new_event_loop:
+            assert sum(large) > 4 * 300_000, "pages of files are sent as they are"
+        else:  # it copies them
+            assert [size > 300_000 for size in large] == [True, False, False, False]
+        broker.unsent.bytes = 0
+        assert sum(fetch("small", 40)) > 480_000
+        await broker.stop()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())

@@ -9,6 +9,7 @@ from uuid import UUID
 from oncelog.broker.delayed import wait_until
 from oncelog.broker.fetch_sessions import FetchContext, FetchPosition, Key, partition_key
 from oncelog.cluster.replica import Replica
+from oncelog.net.unsent import LEAST_AT_ONCE
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import (
     AbortedTransaction,
@@ -31,7 +32,7 @@ _READ_COMMITTED = 1
 class _Read:
     """What one partition gives."""
 
-    __slots__ = ("aborted", "data", "end", "error", "position", "replica")
+    __slots__ = ("aborted", "data", "end", "error", "held_back", "position", "replica")
 
     def __init__(self, position: FetchPosition) -> None:
         self.position = position
@@ -40,6 +41,8 @@ class _Read:
         self.data: memoryview | bytes = b""
         self.end = -1
         self.aborted: list[tuple[int, int]] | None = None
+        self.held_back = False
+        """There is data, but no memory for it until other answers are sent (`queued.max.response.bytes`)."""
 
 
 def handle(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
@@ -88,17 +91,23 @@ def _name_of(broker: Broker, topic_id: UUID) -> str | None:
 def _read_all(broker: Broker, request: FetchRequest, context: FetchContext) -> list[_Read]:
     read_committed = request.isolation_level == _READ_COMMITTED
     left = min(request.max_bytes, broker.config.fetch_max_bytes)
+    unsent = broker.unsent
+    room = unsent.room()
+    at_once = max(room, LEAST_AT_ONCE)
     first = True
     reads = []
     for position in context.positions:
         read = _Read(position)
         try:
-            _read_one(broker, read, left, read_committed, at_least_one=first)
+            _read_one(broker, read, min(left, at_once) if room > 0 else 0, read_committed, at_least_one=first)
         except ProtocolError as error:
             read.error = error.code
         if read.data:
             first = False
             left -= len(read.data)
+            room -= unsent.taken_by(read.data)
+        elif room <= 0 < left and read.replica is not None:
+            read.held_back = read.position.fetch_offset < read.end
         reads.append(read)
     return reads
 
@@ -148,7 +157,7 @@ def check_leader_epoch(replica: Replica, epoch: int) -> None:
 
 
 def _enough(reads: list[_Read], min_bytes: int) -> bool:
-    return any(read.error for read in reads) or sum(len(read.data) for read in reads) >= min_bytes
+    return any(read.error or read.held_back for read in reads) or sum(len(read.data) for read in reads) >= min_bytes
 
 
 class _Missing:

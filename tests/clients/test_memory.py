@@ -1,0 +1,123 @@
+"""What a broker's memory grows by: refused requests, clients that do not read, requests that wait."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.headers import RequestHeader, encode_request_header
+from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from oncelog.protocol.schema import Message
+from support.groups import describe
+from support.processes import wait_until
+from support.servers import OncelogCluster
+from support.wire import Wire, batch, settled
+
+MB = 1 << 20
+LIMIT_MB = 100
+"""What the broker may grow by, whatever is done to it."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[OncelogCluster]:
+    made = OncelogCluster(tmp_path)
+    yield made
+    assert made.stop() == 0, made.process.output()
+
+
+@pytest.fixture
+def grown_mb(cluster: OncelogCluster) -> Callable[[], float]:
+    """How many MB of memory the broker has taken since the test began; mapped files do not count."""
+
+    def memory() -> int:
+        found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{cluster.broker_pid()}/status").read_text())
+        assert found is not None
+        return int(found[1])
+
+    before = memory()
+    return lambda: (memory() - before) / 1024
+
+
+def sent(cluster: OncelogCluster, request: Message, version: int) -> socket.socket:
+    """A connection with a small receive buffer that has sent one request and reads nothing."""
+    host, _, port = cluster.bootstrap.rpartition(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    connection.connect((host, int(port)))
+    payload = encode_request_header(RequestHeader(request.API_KEY, version, 1, "slow")) + request.encode(version)
+    connection.sendall(struct.pack(">i", len(payload)) + payload)
+    return connection
+
+
+def test_refused_requests_leave_no_memory_behind(cluster: OncelogCluster, grown_mb: Callable[[], float]) -> None:
+    """Each took as much as the request, until a full garbage collection."""
+    too_large = batch([bytes(9 * MB)])
+    assignments = [SyncGroupRequestAssignment(member_id="m", assignment=bytes(9 * MB))]
+    sync = SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=assignments)
+    with Wire(cluster.bootstrap) as wire:
+        wire.create_topic("t")
+        for _ in range(40):
+            assert wire.produce("t", too_large).error_code == ErrorCode.MESSAGE_TOO_LARGE
+        wire.find_coordinator("g", 0)
+        assert settled(lambda: wire.call(sync, 3)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        for _ in range(20):
+            wire.call(sync, 3)
+    assert grown_mb() < LIMIT_MB
+
+
+def test_clients_that_do_not_read_cost_no_more_than_the_budget(
+    cluster: OncelogCluster, grown_mb: Callable[[], float]
+) -> None:
+    """And a client that reads gets all that it asks for."""
+    partitions = 250
+    with Wire(cluster.bootstrap) as wire:
+        topic_id = wire.create_topic("t", partitions)
+        for index in range(partitions):
+            assert not wire.produce("t", batch([bytes(60_000)]), partition=index).error_code
+        wanted = [FetchPartition(partition=index, partition_max_bytes=MB) for index in range(partitions)]
+        topics = [FetchTopic(topic_id=topic_id, partitions=wanted)]
+        everything = FetchRequest(max_wait_ms=60_000, min_bytes=MB, max_bytes=50 * MB, session_epoch=-1, topics=topics)
+        slow = [sent(cluster, everything, 16) for _ in range(25)]
+        for connection in slow:
+            assert connection.recv(1), "the answer has begun"
+        missing = set(range(partitions))
+        while missing:
+            topics[0].partitions = [wanted[index] for index in sorted(missing)]
+            answer = wire.call(everything, 16)
+            brought = {each.partition_index for each in answer.responses[0].partitions if each.records}
+            assert brought, "an answer without data"
+            missing -= brought
+        assert grown_mb() < LIMIT_MB
+        for connection in slow:
+            connection.close()
+
+
+def test_requests_that_wait_cost_little_more_than_themselves(
+    cluster: OncelogCluster, grown_mb: Callable[[], float]
+) -> None:
+    """Each held a read buffer of 256 KiB."""
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=bytes(5000))]
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=60_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=protocols,
+    )
+    count = 600
+    with Wire(cluster.bootstrap) as wire:
+        wire.find_coordinator("g", 0)
+        assert not settled(lambda: wire.call(request, 3)).error_code  # it leads, and the others wait for it
+        waiting = [sent(cluster, request, 3) for _ in range(count)]
+        wait_until(lambda: len(describe(wire, "g").members) == count + 1, "all are in the group")
+        assert grown_mb() < LIMIT_MB / 2
+        for connection in waiting:
+            connection.close()

@@ -1,0 +1,64 @@
+"""The budget for answers that clients have not read."""
+
+from __future__ import annotations
+
+import mmap
+
+import pytest
+
+from oncelog.net.server import Peer
+from oncelog.net.unsent import LEAST, Unsent
+from support.sockets import Client, both_loops, framed, run, serving, until
+
+MB = 1 << 20
+
+
+def test_an_answer_gets_half_of_what_is_left_and_always_a_little() -> None:
+    unsent = Unsent(64 * MB, copies=False)
+    rooms = []
+    for _ in range(100):
+        rooms.append(unsent.room())
+        unsent.bytes += rooms[-1]
+    assert rooms[:3] == [32 * MB, 16 * MB, 8 * MB]
+    assert rooms[-1] == LEAST
+    assert unsent.bytes < 64 * MB + 100 * LEAST
+    assert Unsent(-1, copies=False).room() > 1 << 60
+    assert Unsent(0, copies=False).room() == LEAST
+
+
+def test_pages_of_files_take_no_memory_unless_they_are_copied() -> None:
+    pages = memoryview(mmap.mmap(-1, 8192))[100:]
+    for copies, expected in ((False, 0), (True, len(pages))):
+        unsent = Unsent(MB, copies=copies)
+        assert unsent.taken_by(pages) == expected
+        assert unsent.taken_by(b"abc") == 3
+        assert unsent.taken_by(memoryview(b"abc")[1:]) == 2
+
+
+@both_loops
+@pytest.mark.parametrize("reads", [False, True])
+def test_unread_answers_count_until_they_are_read_or_the_client_is_gone(loop: str, reads: bool) -> None:
+    size = 20 * MB
+
+    def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
+        return [bytes(size)] if frame == b"large" else [b"small"]
+
+    async def body() -> None:
+        async with serving(handler) as server:
+            clients = [await Client.connect(server) for _ in range(3)]
+            for client in clients[1:]:
+                await client.send(framed(b"large"))
+            await until(lambda: server.unsent.bytes >= 2 * size)
+            assert server.unsent.bytes < 2 * size + 100
+            await clients[0].send(framed(b"small"))
+            assert await clients[0].answer() == b"small"
+            assert server.unsent.bytes >= 2 * size
+            for left, client in zip((1, 0), clients[1:], strict=True):
+                if reads:
+                    assert len(await client.answer()) == size
+                else:
+                    client.close()
+                await until(lambda left=left: left * size <= server.unsent.bytes < left * size + 100)
+            assert server.unsent.bytes == 0
+
+    run(loop, body)
