@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import MisuseError, NotDecidedError, NotVerifiedError, SinkError, TornBatchError
 from oncelog.spark.commit.finish import Committing, abort_batch, c1_collect, c1b_check
-from oncelog.spark.commit.names import Attempt, TopicPartition, check_prefix, is_task_id, task_id
+from oncelog.spark.commit.names import TURNS, Attempt, TopicPartition, check_prefix, is_task_id, task_id
 from oncelog.spark.commit.ownership import Permission, already_committed
 from oncelog.spark.commit.plan import Carried, Planning, last_decided, p4_clear
 from oncelog.spark.commit.record import (
@@ -28,7 +28,7 @@ from oncelog.spark.commit.record import (
     Transaction,
     decode_record,
 )
-from oncelog.spark.commit.steps import Sink, Steps, verify_all
+from oncelog.spark.commit.steps import Sink, Steps, see_commit, verify_all
 from oncelog.spark.commit.task import Prepared, Skipped, Tasking, k2_begin
 from oncelog.spark.commit.undo import u3_accept, u3_take_back
 from oncelog.spark.driver import sink_of
@@ -45,8 +45,33 @@ def test_ids_are_parsed() -> None:
     made = task_id("p", 17, Attempt(200, 9, 10))
     assert made == "p/200/1/1.2"
     assert is_task_id("p", made)
-    for other in ("p", "p/1", "p2/0/0/0.0", "pp/0/0/0.0", "p/0/0/0.0/x", "q/p/0/0/0.0", "p/a/0/0.0"):
+    others = ("p", "p/1", "p2/0/0/0.0", "pp/0/0/0.0", "p/0/0/0.0/x", "q/p/0/0/0.0", "p/a/0/0.0", "p/0/0/0.0.1.1")
+    for other in others:
         assert not is_task_id("p", other)
+
+
+def test_a_task_attempt_has_a_bounded_number_of_ids_that_parse() -> None:
+    made = {task_id("p", 3, Attempt(2, 1, 6), turn) for turn in range(TURNS)}
+    assert len(made) == TURNS
+    assert all(is_task_id("p", each) for each in made)
+    assert made.isdisjoint(task_id("p", 3, Attempt(2, 2, 6), turn) for turn in range(TURNS))
+
+
+def test_a_lost_answer_to_k2_leads_to_the_attempts_next_id() -> None:
+    steps = k2_begin(Tasking(SINK, Carried(DRIVER, Record(plan=1)), Source(STREAM, "q", 0), Attempt(0, 0, 0)))
+    assert next(steps) == op.InitProducerId("p/0/1/0.0", SINK.task_timeout_ms, once=True)
+    assert steps.send(None) == op.InitProducerId("p/0/1/0.0.1", SINK.task_timeout_ms, once=True)
+    with pytest.raises(StopIteration) as stop:
+        steps.send(Owner("p/0/1/0.0.1", 7, 0))
+    assert stop.value.value.owner == Owner("p/0/1/0.0.1", 7, 0)
+
+
+def test_k2_gives_up_when_every_id_has_lost_its_answer() -> None:
+    steps = k2_begin(Tasking(SINK, Carried(DRIVER, Record(plan=1)), Source(STREAM, "q", 0), Attempt(0, 0, 0)))
+    asked = [next(steps), *(steps.send(None) for _ in range(TURNS - 1))]
+    assert len(set(asked)) == TURNS
+    with pytest.raises(NotDecidedError, match="before they answered InitProducerId"):
+        steps.send(None)
 
 
 @pytest.mark.parametrize("prefix", ["", "a/b", "a b", "ä", "x" * 201])
@@ -154,12 +179,23 @@ def test_too_little_time_left_names_batches_time_out_and_clocks() -> None:
         phase.send((op.Described(TASK.id, TASK.pid, TASK.epoch, op.State.ONGOING, -700_000),))
 
 
+def test_a_decision_whose_marker_is_late_is_waited_for() -> None:
+    place = op.Place(SINK.decision, DRIVER.pid, 5)
+    steps = see_commit(SINK, place)
+    assert next(steps) == op.FindMarkers((place,))
+    assert steps.send((op.Marker.MISSING,)) == op.AwaitEnded((Owner(SINK.prefix, DRIVER.pid, -1),))
+    assert steps.send(None) == op.FindMarkers((place,))
+    with pytest.raises(StopIteration):
+        steps.send((op.Marker.COMMIT,))
+
+
 def test_only_the_markers_that_stay_missing_are_named() -> None:
     cured, missing = SPAN, Span(TopicPartition("out", 1), 0, 4)
     phase = verify_all(SINK, (Transaction(TASK, (cured, missing)),))
     both = op.FindMarkers(tuple(op.Place(span.at, TASK.pid, span.last) for span in (cured, missing)))
     assert next(phase) == both
-    assert phase.send((op.Marker.MISSING, op.Marker.MISSING)) == op.DescribeProducers((cured.at, missing.at))
+    assert phase.send((op.Marker.MISSING, op.Marker.MISSING)) == op.AwaitEnded((TASK,))
+    assert phase.send(None) == op.DescribeProducers((cured.at, missing.at))
     opened = op.OpenProducer(cured.at, TASK.pid, TASK.epoch, cured.first)
     assert phase.send((opened,)) == op.WriteTxnMarkers(cured.at, TASK.pid, TASK.epoch, commit=True)
     assert phase.send(op.Outcome.DONE) == both

@@ -160,12 +160,14 @@ QUICK: list[tuple[int, dict[str, int]]] = [
     (2, {"undo": 1}),
     (2, {"twin": 1}),
     (2, {"dup": 1}),
+    (2, {"dup": 2}),
+    (1, {"dup": 1, "twin": 1}),
     (2, {"rewind": 1}),
     (2, {"lose": 2}),
     (2, {"kill": 1, "lose": 1}),
     (2, {"stage": 1, "timeout": 1}),
     (1, {"dup": 1, "timeout": 1}),
-    (1, {"late": 1, "slow": 1}),
+    (1, {"late": 1, "slow": 2}),
     (1, {"kill": 1, "twin": 1}),
     (1, {"lose": 1, "deny": 1, "undo": 1}),
 ]
@@ -196,7 +198,7 @@ def test_no_interleaving_loses_or_doubles_a_row(batches: int, faults: dict[str, 
 
 
 @GENERATIONS
-@pytest.mark.parametrize("faults", [{"lose": 2, "deny": 1, "undo": 1}, {"slow": 2, "deny": 1, "undo": 1}], ids=str)
+@pytest.mark.parametrize("faults", [{"lose": 2, "deny": 1, "undo": 1}, {"slow": 3, "deny": 1, "undo": 1}], ids=str)
 def test_a_batch_whose_end_is_unknown_is_not_taken_back(faults: dict[str, int], new: bool) -> None:
     report = Explorer(Cluster(new=new), bounds(1, faults, "commit")).run(recover_every=5)
     print(f"{faults}: {report}, {report.recoveries:,} recoveries")

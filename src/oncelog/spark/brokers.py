@@ -11,7 +11,7 @@ from oncelog.client.blocking import BlockingCluster
 from oncelog.client.by_node import ask_by_node
 from oncelog.client.outcomes import error_codes, raise_for_error
 from oncelog.client.versions import ByVersion
-from oncelog.net.connection import ConnectionLostError
+from oncelog.net.connection import Connection, ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages import describe_transactions as dt
 from oncelog.protocol.messages import end_txn as et
@@ -20,7 +20,7 @@ from oncelog.protocol.messages import list_transactions as lt
 from oncelog.protocol.messages import write_txn_markers as wm
 from oncelog.spark import faults, partitions, questions
 from oncelog.spark.commit import operations as op
-from oncelog.spark.commit.errors import AnotherDriverError, MisuseError, NotPermittedError, NotVerifiedError
+from oncelog.spark.commit.errors import MisuseError, NotPermittedError, NotVerifiedError
 from oncelog.spark.commit.names import TopicPartition, is_task_id
 from oncelog.spark.commit.record import Owner
 from oncelog.spark.commit.steps import Steps
@@ -133,18 +133,6 @@ class Brokers:
         (found,) = self.cluster.run_many([ask_by_node(client, questions.transactions(client), o.ids)])
         return tuple(_described(state, now_ms) for state in found.values() if state is not None)
 
-    async def _coordinator(self, name: str) -> int:
-        """The coordinator's node id, looked for again while there is none yet."""
-        cluster = self.cluster.cluster
-        until = time.monotonic() + cluster.api_timeout_ms / 1000
-        while True:
-            try:
-                return await cluster.coordinator("transaction", name)
-            except errors.RetriableError:
-                if time.monotonic() > until:
-                    raise
-            await _pause()
-
     def _producers(self, o: op.DescribeProducers) -> tuple[op.OpenProducer, ...]:
         return tuple(sorted(found for found, _ in self._open_producers(o.partitions)))
 
@@ -160,12 +148,14 @@ class Brokers:
 
     # The coordinator
 
-    def _init(self, o: op.InitProducerId) -> Owner:
+    def _init(self, o: op.InitProducerId) -> Owner | None:
         request = ip.InitProducerIdRequest(
             transactional_id=o.id, transaction_timeout_ms=o.timeout_ms, enable2_pc=False, keep_prepared_txn=False
         )
-        if "/" in o.id:
+        if o.once:
             response = self.cluster.run_many([self._init_once(o.id, request)])[0]
+            if response is None:
+                return None
             _check_timeout(response, o.timeout_ms)
         else:
             response = self.cluster.call_coordinator("transaction", o.id, request, INIT_VERSION)
@@ -176,7 +166,7 @@ class Brokers:
                 )
         raise_for_error(response, f"InitProducerId of {o.id}")
         owner = Owner(o.id, response.producer_id, response.producer_epoch)
-        if "/" in o.id:
+        if o.once:
             self.begun = owner
         return owner
 
@@ -201,23 +191,33 @@ class Brokers:
             return  # the plan's own request names the permission
         _check_timeout(response, timeout_ms)
 
-    async def _init_once(self, name: str, request: ip.InitProducerIdRequest) -> Any:
-        """Without a repetition after a lost answer: see `commit.task.k2_begin`."""
+    async def _init_once(self, name: str, request: ip.InitProducerIdRequest) -> ip.InitProducerIdResponse | None:
+        """Return the response, or None if the connection ended before one came: see `commit.task.k2_begin`."""
         cluster = self.cluster.cluster
         until = time.monotonic() + cluster.api_timeout_ms / 1000
         while True:
-            connection = await cluster.connection(await self._coordinator(name))
+            connection = await self._coordinator(name, until)
             try:
-                response = await connection.call(request, INIT_VERSION)
-            except ConnectionLostError as error:
-                raise AnotherDriverError(
-                    f"InitProducerId of {name} went without an answer; the next attempt takes another id"
-                ) from error
+                response: ip.InitProducerIdResponse = await connection.call(request, INIT_VERSION)
+            except ConnectionLostError:
+                return None
             code = ErrorCode.of(response.error_code)
             if not code.retriable or time.monotonic() > until:
                 return response
             if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
                 cluster.forget_coordinator("transaction", name)
+            await _pause()
+
+    async def _coordinator(self, name: str, until: float) -> Connection:
+        """Return a connection to the id's coordinator; wait for a broker that restarts."""
+        cluster = self.cluster.cluster
+        while True:
+            try:
+                return await cluster.connection(await cluster.coordinator("transaction", name))
+            except errors.RetriableError:
+                if time.monotonic() > until:
+                    raise
+            cluster.forget_coordinator("transaction", name)
             await _pause()
 
     def _end(self, o: op.EndTxn) -> op.Ended:

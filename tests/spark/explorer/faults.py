@@ -160,8 +160,15 @@ class Faults(Moves):
 
     def _slow(self, world: World, index: int, driver: Driver) -> Iterator[tuple[str, World]]:
         operation = self.programs.operation[driver.node]
-        spent = self._spend(world, "slow") if isinstance(operation, op.FindMarkers) else None
+        waits = isinstance(operation, op.FindMarkers | op.AwaitEnded)
+        spent = self._spend(world, "slow") if waits else None
         if spent is None or self.moves(world.kafka, driver.node, driver.progress, 0):
+            return
+        if isinstance(operation, op.AwaitEnded):
+            # The shell runs out of time and raises: after a failed commit, Spark calls abort.
+            failed = self.aborting(driver) if driver.phase == "commit" else None
+            after = self.put(spent, index, DEAD) if failed is None else self.settle_driver(spent, index, failed)
+            yield f"D{index} waits too briefly for an end", after
             return
         assert isinstance(operation, op.FindMarkers)
         kafka = self.kafkas.values[world.kafka]
@@ -175,14 +182,21 @@ class Faults(Moves):
     def _task_faults(self, world: World, task: Task) -> Iterator[tuple[str, World]]:
         operation = self.programs.operation[task.node]
         for label, after in self._copies(world, task.node, task.progress):
-            # K2 without an answer ends the attempt: its copy may land much later, on an id that nobody uses then.
-            ends = isinstance(operation, op.InitProducerId) and not self.rules.repeat_init
-            yield label, self.without_task(after, task) if ends else after
+            lost = isinstance(operation, op.InitProducerId) and operation.once
+            yield label, self._unanswered(after, task) if lost else after
         if isinstance(operation, op.ProduceRows) and operation.owner.pid >= 0:
             spent = self._spend(world, "kill")
             if spent is not None:
                 dying = task._replace(node=self.programs.start((_abandon,), operation.owner), progress=None, batch=-1)
                 yield f"T{task[:4]} is killed", self.with_task(self.without_task(spent, task), dying)
+
+    def _unanswered(self, world: World, task: Task) -> World:
+        """The task goes on without the answer to a request, of which a copy lands at any time, or never."""
+        moved = task._replace(node=self.programs.advance(task.node, None), progress=None)
+        without = self.without_task(world, task)
+        if self.programs.operation[moved.node] is None:
+            return self._task_ended(without, moved)
+        return self.with_task(without, moved)
 
     def _copies(self, world: World, node: int, progress: Any) -> Iterator[tuple[str, World]]:
         operation = self.programs.operation[node]

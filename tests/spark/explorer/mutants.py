@@ -275,19 +275,30 @@ def missing_is_no(state: Any) -> Any:
         return replace(state, record=replace(state.record, source=NOBODY, rows=0, slots=0))
 
 
-def without_attempt(prefix: str, number: int, attempt: Attempt) -> str:
+def without_attempt(prefix: str, number: int, attempt: Attempt, turn: int) -> str:
     """One id for all attempts of a task."""
-    return task_id(prefix, number, Attempt(attempt.slot, 0, 0))
+    return task_id(prefix, number, Attempt(attempt.slot, 0, 0), turn)
 
 
-def without_task_attempt(prefix: str, number: int, attempt: Attempt) -> str:
+def without_task_attempt(prefix: str, number: int, attempt: Attempt, turn: int) -> str:
     """One id for attempts of different stage attempts."""
-    return task_id(prefix, number, attempt._replace(task_attempt_id=0))
+    return task_id(prefix, number, attempt._replace(task_attempt_id=0), turn)
 
 
-def without_plan(prefix: str, number: int, attempt: Attempt) -> str:
+def without_plan(prefix: str, number: int, attempt: Attempt, turn: int) -> str:
     """One id for a task in every plan."""
-    return task_id(prefix, 0, attempt)
+    return task_id(prefix, 0, attempt, turn)
+
+
+def without_turn(prefix: str, number: int, attempt: Attempt, turn: int) -> str:
+    """K2 repeats InitProducerId under the same id after a lost answer."""
+    return task_id(prefix, number, attempt)
+
+
+def turn_of_a_twin(prefix: str, number: int, attempt: Attempt, turn: int) -> str:
+    """K2 takes, after a lost answer, the id of an attempt that may run at the same time."""
+    twin = Attempt(attempt.slot, attempt.number + turn, 5 + attempt.slot)
+    return task_id(prefix, number, twin if turn else attempt)
 
 
 def _swap(phases: tuple[Any, ...], first: Any, second: Any) -> tuple[Any, ...]:
@@ -334,7 +345,8 @@ MUTANTS: dict[str, Mutant] = {
     "attempt not in the id": Mutant(Rules(name=without_attempt), {"twin": 1}),
     "task attempt not in the id": Mutant(Rules(name=without_task_attempt), {"twin": 1}),
     "plan not in the id": Mutant(Rules(name=without_plan), {"driver": 1}),
-    "K2 repeated": Mutant(Rules(repeat_init=True), {"dup": 1}, every=1),
+    "K2 repeated": Mutant(Rules(name=without_turn), {"dup": 1}, every=1),
+    "K2 takes a twin's id": Mutant(Rules(name=turn_of_a_twin), {"dup": 1, "twin": 1}, every=5),
     "K2 with the last epoch": Mutant(
         Rules(task=_task(k2_begin=last_epoch_used)),
         {"kill": 1, "lose": 1},
@@ -377,7 +389,7 @@ MUTANTS: dict[str, Mutant] = {
         {"lose": 1, "accept": 1},
         begin="commit",
     ),
-    "abort although decided": Mutant(Rules(abort=abort_always), {"slow": 1}, every=1),
+    "abort although decided": Mutant(Rules(abort=abort_always), {"slow": 2}, every=1),
     "another query goes on": Mutant(
         Rules(task=_deciding(anybody)), {"other": 1}, begin="commit", queries=(QUERY, SUCCESSOR)
     ),

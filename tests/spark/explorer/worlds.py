@@ -31,10 +31,11 @@ KINDS = (
 )
 """driver: a new one starts, whatever the former does. twin: another attempt, with another number or the same.
 kill: a task aborts. stage: Spark gives the stage up. lose: a marker is lost, and the coordinator does not know.
-timeout: before C1b has looked, late: after. dup: a copy of a request stays on its way. slow: a look for markers ends
-too early. rewind: a new driver with an old checkpoint; leap: with one that is a batch ahead. settle, undo, accept: what
-`oncelog sink settle`, `abort` and `abort --accept-loss` do. deny: whoever writes a marker by hand lacks ClusterAction.
-other: the next one of `Bounds.queries` starts under the same prefix. move: another broker becomes the coordinator.
+timeout: before C1b has looked, late: after. dup: a copy of a request stays on its way. slow: the wait for markers,
+or for the end of a transaction, ends too early. rewind: a new driver with an old checkpoint; leap: with one that is a
+batch ahead. settle, undo, accept: what `oncelog sink settle`, `abort` and `abort --accept-loss` do. deny: whoever
+writes a marker by hand lacks ClusterAction. other: the next one of `Bounds.queries` starts under the same prefix.
+move: another broker becomes the coordinator.
 hide: a transaction is missing in a list, for its coordinator moves and no broker answers for it."""
 DEAD = ("dead",)
 
@@ -95,8 +96,7 @@ class Rules:
     abort: Callable[..., Any] = abort_batch
     undo: tuple[Any, ...] = UNDO
     accept: tuple[Any, ...] = UNDO_ACCEPTING
-    name: Callable[[str, int, Attempt], str] = task_id
-    repeat_init: bool = False
+    name: Callable[[str, int, Attempt, int], str] = task_id
 
 
 @dataclass(frozen=True)

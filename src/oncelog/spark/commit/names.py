@@ -11,9 +11,11 @@ PLANS = 16
 """Plans after which a task's transactional id may be used again."""
 ATTEMPTS = 8
 """Attempt numbers, and task attempt ids, that have ids of their own within one plan."""
+TURNS = 8
+"""Transactional ids that one task attempt may try, one after the other."""
 
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")
-_TASK = re.compile(r"(?P<prefix>[^/]+)/\d+/\d+/\d\.\d")
+_TASK = re.compile(r"(?P<prefix>[^/]+)/\d+/\d+/\d\.\d(?:\.\d)?")
 
 
 class TopicPartition(NamedTuple):
@@ -46,9 +48,12 @@ def decision_topic(prefix: str) -> str:
     return f"{prefix}-commits"
 
 
-def task_id(prefix: str, plan: int, attempt: Attempt) -> str:
-    """The transactional id of one task attempt: others that may live at once get another."""
-    tail = f"{attempt.number % ATTEMPTS}.{attempt.task_attempt_id % ATTEMPTS}"
+def task_id(prefix: str, plan: int, attempt: Attempt, turn: int = 0) -> str:
+    """Return the transactional id of one task attempt, different from those of attempts that may run at the same time.
+
+    `turn`: 0 for the first id that the attempt tries, 1 to TURNS - 1 for those after it.
+    """
+    tail = f"{attempt.number % ATTEMPTS}.{attempt.task_attempt_id % ATTEMPTS}" + (f".{turn}" if turn else "")
     return f"{prefix}/{attempt.slot}/{plan % PLANS}/{tail}"
 
 

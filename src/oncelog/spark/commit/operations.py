@@ -132,10 +132,15 @@ class DescribeProducers:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """InitProducerId -> Owner; ends what the id had open, and fences its earlier owner."""
+    """InitProducerId -> Owner; ends what the id had open, and fences its earlier owner.
+
+    `once`: the shell sends the request again only after an error response. If the connection ends without a response,
+    the answer is None, and a copy of the request may still reach the coordinator at any later time.
+    """
 
     id: str
     timeout_ms: int
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,14 @@ def commit_record(sink: Sink, driver: Owner) -> Steps[Owner]:
 
 
 def see_commit(sink: Sink, place: op.Place) -> Steps[None]:
-    """Look until the decision partition shows the COMMIT marker; repair nothing."""
+    """Wait until the decision partition shows the COMMIT marker; repair nothing.
+
+    A coordinator that restarts after its answer writes the marker later than FindMarkers waits.
+    """
     (marker,) = yield op.FindMarkers((place,))
+    if marker is op.Marker.MISSING:
+        yield op.AwaitEnded((Owner(sink.prefix, place.producer_id, -1),))
+        (marker,) = yield op.FindMarkers((place,))
     if marker is not op.Marker.COMMIT:
         raise NotDecidedError(
             f"{sink.prefix}: the decision at {place.at[0]} offset {place.after} is not committed (marker {marker}); "
@@ -90,7 +96,11 @@ def commit_all(transactions: tuple[Transaction, ...]) -> Steps[None]:
 
 
 def verify_all(sink: Sink, transactions: tuple[Transaction, ...]) -> Steps[None]:
-    """Find each one's COMMIT marker behind its rows, or repair it, or fail loudly."""
+    """Find each transaction's COMMIT marker after its rows, or repair it, or fail.
+
+    A marker counts as lost only when its coordinator has ended the transaction: one that restarts writes its markers
+    later than FindMarkers waits.
+    """
     wanted = [(t, span) for t in transactions for span in t.spans]
     if not wanted:
         return
@@ -99,6 +109,7 @@ def verify_all(sink: Sink, transactions: tuple[Transaction, ...]) -> Steps[None]
     missing = [pair for pair, marker in zip(wanted, markers, strict=True) if marker is op.Marker.MISSING]
     aborted = [pair for pair, marker in zip(wanted, markers, strict=True) if marker is op.Marker.ABORT]
     if missing:
+        yield op.AwaitEnded(tuple(dict.fromkeys(t.owner for t, _ in missing)))
         opened: tuple[op.OpenProducer, ...] = yield op.DescribeProducers(tuple(sorted({s.at for _, s in missing})))
         for t, span in missing:
             if op.OpenProducer(span.at, t.owner.pid, t.owner.epoch, span.first) in opened:

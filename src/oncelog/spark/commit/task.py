@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from oncelog.spark.commit import operations as op
-from oncelog.spark.commit.errors import AnotherDriverError
-from oncelog.spark.commit.names import Attempt, task_id
+from oncelog.spark.commit.errors import AnotherDriverError, NotDecidedError
+from oncelog.spark.commit.names import TURNS, Attempt, task_id
 from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, already_committed, check_decisions, describe
 from oncelog.spark.commit.plan import Carried, read_record
 from oncelog.spark.commit.record import EACH, NOBODY, Owner, Source, Transaction
@@ -53,7 +53,7 @@ class Tasking:
     source: Source
     attempt: Attempt
     permission: Permission = NO_PERMISSION
-    name: Callable[[str, int, Attempt], str] = task_id
+    name: Callable[[str, int, Attempt, int], str] = task_id
     skip: bool = False
     owner: Owner | None = None
     rows: op.Rows | None = None
@@ -97,21 +97,35 @@ def k1_compare(state: Tasking) -> Steps[Tasking]:
 
 
 def k2_begin(state: Tasking) -> Steps[Tasking]:
-    """An id of this attempt's own, fresh: a late EndTxn of the former transaction cannot reach it.
+    """Begin an epoch under an id of this attempt's own: a late EndTxn of the former transaction cannot reach it.
 
-    The shell must not repeat this request when its answer is lost: a copy that lands after the decision would abort
-    what was decided. The attempt fails instead, and the next one has another id.
-
-    A second request takes the next producer id where the epochs of this one are used up: else (KIP-890) the end of the
-    transaction would, and should a marker be lost then, nothing tells whose rows hang there, for ever.
+    If the answer is lost, the attempt takes its next id and never uses this one. A copy of the request that reaches the
+    coordinator after the decision would abort what was decided; under an unused id it finds nothing to abort. Spark's
+    local masters make no second attempt of a task, so failing here would end the query.
     """
     if state.skip:
         return state
-    name = state.name(state.sink.prefix, state.carried.record.plan, state.attempt)
-    owner: Owner = yield op.InitProducerId(name, state.sink.task_timeout_ms)
-    if owner.epoch >= state.sink.last_epoch:
-        owner = yield op.InitProducerId(name, state.sink.task_timeout_ms)
-    return replace(state, owner=owner)
+    for turn in range(TURNS):
+        name = state.name(state.sink.prefix, state.carried.record.plan, state.attempt, turn)
+        owner = yield from _begin(state.sink, name)
+        if owner is not None:
+            return replace(state, owner=owner)
+    raise NotDecidedError(
+        f"{state.sink.prefix}: the coordinators of {TURNS} transactional ids, the last of them {name}, ended the "
+        "connection before they answered InitProducerId; Spark replays the batch"
+    )
+
+
+def _begin(sink: Sink, name: str) -> Steps[Owner | None]:
+    """Return the owner that InitProducerId gives, or None if an answer was lost.
+
+    If the epochs of the producer id are used up, a second request takes the next producer id. Otherwise the end of the
+    transaction would change the producer id (KIP-890), and nobody could name the owner of rows whose marker was lost.
+    """
+    owner: Owner | None = yield op.InitProducerId(name, sink.task_timeout_ms, once=True)
+    if owner is not None and owner.epoch >= sink.last_epoch:
+        owner = yield op.InitProducerId(name, sink.task_timeout_ms, once=True)
+    return owner
 
 
 def k3_produce(state: Tasking) -> Steps[Tasking]:
