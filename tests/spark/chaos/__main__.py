@@ -10,12 +10,14 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from spark.chaos.faults import KINDS
 from spark.chaos.judge import Count
 from spark.chaos.run import Plan, Run
 
@@ -27,34 +29,40 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/chaos",
         description="Copies a topic by Spark while driver, executors, Python workers and broker are killed -9 at "
-        "random, and drivers are frozen and wake up beside their successors. Exit status 1 unless lost 0, doubled 0.",
+        "random, and drivers are frozen and wake up beside their successors. Exit status 1 unless lost 0, doubled 0. "
+        "With --only broker, a query that ends is a failure, too.",
     )
     parser.add_argument("--rounds", type=int, default=20, help="faults (20)")
+    parser.add_argument("--batches", type=int, default=3, help="micro-batches a fault (3)")
     parser.add_argument("--records", type=int, default=1_000_000, help="rows (1000000)")
     parser.add_argument("--server", action="append", choices=SERVERS, help="repeat for several (oncelog)")
     parser.add_argument("--master", action="append", help=f"repeat for several ({MASTERS[0]}); others: {MASTERS[1:]}")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10_000), help="of the faults")
+    parser.add_argument("--only", action="append", choices=KINDS, help="repeat for several (all kinds)")
+    parser.add_argument("--level", type=int, choices=(0, 1, 2), help="the server's transaction.version (2)")
     parser.add_argument("--beside", action="store_true", help="the same with Spark's own sink: $ONCELOG_SPARK_RIVAL")
     parser.add_argument("--keep", action="store_true", help="leave data and logs where they are")
     return parser.parse_args()
 
 
 def plans(given: argparse.Namespace) -> list[Plan]:
-    made = []
+    made: list[Plan] = []
+    only = tuple(given.only or ())
     for server in given.server or SERVERS[:1]:
         for master in given.master or MASTERS[:1]:
-            made.append(Plan(server, master, "oncelog", given.rounds, given.records, given.seed))
+            plan = Plan(server, master, "oncelog", given.rounds, given.records, given.seed)
+            made.append(replace(plan, batches=given.batches, only=only, level=given.level))
             if given.beside:
                 rival = Path(os.environ["ONCELOG_SPARK_RIVAL"])
                 jars = ",".join(str(jar) for jar in sorted((rival / "jars").glob("*.jar")))
                 python = str(rival / "venv" / "bin" / "python")
-                made.append(Plan(server, master, "kafka", given.rounds, given.records, given.seed, python, jars))
+                made.append(replace(made[-1], form="kafka", python=python, jars=jars))
     return made
 
 
 def table(results: list[tuple[Plan, Run, Count, float]]) -> Table:
     shown = Table(title="every row exactly once? read with read_committed by librdkafka", box=box.SIMPLE_HEAD)
-    for title in ("sink", "server", "master", "killed -9", "drivers", "s"):
+    for title in ("sink", "server", "master", "killed -9", "drivers", "ended", "s"):
         shown.add_column(title, no_wrap=True)
     for title in ("in", "out", "lost", "doubled", "wrong"):
         shown.add_column(title, justify="right", no_wrap=True)
@@ -62,7 +70,8 @@ def table(results: list[tuple[Plan, Run, Count, float]]) -> Table:
         killed = " ".join(f"{kind} {number}" for kind, number in sorted(run.killed.items()))
         name = "oncelog" if plan.form == "oncelog" else "Spark's own"
         shown.add_row(
-            name, plan.server, plan.master.replace("[", r"\["), killed, str(run.starts), f"{seconds:.0f}",
+            name, plan.server, plan.master.replace("[", r"\["), killed, str(run.starts),
+            str(run.failed.total()), f"{seconds:.0f}",
             *(f"{n:,}" for n in count),
         )  # fmt: skip
     return shown
@@ -83,6 +92,8 @@ def main() -> None:
                 count = run.go()
             results.append((plan, run, count, time.monotonic() - started))
             good = count.lost == count.doubled == count.wrong == 0
+            if plan.kinds == ("broker",):
+                good = good and not run.failed  # a restart of the broker ends no query
             right = right and (good or plan.form != "oncelog")
         console.print(table(results))
     finally:

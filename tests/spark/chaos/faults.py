@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 KINDS = ("driver", "freeze", "python", "broker", "executor")
@@ -18,9 +19,8 @@ class Fault:
     delay: float
 
 
-def draw(rng: random.Random, rounds: int, batches: int, *, executors: bool, span: float) -> list[Fault]:
-    """One fault a round, the kinds in turn so that none is missing, the moments anywhere in `span` seconds."""
-    kinds = [kind for kind in KINDS if executors or kind != "executor"]
+def draw(rng: random.Random, rounds: int, batches: int, kinds: Sequence[str], span: float) -> list[Fault]:
+    """Draw one fault a round: the kinds in turn so that none is missing, the moments anywhere in `span` seconds."""
     dealt: list[str] = []
     while len(dealt) < rounds:
         dealt += rng.sample(kinds, len(kinds))

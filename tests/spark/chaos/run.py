@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from oncelog import Admin
 from spark.chaos import judge, pipeline
-from spark.chaos.faults import Fault, draw
+from spark.chaos.faults import KINDS, Fault, draw
 from spark.chaos.processes import Census, of_kind, signal_all
 from spark.chaos.standalone import Standalone
 from support.fixtures import SERVERS
@@ -22,7 +23,6 @@ from support.processes import POLL, ManagedProcess, wait_until
 STALLED = 600.0
 """Seconds without a new batch after which a run has failed."""
 PARTITIONS = 3
-BATCHES_A_ROUND = 3
 CAUSE = re.compile(r"^[\w.]+(?:Error|Exception): .+", re.MULTILINE)
 """A line of a driver's stderr that names an exception; the last one is the nearest to the cause."""
 
@@ -42,6 +42,18 @@ class Plan:
     """The Python whose PySpark runs the pipeline."""
     jars: str = ""
     span: float = 1.5
+    batches: int = 3
+    """Micro-batches a round."""
+    only: tuple[str, ...] = ()
+    """The kinds of faults; empty: all."""
+    level: int | None = None
+    """The server's transaction.version; None: its default."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of faults that this master has."""
+        local = self.master.startswith("local[")
+        return tuple(kind for kind in self.only or KINDS if not (local and kind == "executor"))
 
 
 @dataclass
@@ -60,7 +72,7 @@ class Run:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.plan.seed)
         self.checkpoint = self.folder / "checkpoint"
-        self.rows = max(self.plan.records // (self.plan.rounds * BATCHES_A_ROUND + 2), 1)
+        self.rows = max(self.plan.records // (self.plan.rounds * self.plan.batches + 2), 1)
         self.frozen: ManagedProcess | None = None
 
     def __enter__(self) -> Run:
@@ -110,9 +122,10 @@ class Run:
     def go(self) -> judge.Count:
         """Rows in, faults, rows counted."""
         judge.fill(self.server.bootstrap, "in", "out", self.plan.records, PARTITIONS)
-        wanted = self.plan.rounds * BATCHES_A_ROUND
-        executors = not self.plan.master.startswith("local[")
-        faults = draw(self.rng, self.plan.rounds, wanted, executors=executors, span=self.plan.span)
+        wanted = self.plan.rounds * self.plan.batches
+        if self.plan.level is not None:
+            self.set_level(self.plan.level)
+        faults = draw(self.rng, self.plan.rounds, wanted, self.plan.kinds, self.plan.span)
         self.driver = self.start_driver()
         for number, fault in enumerate(faults, 1):
             if self.wait_for_batch(fault.batch):
@@ -124,6 +137,14 @@ class Run:
         if self.plan.form == "oncelog":
             self.check_nothing_open()
         return judge.count(self.server.bootstrap, "out", self.plan.records)
+
+    def set_level(self, level: int) -> None:
+        """Change the server's transaction.version."""
+        with Admin(self.server.bootstrap) as admin:
+            known = {item.name: item.level for item in admin.describe_features()}["transaction.version"]
+            if known != level:
+                kind = "upgrade" if level > known else "unsafe_downgrade"
+                admin.update_features({"transaction.version": level}, kind)
 
     def wait_for_batch(self, batch: int | None) -> bool:
         """Return when so many batches are done, drivers that end started anew; True: the pipeline has ended well."""
