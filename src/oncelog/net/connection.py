@@ -14,6 +14,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, cast
 
 from oncelog.net.pieces import to_be_joined
@@ -128,8 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         `timeout_ms` (default: the connection's) is the time without an answer after which the connection is given up.
         Raises ConnectionLostError when it has ended already; else the future fails with one.
         """
-        if self._error is not None or self._transport is None:
-            raise self._error or ConnectionLostError("not connected")
+        self._require_connected()
         if version is None:
             version = self.version_for(type(request))
         self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
@@ -146,8 +146,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def send_unanswered(self, request: Message, version: int | None = None) -> None:
         """Write a request that the broker does not answer (Produce with acks=0)."""
-        if self._error is not None or self._transport is None:
-            raise self._error or ConnectionLostError("not connected")
+        self._require_connected()
         if version is None:
             version = self.version_for(type(request))
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
@@ -161,9 +160,18 @@ class Connection(asyncio.BufferedProtocol):
     ) -> Any:
         """Send a request and return its response. Safe to cancel: those behind it still get their own answers."""
         future = self.send(request, version, timeout_ms=timeout_ms)
-        if self._writable is not None:
-            await asyncio.shield(self._writable)
-        return await future
+        try:
+            if self._writable is not None:
+                await asyncio.shield(self._writable)
+            return await future
+        finally:
+            del future  # a failed one keeps its exception, which keeps this frame, and with it the request
+
+    def _require_connected(self) -> None:
+        if self._transport is None:
+            raise self._error or ConnectionLostError("not connected")
+        if self._error is not None:
+            raise copy(self._error)  # one exception that is raised many times collects the frames of all
 
     def close(self, reason: str = "closed by the client") -> None:
         """Hang up; what is under way fails with ConnectionLostError."""
@@ -190,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
         for item in pending:
             item.timer.cancel()
             if not item.future.done():
-                item.future.set_exception(error)
+                item.future.set_exception(copy(error))
         self.resume_writing()
 
     # -- what the transport calls ---------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
+import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -174,6 +175,28 @@ def test_a_sync_that_takes_longer_than_the_request_allows_times_out(tmp_path: Pa
         assert [broker.partitions.find("t", index).log.log_end_offset for index in (0, 1)] == [1, 1]
         disk.gate.set()
         assert outcome(await waiting(send(broker, "t", acks=acks))).base_offset == 1
+
+    live(tmp_path, life)
+
+
+def test_a_request_that_waits_for_a_sync_releases_its_records(tmp_path: Path) -> None:
+    class Held(bytearray):
+        """Bytes that can be weakly referenced."""
+
+    async def life(broker: Broker, disk: GatedDisk) -> None:
+        await broker.create_topic("t", partitions=1, configs={"flush.messages": "1"})
+        disk.gate.clear()
+        records = Held(build_batch([Record(0, NOW, None, b"v")]))
+        reference = weakref.ref(records)
+        data = [PartitionProduceData(index=0, records=memoryview(records))]
+        del records
+        topics = [TopicProduceData(name="t", partition_data=data)]
+        request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics)
+        task = waiting(produce(broker, request, CONTEXT))
+        await asyncio.sleep(0)
+        assert reference() is None
+        disk.gate.set()
+        assert outcome(await task).base_offset == 0
 
     live(tmp_path, life)
 

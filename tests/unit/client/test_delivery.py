@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from oncelog.client.producer import delivery
-from oncelog.client.producer.delivery import Delivery, Failures
+from oncelog.client.producer.delivery import Delivery, Failures, RecordFuture
+from support.tracebacks import depth
 
 
 def failed(words: str) -> Delivery:
@@ -29,3 +30,8 @@ def test_failures_beyond_those_that_are_remembered_are_told(monkeypatch: pytest.
     assert str(told) == "three"
     assert "2 records" in told.__notes__[0]  # type: ignore[union-attr]
     assert failures.first_unseen() is None
+
+
+def test_a_failure_that_is_asked_for_often_keeps_no_frames_of_before() -> None:
+    future = RecordFuture(failed("one"), 0, 0)
+    assert len({depth(future.result, ValueError) for _ in range(5)}) == 1

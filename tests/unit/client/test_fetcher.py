@@ -10,6 +10,7 @@ from oncelog.client.consumer.fetcher import Fetched, FetchSession, PartitionStat
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.fetch import AbortedTransaction, PartitionData
 from oncelog.protocol.records import Record, build_batch, build_control_batch
+from support.tracebacks import depth
 
 TP = ("t", 0)
 
@@ -144,6 +145,12 @@ def test_damage_loses_nothing_before_it_and_is_not_stepped_over() -> None:
         with pytest.raises(ProtocolError):
             taking.take(10)
         assert taking.position == 1
+
+
+def test_damage_that_is_met_often_keeps_no_frames_of_before() -> None:
+    taking = fetched(committed_only=False, records=batch(0, [b"a"]) + damaged(batch(1, [b"b"])))
+    taking.take(10)
+    assert len({depth(lambda: taking.take(10), ProtocolError) for _ in range(5)}) == 1
 
 
 def test_a_malformed_batch_ends_what_was_fetched_unless_it_is_the_first() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import struct
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -23,6 +26,7 @@ from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatRespo
 from oncelog.protocol.messages.metadata import MetadataRequest
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.schema import Message
+from support.tracebacks import depth
 
 VERSIONS = [
     ApiVersion(api_key=ApiVersionsRequest.API_KEY, min_version=0, max_version=3),
@@ -236,3 +240,40 @@ def test_a_request_goes_in_pieces_only_where_the_loop_can_be_trusted_with_them(
     (pieces,) = transport.pieces or [transport.writes]
     assert b"".join(pieces).endswith(b"\x00\x00\x00\x00")
     assert (len(pieces) > 1) == bool(transport.pieces) == (new_loop is uvloop.new_event_loop)
+
+
+class Held(str):
+    """A text that can be weakly referenced."""
+
+
+def test_a_lost_connection_keeps_no_request() -> None:
+    """A shared exception kept the frames of all calls, and the requests in them, until a full collection."""
+    references: list[weakref.ref[Held]] = []
+
+    async def hang_up(request: HeartbeatRequest, correlation_id: int, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async def ask(connection: Connection) -> None:
+        group = Held("g")
+        references.append(weakref.ref(group))
+        request = HeartbeatRequest(group_id=group)
+        del group
+        with contextlib.suppress(ConnectionLostError):
+            await connection.call(request)
+
+    async def body(connection: Connection) -> None:
+        asked = [asyncio.ensure_future(ask(connection)) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(ConnectionLostError):
+            await connection.call(beat(0))
+        await asyncio.gather(*asked)
+        del asked
+        assert len({depth(lambda: connection.send(beat(1)), ConnectionLostError) for _ in range(5)}) == 1
+        await asyncio.sleep(0)
+        assert [reference() for reference in references] == 3 * [None]
+
+    gc.disable()
+    try:
+        run(hang_up, body)
+    finally:
+        gc.enable()

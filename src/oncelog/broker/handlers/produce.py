@@ -314,18 +314,22 @@ async def _append_slowly(
     slow: list[tuple[_Target, memoryview, LogConfig]],
 ) -> ProduceResponse | None:
     """Check the records of some partitions in a worker thread, one after the other; then append to all."""
-    for target, records, config in slow:
-        result = await broker.compute(_validated, records, config, broker.now_ms())
-        if isinstance(result, ValidBatches):
-            target.validated = result
-        else:
-            target.refusal, target.record_errors = result
-            if target.replica is not None and target.refusal.code not in _NOT_OF_THE_LOG:
-                target.log_start_offset = target.replica.log.log_start_offset
+    while slow:
+        await _validate(broker, *slow.pop())
     response, late = await in_turns(_append_all(broker, request, ctx, resolved))
     if late:
         return await _when_committed(broker, response, late, request.timeout_ms)
     return response if request.acks else None
+
+
+async def _validate(broker: Broker, target: _Target, records: memoryview, config: LogConfig) -> None:
+    result = await broker.compute(_validated, records, config, broker.now_ms())
+    if isinstance(result, ValidBatches):
+        target.validated = result
+        return
+    target.refusal, target.record_errors = result
+    if target.replica is not None and target.refusal.code not in _NOT_OF_THE_LOG:
+        target.log_start_offset = target.replica.log.log_start_offset
 
 
 def _validated(
@@ -372,7 +376,16 @@ def _append_all(
             # The client reads no answer: the closed connection makes it look for the leader again.
             raise BadFrameError(f"produce with acks=0: {failed.message}")
         late = []
+    if late:
+        _release_records(resolved)
     return ProduceResponse(responses=responses), late
+
+
+def _release_records(resolved: Resolved) -> None:
+    """Let go of the request's records: they are in the log, and the wait for their sync may be long."""
+    for _, targets in resolved:
+        for target in targets:
+            target.data.records = target.validated = None
 
 
 async def _when_committed(

@@ -210,7 +210,7 @@ class RecordFuture:
         """Where the record is, waiting for it up to `timeout` seconds; raises what went wrong, a KafkaError."""
         found = self._wait(timeout)
         if isinstance(found, BaseException):
-            raise found
+            raise found.with_traceback(None)
         return found
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -259,7 +259,7 @@ class RecordFuture:
             yield from waiter.__await__()
         found = self._outcome()
         if isinstance(found, BaseException):
-            raise found
+            raise found.with_traceback(None)
         return found
 
 

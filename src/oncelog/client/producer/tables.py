@@ -53,7 +53,7 @@ class TableFuture:
             delivery.seen = True
         for delivery in self._deliveries:
             if delivery.error is not None:
-                raise delivery.error
+                raise delivery.error.with_traceback(None)
             first.setdefault(delivery.tp, delivery.base_offset)
         return first
 
