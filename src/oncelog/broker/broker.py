@@ -18,6 +18,7 @@ from oncelog.broker import housekeeping, known_directories
 from oncelog.broker.administration import Administration
 from oncelog.broker.adoption import Adoption, check_all_seen
 from oncelog.broker.apis import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
+from oncelog.broker.checkpoints import Checkpoints
 from oncelog.broker.cleaning import LogCleaner
 from oncelog.broker.config import BrokerConfig
 from oncelog.broker.data_directory import DataDirectory
@@ -86,6 +87,7 @@ class Broker:
         self.cleaner = LogCleaner(self)
         self.flusher = Flusher(self)
         self.unlinker = Unlinker(self)
+        self.checkpoints = Checkpoints(self)
         self.partitions: Partitions
         self._has_partitions = False
         self._computing = asyncio.Semaphore(COMPUTING)
@@ -182,7 +184,7 @@ class Broker:
         self.flusher.close()
         self.unlinker.close()
         clean = self.partitions.close()
-        self.checkpoint()
+        await self.checkpoints.write()
         if self._stalls is not None:
             self._stalls.close()
         for directory in clean:
@@ -248,12 +250,16 @@ class Broker:
                 await asyncio.sleep(0)
 
     def checkpoint(self) -> None:
-        """Writes down how far each log is safe, begins and is committed."""
+        """Write the checkpoints before anything else happens; they reach the device soon afterwards.
+
+        A new log must not find the offsets of an older one of its name, whenever the broker dies.
+        """
         for directory in self.directories.online:
             try:
-                self.partitions.checkpoint(directory)
+                directory.checkpoint_now(self.partitions.offsets(directory))
             except OSError as error:
                 self.log.error("cannot write the checkpoints of %s: %s", directory.path, error)
+        self.checkpoints.start()
 
     # -- failure of a disk ------------------------------------------------------------------------------------------
 

@@ -84,7 +84,8 @@ class LogCleaner:
         if log.closed:
             return False  # its topic was deleted in the last pause: one that is made anew has been cleaned by nobody
         result = cleaning.result
-        self._note(log, result.end)
+        broker.directories.holding(log.directory).note_cleaned(log.topic, log.partition, result.end)
+        await broker.checkpoints.write()
         broker.log.info(
             "compacted %r up to %d: %d keys, %d bytes became %d",
             log, result.end, result.keys, result.bytes_read, result.bytes_written,
@@ -133,9 +134,3 @@ class LogCleaner:
                 self._broker.log.info("%r: dropped old segments", log)
         except Exception as error:  # noqa: BLE001 - `_give_up` tells all of it
             self._give_up(log, error)
-
-    def _note(self, log: Log, end: int) -> None:
-        try:
-            self._broker.directories.holding(log.directory).note_cleaned(log.topic, log.partition, end)
-        except OSError as error:  # the next round begins where this one did
-            self._broker.log.error("cannot write down how far %r is compacted: %s", log, error)

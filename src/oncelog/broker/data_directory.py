@@ -6,6 +6,7 @@ import errno
 import logging
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 from uuid import UUID
 
 from oncelog.cluster.metadata import parse_topic_id, topic_id_text
@@ -40,6 +41,16 @@ _FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]{1,10
 _METADATA_TOPIC = "__cluster_metadata"
 
 Offsets = dict[tuple[str, int], int]
+_ASIDE = ".new"
+"""Behind the name of a checkpoint that is not in place yet."""
+
+
+class LogOffsets(NamedTuple):
+    """What the checkpoints say of the logs in one directory."""
+
+    recovery_points: Offsets
+    start_offsets: Offsets
+    high_watermarks: Offsets
 
 
 class DataDirectory:
@@ -66,8 +77,10 @@ class DataDirectory:
         """(topic, partition) -> offset up to which the log was flushed when the broker started."""
         self.start_offsets: Offsets = {}
         """(topic, partition) -> first offset that was not deleted when the broker started."""
+        self.checkpoint_version = 0
+        """Counts how often the checkpoints were replaced by `checkpoint_now`."""
         self._cleaned: Offsets = {}
-        self._cleaned_written = True
+        self._cleaned_in_place: Offsets = {}
         self._node_id = node_id
         self._logger = logger
 
@@ -132,6 +145,7 @@ class DataDirectory:
         self.recovery_points = self._read(RECOVERY_POINTS)
         self.start_offsets = self._read(START_OFFSETS)
         self._cleaned = self._read(CLEANER_OFFSETS)
+        self._cleaned_in_place = self._cleaned.copy()
 
     def _identify(self, cluster_id: str, new_directory_id: Callable[[], UUID]) -> None:
         found = self.identity()
@@ -206,13 +220,13 @@ class DataDirectory:
         self.disk.atomic_write(path, encode_partition_metadata(topic_id))
 
     def forget_offsets(self, topic: str, partition: int) -> bool:
-        """Forgets what the checkpoints said of a log that is gone; whether they said anything.
+        """Forget what the checkpoints say of a log that is gone; return whether they say anything.
 
-        They are to be written then: a new log of this name must not begin, nor count as compacted, where that one did.
+        If they do, they must be written: a new log of this name must not begin, nor count as compacted, at the offsets
+        of the old one.
         """
         known = [offsets.pop((topic, partition), None) for offsets in (self.recovery_points, self.start_offsets)]
         cleaned = self._cleaned.pop((topic, partition), None)
-        self._cleaned_written = self._cleaned_written and cleaned is None
         return any(known) or cleaned is not None
 
     def compacted_topics(self) -> set[str]:
@@ -224,21 +238,34 @@ class DataDirectory:
         return self._cleaned.get((topic, partition))
 
     def note_cleaned(self, topic: str, partition: int, end: int) -> None:
-        """Writes down that a log has been compacted up to `end`; OSError."""
+        """Remember that a log has been compacted up to `end`; the next checkpoint has it."""
         self._cleaned[topic, partition] = end
-        self._write_cleaned()
 
-    def _write_cleaned(self) -> None:
-        write_offset_checkpoint(self.disk, self._file(CLEANER_OFFSETS), self._cleaned)
-        self._cleaned_written = True
+    def checkpoints(self, offsets: LogOffsets) -> dict[str, Offsets]:
+        """Return the content of each checkpoint file; the cleaner's only if it has changed."""
+        files = dict(zip((RECOVERY_POINTS, START_OFFSETS, HIGH_WATERMARKS), offsets, strict=True))
+        if self._cleaned != self._cleaned_in_place:
+            files[CLEANER_OFFSETS] = self._cleaned.copy()
+        return files
 
-    def checkpoint(self, *, recovery_points: Offsets, start_offsets: Offsets, high_watermarks: Offsets) -> None:
-        """Writes the offset checkpoints: these three, and the cleaner's if it has changed."""
-        write_offset_checkpoint(self.disk, self._file(RECOVERY_POINTS), recovery_points)
-        write_offset_checkpoint(self.disk, self._file(START_OFFSETS), start_offsets)
-        write_offset_checkpoint(self.disk, self._file(HIGH_WATERMARKS), high_watermarks)
-        if not self._cleaned_written:
-            self._write_cleaned()
+    def write_aside(self, checkpoints: dict[str, Offsets]) -> None:
+        """Write checkpoints beside those in place, and wait for the device: for a worker thread. Raises OSError."""
+        for name, offsets in checkpoints.items():
+            write_offset_checkpoint(self.disk, self._file(name + _ASIDE), offsets, sync=True)
+
+    def put_in_place(self, checkpoints: dict[str, Offsets]) -> None:
+        """Let what `write_aside` has written replace the present checkpoints. Raises OSError."""
+        for name in checkpoints:
+            self.disk.rename(self._file(name + _ASIDE), self._file(name))
+        self._cleaned_in_place = checkpoints.get(CLEANER_OFFSETS, self._cleaned_in_place)
+
+    def checkpoint_now(self, offsets: LogOffsets) -> None:
+        """Replace the checkpoints at once, without waiting for the device. Raises OSError."""
+        self.checkpoint_version += 1
+        checkpoints = self.checkpoints(offsets)
+        for name, content in checkpoints.items():
+            write_offset_checkpoint(self.disk, self._file(name), content)
+        self._cleaned_in_place = checkpoints.get(CLEANER_OFFSETS, self._cleaned_in_place)
 
     def mark_clean(self) -> None:
         """Says that every log was closed in order, so that the next start need not recover."""

@@ -8,6 +8,7 @@ rebuilt. A failed sync is not repeated: it takes the directory offline, and whoe
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from oncelog.cluster.replica import Replica
@@ -32,6 +33,8 @@ class Flusher:
         self._due: dict[GuardedDisk, dict[Replica, None]] = {}
         self._running: set[GuardedDisk] = set()
         self._timers: dict[Replica, asyncio.TimerHandle] = {}
+        self._written: dict[GuardedDisk, dict[str, None]] = {}
+        self._syncing: set[GuardedDisk] = set()
 
     def now(self, replica: Replica) -> None:
         """Syncs the replica's log in the next round of its directory."""
@@ -46,6 +49,29 @@ class Flusher:
         flush_ms = replica.log.config.flush_ms
         if flush_ms != NEVER and replica not in self._timers:
             self._timers[replica] = self._broker.loop.call_later(flush_ms / 1000, self._aged, replica)
+
+    def files(self, replica: Replica) -> None:
+        """Sync the small files of the replica's log (leader epochs, partition metadata), and their names.
+
+        Kafka waits for the device when it writes them. Recovery can do without them, so no append waits here.
+        """
+        log = replica.log
+        disk = self._broker.directories.disk_of(log.directory)
+        paths = [*log.unsynced, log.directory, log.directory.rpartition("/")[0]]
+        log.unsynced.clear()
+        self._written.setdefault(disk, {}).update(dict.fromkeys(paths))
+        if disk not in self._syncing:
+            self._syncing.add(disk)
+            self._broker.spawn(self._sync_written(disk), "sync small files")
+
+    async def _sync_written(self, disk: GuardedDisk) -> None:
+        try:
+            while paths := self._written.pop(disk, None):
+                await self._broker.offload(_sync_each, disk, list(paths))
+        except OSError as error:
+            self._broker.log.error("cannot sync: %s", error)
+        finally:
+            self._syncing.discard(disk)
 
     def close(self) -> None:
         """Nothing is synced any more: the logs are going to be closed."""
@@ -102,6 +128,13 @@ class Flusher:
 
 def _is_over(replica: Replica) -> bool:
     return replica.offline or replica.log.closed
+
+
+def _sync_each(disk: GuardedDisk, paths: list[str]) -> None:
+    """Sync files and folders; one that is gone belonged to a deleted topic. For a worker thread. Raises OSError."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            disk.sync(path)
 
 
 def _sync_all(disk: GuardedDisk, logs: list[list[str]]) -> list[str | None]:

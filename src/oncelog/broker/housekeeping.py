@@ -22,8 +22,8 @@ LOOK_MS = 1_000
 def start(broker: Broker) -> None:
     """Begins the rounds; they end with the broker."""
     config = broker.config
-    rounds: list[tuple[str, int, Callable[[Broker, Replica], Awaitable[None]], Callable[[], None]]] = [
-        ("checkpoint", config.log_flush_offset_checkpoint_interval_ms, _sync, broker.checkpoint),
+    rounds: list[tuple[str, int, Callable[[Broker, Replica], Awaitable[None]], Callable[[], Awaitable[None]]]] = [
+        ("checkpoint", config.log_flush_offset_checkpoint_interval_ms, _sync, broker.checkpoints.write),
         ("retention", config.log_retention_check_interval_ms, _retain, _nothing),
         ("producer expiry", config.producer_id_expiration_check_interval_ms, _expire, _nothing),
     ]
@@ -36,7 +36,7 @@ async def _every(
     broker: Broker,
     interval_ms: int,
     work: Callable[[Broker, Replica], Awaitable[None]],
-    after: Callable[[], None],
+    after: Callable[[], Awaitable[None]],
 ) -> None:
     while True:
         await asyncio.sleep(interval_ms / 1000)
@@ -51,7 +51,7 @@ async def _every(
                 broker.log.exception("%r: housekeeping failed", replica)
             await asyncio.sleep(0)
         try:
-            after()
+            await after()
         except Exception:
             broker.log.exception("housekeeping failed")
 
@@ -77,6 +77,8 @@ async def _sync(broker: Broker, replica: Replica) -> None:
         await broker.offload(disk.sync, path)
     if paths:
         replica.log.mark_synced(offset)
+    if replica.log.unsynced:
+        broker.flusher.files(replica)
 
 
 async def _retain(broker: Broker, replica: Replica) -> None:
@@ -89,5 +91,5 @@ async def _expire(broker: Broker, replica: Replica) -> None:
     replica.log.expire_producers(broker.now_ms())
 
 
-def _nothing() -> None:
-    """Nothing is left to do after the round."""
+async def _nothing() -> None:
+    """Do nothing after the round."""

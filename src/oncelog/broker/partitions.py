@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from oncelog.broker.data_directory import DELETE_SUFFIX, STRAY_SUFFIX, DataDirectory
+from oncelog.broker.data_directory import DELETE_SUFFIX, STRAY_SUFFIX, DataDirectory, LogOffsets
 from oncelog.broker.log_directories import LogDirectories
 from oncelog.cluster.metadata import TopicInfo, Topics
 from oncelog.cluster.replica import Flush, Replica
@@ -272,16 +272,16 @@ class Partitions:
                 clean -= {self._directories.find(*key)}
         return [directory for directory in self._directories.online if directory in clean]
 
-    def checkpoint(self, directory: DataDirectory) -> None:
-        """Writes down how far each log of a directory is safe, begins and is committed; OSError.
+    def offsets(self, directory: DataDirectory) -> LogOffsets:
+        """Return how far each log of a directory is safe, begins and is committed.
 
-        Of those that were never opened: what it was.
+        A log that was never opened keeps its offsets of before.
         """
         logs = {
             key: replica.log for key, replica in self._replicas.items() if self._directories.find(*key) is directory
         }
         points, starts = directory.recovery_points, directory.start_offsets
-        directory.checkpoint(
+        return LogOffsets(
             recovery_points={
                 **{key: point for key, point in points.items() if self._is_ours(*key)},
                 **{key: log.recovery_point for key, log in logs.items()},

@@ -16,13 +16,16 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 
 class Flush(Protocol):
-    """Who syncs logs, elsewhere: `Replica.synced` tells that it is done."""
+    """Syncs logs elsewhere, and reports through `Replica.synced`."""
 
     def now(self, replica: Replica, /) -> None:
         """An append waits for it."""
 
     def later(self, replica: Replica, /) -> None:
         """Something was appended that nobody waits for."""
+
+    def files(self, replica: Replica, /) -> None:
+        """Small files of the log were written (`Log.unsynced`); no append waits for them."""
 
 
 class Replica:
@@ -208,6 +211,8 @@ class Replica:
         """
         log = self.log
         end = log.log_end_offset
+        if log.unsynced and self._flush is not None:
+            self._flush.files(self)
         if self._flush is None or end - self.synced_offset < log.config.flush_messages:
             self._advance(end)
             if self._flush is not None and end > self.synced_offset:

@@ -19,7 +19,7 @@ FILE_NAME = "leader-epoch-checkpoint"
 class LeaderEpochs:
     """Epochs with their start offsets, both growing. Changes reach the file at `flush`."""
 
-    __slots__ = ("_dirty", "_disk", "_epochs", "_starts", "path")
+    __slots__ = ("_dirty", "_disk", "_epochs", "_starts", "path", "unsynced")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -27,6 +27,8 @@ class LeaderEpochs:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self._dirty = False
+        self.unsynced: list[str] = []
+        """The file, if it was written; a caller that syncs it takes it out."""
 
     def load(self) -> None:
         """Read the file; a missing or damaged one counts as empty, for recovery finds the epochs in the log."""
@@ -84,6 +86,8 @@ class LeaderEpochs:
             rows = (f"{epoch} {start}" for epoch, start in zip(self._epochs, self._starts, strict=True))
             self._disk.atomic_write(self.path, encode_checkpoint(rows))
             self._dirty = False
+            if self.path not in self.unsynced:
+                self.unsynced.append(self.path)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return the largest epoch not above ``epoch`` and where it ends; (-1, -1) if that is not known."""

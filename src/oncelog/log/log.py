@@ -60,6 +60,8 @@ class Log:
         self._state = loaded.state
         self._admission = Admission(f"{topic}-{partition}", loaded.state)
         self._exists = loaded.exists
+        self.unsynced = loaded.epochs.unsynced
+        """Small files that were written; a caller that syncs them, and the folder, takes them out."""
         self._failed = False
         self.closed = False
         """Nothing is read or written any more."""
@@ -253,6 +255,7 @@ class Log:
         if self._topic_id is not None:
             path = f"{self.directory}/{PARTITION_METADATA}"
             self._disk.atomic_write(path, encode_partition_metadata(self._topic_id))
+            self.unsynced.append(path)
         segment.create()
         self._exists = True
 
@@ -412,7 +415,7 @@ class Log:
         paths += self._snapshots.paths_from(self.recovery_point)
         if self._epochs.latest is not None:
             paths.append(self._epochs.path)
-        return [*paths, self.directory]
+        return [*dict.fromkeys([*paths, *self.unsynced]), self.directory]
 
     def flush(self) -> None:
         """Bring everything to the device; `recovery_point` is the end of the log then."""

@@ -317,7 +317,7 @@ def test_an_answer_without_records_waits_for_the_records_before_it() -> None:
 def test_what_is_read_is_told_once_it_is_committed() -> None:
     """Else a reader goes on from an offset that is lost with the power."""
     house = House(LogConfig(flush_messages=1))
-    nobody: Any = SimpleNamespace(now=lambda replica: None, later=lambda replica: None)
+    nobody: Any = SimpleNamespace(now=lambda _: None, later=lambda _: None, files=lambda _: None)
     house.replica = Replica(TOPIC, 0, UUID(int=1), house.log, 0, flush=nobody)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
@@ -346,7 +346,7 @@ def test_what_is_loaded_is_told_once_it_is_committed() -> None:
 
     house.run(killed)
     house.log = open_log(house.disk, config)
-    nobody: Any = SimpleNamespace(now=lambda replica: None, later=lambda replica: None)
+    nobody: Any = SimpleNamespace(now=lambda _: None, later=lambda _: None, files=lambda _: None)
     house.replica = Replica(TOPIC, 0, UUID(int=1), house.log, 0, flush=nobody)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:

@@ -89,13 +89,13 @@ def test_a_round_that_fails_is_told_and_the_next_one_comes(
                 raise RuntimeError("nobody thought of that")
             return 0
 
-        def checkpoint() -> None:
+        async def checkpoint() -> None:
             written.append(len(written))
             if len(written) == 1:
                 raise RuntimeError("nor of this")
 
         monkeypatch.setattr(Log, "expire_producers", expire)
-        monkeypatch.setattr(broker, "checkpoint", checkpoint)
+        monkeypatch.setattr(broker.checkpoints, "write", checkpoint)
         await broker.start()
         await broker.create_topic("t", partitions=2, configs={})
         for partition in range(2):

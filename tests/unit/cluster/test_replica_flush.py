@@ -26,6 +26,9 @@ class Asked:
     def later(self, replica: Replica) -> None:
         self.calls.append("later")
 
+    def files(self, replica: Replica) -> None:
+        replica.log.unsynced.clear()
+
 
 def killed(config: LogConfig) -> tuple[CrashDisk, Log]:
     """A disk with one record that was never synced, and the log that recovery makes of it."""

@@ -23,21 +23,24 @@ _NONE = -1
 """As the low watermark: there is none, for something went wrong."""
 
 
-def handle(broker: Broker, request: DeleteRecordsRequest, ctx: RequestContext) -> DeleteRecordsResponse:
-    """Each partition has its own error; its low watermark is where it begins now, on all replicas."""
+async def handle(broker: Broker, request: DeleteRecordsRequest, ctx: RequestContext) -> DeleteRecordsResponse:
+    """Return an error or the new start offset for each partition, once the offsets are on the device."""
     response = DeleteRecordsResponse()
+    deleted = False
     for topic in request.topics:
         result = DeleteRecordsTopicResult(name=topic.name)
         for wanted in topic.partitions:
             answer = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=_NONE)
             try:
                 answer.low_watermark = _delete(broker, topic.name, wanted.partition_index, wanted.offset)
+                deleted = True
             except ProtocolError as error:
                 broker.log.info("cannot delete records of %s-%d: %s", topic.name, wanted.partition_index, error)
                 answer.error_code = error.code
             result.partitions.append(answer)
         response.topics.append(result)
-    broker.checkpoint()  # not a minute later: a crash would bring the records back
+    if deleted:
+        await broker.checkpoints.write()  # not a minute later: a crash would bring the records back
     return response
 
 

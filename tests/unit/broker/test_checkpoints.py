@@ -1,0 +1,173 @@
+"""Checkpoint files: on the device before they count, and never older than what was already written."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.config import load
+from oncelog.broker.context import RequestContext
+from oncelog.broker.handlers.delete_records import handle as delete_records
+from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.log.disk import Buffer, Disk, OsDisk
+from oncelog.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from oncelog.sim.disk import SimDisk
+from support.log_houses import NOW, append
+
+CONTEXT = RequestContext(0, 2, 1, "test", "127.0.0.1", 1)
+CHECKPOINTS = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint")
+Life = Callable[[Broker], Awaitable[None]]
+
+
+class RecordingDisk(OsDisk):
+    """Writes down what reaches the device, what is renamed, and in which thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[tuple[str, str]] = []
+        self.waited: set[int] = set()
+        """Threads that waited for the device."""
+
+    def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
+        super().atomic_write(path, data, sync=sync)
+        if sync:
+            self.events.append(("sync", Path(path).name))
+            self.waited.add(threading.get_ident())
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        self.events.append(("rename", Path(source).name))
+
+    def sync(self, path: str) -> None:
+        super().sync(path)
+        self.events.append(("sync", Path(path).name))
+        self.waited.add(threading.get_ident())
+
+
+def live(
+    disk: Disk, path: str, life: Life, tree: MemoryTree | None = None, offload: object = asyncio.to_thread
+) -> None:
+    async def run() -> None:
+        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": path})
+        metadata = tree or MemoryTree(lambda: NOW)
+        broker = Broker(config, disk=disk, tree=metadata, now_ms=lambda: NOW, offload=offload)  # type: ignore[arg-type]
+        await broker.start()
+        try:
+            await asyncio.wait_for(life(broker), 30)
+        except PowerLossError:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            raise
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_checkpoints_are_on_the_device_before_they_replace_the_old_ones(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1)
+        append(broker.partitions.find("t", 0))
+        broker.directories.holding(str(tmp_path)).note_cleaned("t", 0, 1)
+        disk.events.clear()
+        disk.waited.clear()
+        await broker.checkpoints.write()
+        for name in (*CHECKPOINTS, "cleaner-offset-checkpoint"):
+            synced, renamed = (disk.events.index((what, f"{name}.new")) for what in ("sync", "rename"))
+            assert synced < renamed < disk.events.index(("sync", tmp_path.name), renamed)
+            assert (tmp_path / name).read_text().splitlines()[1] == "1"
+        assert threading.get_ident() not in disk.waited
+
+    live(disk, str(tmp_path), life)
+
+
+def test_a_partitions_small_files_are_synced_by_a_worker(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1)
+        disk.waited.clear()
+        append(broker.partitions.find("t", 0))
+        wanted = {("sync", name) for name in ("partition.metadata", "leader-epoch-checkpoint", "t-0", tmp_path.name)}
+        while not wanted.issubset(disk.events):
+            await asyncio.sleep(0.005)
+        assert threading.get_ident() not in disk.waited
+
+    live(disk, str(tmp_path), life)
+
+
+def test_an_older_round_does_not_replace_newer_checkpoints(tmp_path: Path) -> None:
+    path = tmp_path / CHECKPOINTS[1]
+
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1)
+        replica = broker.partitions.find("t", 0)
+        for _ in range(3):
+            append(replica)
+        replica.log.advance_log_start(1)
+        gate.clear()
+        round_of_before = broker.checkpoints.start()
+        await asyncio.sleep(0)
+        replica.log.advance_log_start(2)
+        broker.checkpoint()
+        assert path.read_text().splitlines()[2:] == ["t 0 2"]
+        gate.set()
+        await round_of_before
+        assert path.read_text().splitlines()[2:] == ["t 0 2"]
+
+    async def offload(work: Callable[..., object], *arguments: object) -> object:
+        await gate.wait()
+        return work(*arguments)
+
+    gate = asyncio.Event()
+    gate.set()
+    live(OsDisk(), str(tmp_path), life, offload=offload)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_deleted_records_stay_deleted_after_a_loss_of_power(seed: int) -> None:
+    machine = SimDisk(random.Random(seed))
+    tree = MemoryTree(lambda: NOW)
+
+    async def inline(work: Callable[..., object], *arguments: object) -> object:
+        return work(*arguments)
+
+    async def first(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1, configs={"flush.messages": "1"})
+        replica = broker.partitions.find("t", 0)
+        for _ in range(5):
+            append(replica)
+        while replica.log.high_watermark < 5:
+            await asyncio.sleep(0)
+        partition = DeleteRecordsPartition(partition_index=0, offset=3)
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[partition])], timeout_ms=1000)
+        answer = delete_records(broker, request, CONTEXT)
+        found = await answer if isinstance(answer, Awaitable) else answer
+        assert found.topics[0].partitions[0].low_watermark == 3
+        machine.crash()
+        raise PowerLossError
+
+    async def second(broker: Broker) -> None:
+        log = broker.partitions.find("t", 0).log
+        assert (log.log_start_offset, log.log_end_offset) == (3, 5)
+
+    with pytest.raises(PowerLossError):
+        live(machine.mount(), "data", first, tree, inline)
+    live(machine.mount(), "data", second, tree, inline)
+
+
+class PowerLossError(Exception):
+    """The broker's machine is gone."""
