@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import subprocess
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -194,11 +196,61 @@ def test_an_ongoing_transaction_is_not_taken_for_a_hanging_one(tool: Tool, serve
     assert consumed(tool, name, "--read-committed") == []
 
 
+def test_open_transactions_are_listed_first_and_finished_ones_only_with_all(
+    tool: Tool, server: Server, name: str
+) -> None:
+    tool("topic", "create", name)
+    first, last = f"{name}-z", f"{name}-a"
+    with Producer(server.bootstrap, transactional_id=last) as producer, producer.transaction():
+        producer.send(name, b"x")
+    with Producer(server.bootstrap, transactional_id=first) as producer:
+        producer.begin_transaction()
+        producer.send(name, b"x")
+        producer.flush()
+        listed = tool.run("txn", "list", "--format", "json")
+        shown = [row["transactional_id"] for row in json.loads(listed.stdout)]
+        assert first in shown
+        assert last not in shown
+        said = listed.stderr
+        assert re.fullmatch(
+            r"\d+ transactional ids without an open transaction are hidden: --all lists them\n", said
+        ), said
+        everything = [row["transactional_id"] for row in tool.json("txn", "list", "--all")]
+        assert everything.index(first) < everything.index(last)
+        assert [row["transactional_id"] for row in tool.json("txn", "list", "--pattern", f"{name}.*")] == [first, last]
+        producer.abort_transaction()
+
+
+def test_the_holder_of_a_partition_is_described(tool: Tool, server: Server, name: str) -> None:
+    tool("topic", "create", name, "-p", "2")
+    with Producer(server.bootstrap, transactional_id=name) as producer:
+        producer.begin_transaction()
+        producer.send(name, b"x", partition=1)
+        producer.flush()
+        (row,) = tool.json("txn", "list", "--pattern", name)
+        (found,) = tool.json("topic", "describe", name)
+        started = tool.json("txn", "describe", name)["started_ms"]
+        assert [each["held_by"] for each in found["partitions"]] == [
+            None,
+            {"transactional_id": name, "producer_id": row["producer_id"], "state": "Ongoing", "since_ms": started},
+        ]
+        line = tool("topic", "describe", name).splitlines()[-1]
+        since = datetime.fromtimestamp(started / 1000, UTC).isoformat(timespec="seconds")
+        assert line == (
+            f"{name}-1: readers with read_committed wait at offset 0 for the transaction of '{name}' "
+            f"(producer id {row['producer_id']}, Ongoing since {since}); see `oncelog txn describe {name}`"
+        )
+        producer.abort_transaction()
+    wait_until(
+        lambda: tool.json("topic", "describe", name)[0]["partitions"][1]["held_by"] is None, "the marker is there"
+    )
+
+
 def test_transactional_ids_that_are_not_there(tool: Tool) -> None:
     for words in (["describe"], ["terminate", "--yes"]):
         said = tool.fails(1, "txn", *words, "nope")
         assert said == (
-            "oncelog: there is no transactional id 'nope'; `oncelog txn list` shows those there are "
+            "oncelog: there is no transactional id 'nope'; `oncelog txn list --all` lists all "
             "(TRANSACTIONAL_ID_NOT_FOUND)\n"
         )
     said = tool.fails(1, "txn", "list", "--pattern", "(")

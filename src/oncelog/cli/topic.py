@@ -19,6 +19,7 @@ OF_THE_TOPIC = 1
 POSITIVE = click.IntRange(min=1)
 BROKERS_DEFAULT = -1
 """In CreateTopics: as the broker has it by default (KIP-464)."""
+PARTITION_COLUMNS = ("partition", "leader", "leader_epoch", "replicas", "isr", "start", "lso", "hw", "leo")
 
 topic = LazyGroup(
     "topic",
@@ -98,8 +99,11 @@ def list_topics(internal: bool, bootstrap: str, form: str) -> None:
 def describe(names: tuple[str, ...], bootstrap: str, form: str) -> None:
     """Show each partition's leader, replicas, ISR and offsets.
 
-    START is the first offset, LSO the end for read_committed readers, HW for others, LEO the log's end.
+    START is the first offset, LSO the end for read_committed readers, HW for others, LEO the log's end. A line follows
+    for each partition whose LSO is held back by an open transaction.
     """
+    from oncelog.cli.holders import sentence
+
     with open_admin(bootstrap) as admin:
         wanted = names or sorted(admin.list_topics())
         found = [_describe(admin, name) for name in wanted]
@@ -109,14 +113,19 @@ def describe(names: tuple[str, ...], bootstrap: str, form: str) -> None:
     for index, item in enumerate(found):
         settings = " ".join(f"{key}={value}" for key, value in item["configs"].items())
         click.echo(("\n" if index else "") + f"{item['name']}  id {item['topic_id']}  {settings}".rstrip())
-        show(item["partitions"], form)
+        show(item["partitions"], form, PARTITION_COLUMNS)
+        for row in item["partitions"]:
+            if row["held_by"] is not None:
+                click.echo(sentence(item["name"], row["partition"], row["lso"], row["held_by"]))
 
 
 def _describe(admin: Admin, name: str) -> dict[str, Any]:
+    from oncelog.cli.holders import find_holders
     from oncelog.cluster.metadata import topic_id_text
 
     with existing(name):
         (known,) = admin.describe_topics(name)
+    holders = find_holders(admin, name, known.partitions)
     return {
         "name": name,
         "topic_id": topic_id_text(known.topic_id),
@@ -137,6 +146,7 @@ def _describe(admin: Admin, name: str) -> dict[str, Any]:
                 "lso": _known(item.last_stable_offset),
                 "hw": _known(item.high_watermark),
                 "leo": _known(item.log_end_offset),
+                "held_by": holders.get(item.partition),
             }
             for item in known.partitions
         ],

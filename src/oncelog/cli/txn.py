@@ -33,6 +33,8 @@ txn = LazyGroup(
     },
 )
 COLUMNS = ("transactional_id", "coordinator", "producer_id", "state")
+FINISHED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
+"""States of a transactional id that has no open transaction."""
 PRODUCER_COLUMNS = (
     *("producer_id", "producer_epoch", "latest_coordinator_epoch", "last_sequence"),
     *("last_timestamp", "current_transaction_start_offset"),
@@ -44,12 +46,19 @@ PRODUCER_COLUMNS = (
 @click.option("--producer-id", "producers", type=int, multiple=True, help="Only ids with this producer id.")
 @click.option("--duration-ms", type=int, default=-1, help="Only transactions that run for longer.")
 @click.option("--pattern", default="", metavar="REGEX", help="Only ids that match as a whole (RE2's syntax).")
+@click.option("--all", "everything", is_flag=True, help="Also ids without an open transaction; so do the filters.")
 @connected
 @formatted
 def list_transactions(
-    states: tuple[str, ...], producers: tuple[int, ...], duration_ms: int, pattern: str, bootstrap: str, form: str
+    states: tuple[str, ...],
+    producers: tuple[int, ...],
+    duration_ms: int,
+    pattern: str,
+    everything: bool,
+    bootstrap: str,
+    form: str,
 ) -> None:
-    """List transactional ids of all coordinators."""
+    """List the open transactions of all coordinators; with --all or a filter, finished ones after them."""
     with open_admin(bootstrap) as admin, usage("--state"):
         rows = [
             {
@@ -62,6 +71,12 @@ def list_transactions(
                 states, producer_ids=producers, longer_than_ms=duration_ms, pattern=pattern or None
             )
         ]
+    rows.sort(key=lambda row: row["state"] in FINISHED)  # open ones first
+    if not (everything or states or producers or pattern):
+        shown = [row for row in rows if row["state"] not in FINISHED]
+        if hidden := len(rows) - len(shown):
+            click.echo(f"{hidden} transactional ids without an open transaction are hidden: --all lists them", err=True)
+        rows = shown
     show(rows, form, COLUMNS)
 
 
@@ -90,13 +105,13 @@ def describe(transactional_id: str, bootstrap: str, form: str) -> None:
 
 @contextmanager
 def known_id() -> Iterator[None]:
-    """Around what is asked of one transactional id: where to find those that there are."""
+    """Add to the error of an unknown transactional id how to list all of them."""
     try:
         yield
     except errors.RequestError as error:
         if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             raise
-        about = f"{error.message}; `oncelog txn list` shows those there are ({error.code.name})"
+        about = f"{error.message}; `oncelog txn list --all` lists all ({error.code.name})"
         raise click.ClickException(about) from error
 
 

@@ -68,7 +68,7 @@ def test_list_filters(tool: Tool, wire: Wire, name: str) -> None:
     who = wire.session(name)
     written(wire, name, who, name, [b"x"])
     row = {"transactional_id": name, "coordinator": 1, "producer_id": who.producer_id, "state": "Ongoing"}
-    assert row in tool.json("txn", "list")
+    assert row in tool.json("txn", "list", "--all")
     assert row in tool.json("txn", "list", "--state", "Ongoing", "--duration-ms", "0")
     assert tool.json("txn", "list", "--producer-id", str(who.producer_id)) == [row]
     assert tool.json("txn", "list", "--pattern", name[:-1] + ".") == [row]
@@ -156,6 +156,10 @@ def test_a_hanging_transaction_is_found_and_aborted(module_server: Server, name_
         assert tool.json("txn", "find-hanging", "--topic", name, "-p", "1") == []
         assert tool.json("txn", "find-hanging", "--topic", name, "--max-transaction-timeout", "999999999") == []
         assert tool("txn", "find-hanging", "--topic", name).splitlines()[1].split()[:2] == [name, "0"]
+        assert tool("topic", "describe", name).splitlines()[-1] == (
+            f"{name}-0: readers with read_committed wait at offset 0 for a transaction of producer id "
+            f"{who.producer_id} that no coordinator will end; see `oncelog txn find-hanging --topic {name}`"
+        )
         assert "no open transaction that starts at offset 7" in tool.fails(
             1, "txn", "abort", name, "-p", "0", "--start-offset", "7"
         )

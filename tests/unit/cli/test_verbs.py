@@ -207,7 +207,7 @@ def test_a_transaction_is_visible_as_a_whole(tool: Tool, topic: str) -> None:
     assert lines[2].startswith("2 COMMIT producer ")
     if len(lines) > 3:  # the failing one had sent its first line before it met the second
         assert lines[-1].split()[1] == "ABORT"
-    states = {item["transactional_id"]: item["state"] for item in tool.json("txn", "list")}
+    states = {item["transactional_id"]: item["state"] for item in tool.json("txn", "list", "--all")}
     assert states[f"{topic}-txn"] in ("CompleteCommit", "CompleteAbort", "Empty")
     described = tool.json("txn", "describe", f"{topic}-txn")
     assert described["partitions"] == []

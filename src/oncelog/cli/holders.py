@@ -1,0 +1,79 @@
+"""Find whose transaction keeps the last stable offset of a partition below its high watermark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from oncelog import errors
+from oncelog.cli.txn import FINISHED
+
+if TYPE_CHECKING:
+    from oncelog import Admin
+    from oncelog.client.admin.topics import PartitionInfo
+
+Holder = dict[str, Any]
+"""`transactional_id`, `producer_id`, `state`, `since_ms`: None for what no coordinator knows."""
+
+
+def find_holders(admin: Admin, topic: str, partitions: Sequence[PartitionInfo]) -> dict[int, Holder]:
+    """Return the holder of each partition that has one; a partition is left out if the broker does not tell."""
+    producers: dict[int, int] = {}
+    for item in partitions:
+        if 0 <= item.last_stable_offset < item.high_watermark:
+            try:
+                known = admin.describe_producers(topic, item.partition)
+            except errors.KafkaError:  # not permitted, not supported, or the leader has moved
+                continue
+            held = [each for each in known if each.transaction_start == item.last_stable_offset]
+            if held:
+                producers[item.partition] = held[0].producer_id
+    known_to_coordinators = _transactions(admin, sorted(set(producers.values())))
+    return {
+        partition: known_to_coordinators.get(producer_id) or _holder(producer_id)
+        for partition, producer_id in producers.items()
+    }
+
+
+def _transactions(admin: Admin, producer_ids: list[int]) -> dict[int, Holder]:
+    """Return what the coordinators know, by producer id."""
+    found: dict[int, Holder] = {}
+    if not producer_ids:
+        return found
+    try:
+        for listed in admin.list_transactions(producer_ids=producer_ids):
+            holder = _holder(listed.producer_id, listed.transactional_id, listed.state)
+            found[listed.producer_id] = holder
+            started = admin.describe_transaction(listed.transactional_id).start_time
+            holder["since_ms"] = started if started >= 0 else None
+    except errors.KafkaError:  # what was found before it is still of use
+        pass
+    return found
+
+
+def _holder(producer_id: int, transactional_id: str | None = None, state: str | None = None) -> Holder:
+    return {
+        "transactional_id": transactional_id,
+        "producer_id": producer_id,
+        "state": state,
+        "since_ms": None,
+    }
+
+
+def sentence(topic: str, partition: int, lso: int, holder: Holder) -> str:
+    """Return a line for people."""
+    where = f"{topic}-{partition}: readers with read_committed wait at offset {lso} for "
+    producer_id, transactional_id = holder["producer_id"], holder["transactional_id"]
+    if transactional_id is None or holder["state"] in FINISHED:
+        return (
+            f"{where}a transaction of producer id {producer_id} that no coordinator will end; "
+            f"see `oncelog txn find-hanging --topic {topic}`"
+        )
+    since = ""
+    if holder["since_ms"] is not None:
+        since = f" since {datetime.fromtimestamp(holder['since_ms'] / 1000, UTC).isoformat(timespec='seconds')}"
+    return (
+        f"{where}the transaction of {transactional_id!r} (producer id {producer_id}, {holder['state']}{since}); "
+        f"see `oncelog txn describe {transactional_id}`"
+    )
