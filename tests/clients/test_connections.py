@@ -55,7 +55,8 @@ def test_brokers_forget_the_fetch_sessions_of_a_closed_consumer(server: Server, 
             request = FetchRequest(session_id=session_id, session_epoch=1_000_000, topics=[])
             return ErrorCode.of(wire.call(request).error_code)
 
-    with Consumer(server.bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as consumer:
+    waits = {"fetch_max_wait_ms": 60_000, "request_timeout_ms": 120_000}
+    with Consumer(server.bootstrap, auto_offset_reset="earliest", **waits) as consumer:
         consumer.assign([(name, 0)])
         assert len(consumer.poll(30)) == 1
         (session,) = consumer._reader._fetch_loop._sessions.values()

@@ -92,6 +92,11 @@ def read_options(
 
     Addresses that are None were not given: each client's constructor has a parameter for them.
     """
+    if mapping is not None and not isinstance(mapping, Mapping):
+        raise ConfigError(
+            f"config = {mapping!r}: it must be a mapping of options, as in {{'client.id': 'etl'}}, not "
+            f"{type(mapping).__name__}. Topics go to the calls that need them: send, subscribe, assign"
+        )
     options = {name: option.default for name, option in known.items()}
     explicit: dict[str, str] = {}
     for source in (mapping or {}, given):

@@ -12,6 +12,8 @@ from oncelog.errors import UsageError
 Text = str | bytes | bytearray | memoryview | None
 HeaderData = Sequence[tuple[str, Text]] | Mapping[str, Text]
 PAIRS = 'pairs of topic and number, as in [("topic", 0)]'
+LAST_TIMESTAMP = (1 << 62) - 1
+TIMESTAMPS = f"a timestamp is in ms since the epoch (1970), not negative, and at most {LAST_TIMESTAMP}"
 EPOCH = ", ms since the epoch (1970)"
 
 

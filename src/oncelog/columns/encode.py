@@ -160,10 +160,9 @@ class _Column:
             array = array.cast(pa.binary())
         elif pa.types.is_dictionary(kind) or pa.types.is_binary_view(kind) or pa.types.is_string_view(kind):
             array = array.cast(pa.large_binary())
-        elif pa.types.is_fixed_size_binary(kind):
-            array = array.cast(pa.binary())
         elif not (
-            pa.types.is_binary(kind)
+            pa.types.is_fixed_size_binary(kind)
+            or pa.types.is_binary(kind)
             or pa.types.is_large_binary(kind)
             or pa.types.is_string(kind)
             or pa.types.is_large_string(kind)
@@ -172,10 +171,15 @@ class _Column:
                 f"the column {name} must be binary or string, not {kind}: cast it, or name a format that writes it "
                 "(oncelog.formats)"
             )
-        wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
-        _, ends, data = array.buffers()
         self.rows = len(array)
         self.valid = _valid(array)
+        if pa.types.is_fixed_size_binary(array.type):
+            self.ends = np.arange(array.offset, array.offset + self.rows + 1, dtype=np.int64) * array.type.byte_width
+            data = array.buffers()[1]
+            self.data = _NO_BYTES if data is None else np.frombuffer(data, np.uint8)
+            return
+        wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+        _, ends, data = array.buffers()
         if ends is None or self.rows == 0:
             self.ends, self.data = np.zeros(self.rows + 1, np.int64), _NO_BYTES
             return

@@ -216,7 +216,7 @@ def test_a_partition_with_nothing_new_does_not_hold_up_the_others() -> None:
         waits = [request.max_wait_ms for _, request in brokers.asked if isinstance(request, FetchRequest)]
         assert waits == [60_000, 0, 60_000]
 
-    run(body, fetch_max_wait_ms=60_000)
+    run(body, fetch_max_wait_ms=60_000, request_timeout_ms=120_000)
 
 
 def records(offset: int, partition: int = 0) -> PartitionData:
@@ -264,7 +264,7 @@ def test_a_partition_without_news_is_asked_for_again_though_others_wait_here(max
                 await asyncio.sleep(0.001)
         assert 1 in asked_without_waiting(brokers)[1], asked_without_waiting(brokers)
 
-    run(body, fetch_max_wait_ms=max_wait_ms)
+    run(body, fetch_max_wait_ms=max_wait_ms, request_timeout_ms=120_000)
 
 
 def test_a_broker_that_finds_its_log_damaged_ends_the_poll() -> None:

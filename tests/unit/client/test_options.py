@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import oncelog
+from oncelog import aio
 from oncelog.client.consumer.options import CONSUMER, consumer_options
 from oncelog.client.durations import milliseconds
 from oncelog.client.not_options import INSTEAD, instead
@@ -189,3 +192,17 @@ def test_durations(text: str, ms: int) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="ISO 8601"):
         milliseconds(text)
+
+
+@pytest.mark.parametrize("make", [oncelog.Producer, oncelog.Consumer, oncelog.Admin, aio.Producer])
+def test_a_second_argument_that_is_no_mapping_is_named_at_the_call(make: Callable[..., object]) -> None:
+    with pytest.raises(ConfigError, match="config = 'words': it must be a mapping of options"):
+        make("localhost:9092", "words")
+
+
+def test_a_fetch_may_not_wait_as_long_as_its_request() -> None:
+    assert consumer_options(None, {**B})["fetch_max_wait_ms"] == 500
+    assert consumer_options(None, {**B, "request_timeout_ms": 400})["fetch_max_wait_ms"] == 200
+    for wait_ms in (1_000, 1_001):
+        with pytest.raises(ConfigError, match=f"fetch_max_wait_ms = {wait_ms} .*request_timeout_ms = 1000"):
+            consumer_options(None, {**B, "request_timeout_ms": 1_000, "fetch_max_wait_ms": wait_ms})

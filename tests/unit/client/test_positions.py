@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import gc
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from oncelog.client.consumer.options import consumer_options
 from oncelog.client.consumer.reader import Reader
 from oncelog.client.offsets import Listed
 from oncelog.client.types import TopicPartition
+from support import virtual_time
 
 FOUND, LOST = ("t", 0), ("t", 1)
 HANG_S = 20.0
@@ -48,7 +50,9 @@ class Leaders:
         return found
 
 
-def run(monkeypatch: pytest.MonkeyPatch, body: Any) -> None:
+def run(
+    monkeypatch: pytest.MonkeyPatch, body: Any, runner: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
+) -> None:
     """With a reader of both partitions, in a loop."""
 
     async def main() -> None:
@@ -61,7 +65,7 @@ def run(monkeypatch: pytest.MonkeyPatch, body: Any) -> None:
             await body(reader, leaders)
         await reader.close()
 
-    asyncio.run(main())
+    runner(main())
 
 
 def positions(reader: Reader) -> list[int | None]:
@@ -133,5 +137,46 @@ def test_the_second_listing_gets_the_time_that_is_left(monkeypatch: pytest.Monke
         assert positions(reader) == [9, 9]
         first, second = given
         assert second < first <= 5_000
+
+    run(monkeypatch, body)
+
+
+def test_a_poll_without_time_does_not_wait_for_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited a second. The search continues in the background, so polls without time find the position, too."""
+
+    async def body(reader: Reader, leaders: Leaders) -> None:
+        reader.assign([LOST])
+        reader.metadata_watch.chosen(())  # it would ask a real address
+        begun = asyncio.get_running_loop().time()
+        assert await reader.poll(0) == []
+        assert asyncio.get_running_loop().time() == begun
+        await leaders.asked.wait()
+        leaders.offset = 7
+        leaders.let.set()
+        while reader.states[LOST].position is None:
+            assert await reader.poll(0) == []
+
+    run(monkeypatch, body, virtual_time.run)
+
+
+def test_a_dropped_consumer_of_a_missing_topic_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """asyncio logged "Task exception was never retrieved", with a stack trace."""
+
+    async def body(reader: Reader, leaders: Leaders) -> None:
+        async def missing(*_: object, **__: object) -> None:
+            await asyncio.sleep(0.01)
+            raise errors.UnknownTopicError("topic 't'")
+
+        logged: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+        monkeypatch.setattr(offset_calls, "list_offsets", missing)
+        await reader.poll(0)
+        search = reader.positions._search
+        assert search is not None
+        await asyncio.wait([search])
+        reader.positions._search = None
+        del search
+        gc.collect()
+        assert not logged
 
     run(monkeypatch, body)

@@ -141,3 +141,41 @@ def test_what_is_wrong_with_a_table_is_named(case: str) -> None:
     with pytest.raises(errors.UsageError) as refused:
         list(TableBatches(pa.table(columns), target(None)._replace(**formats)))
     assert str(refused.value).startswith(message)
+
+
+TIMES: dict[str, tuple[pa.Array, str]] = {
+    "negative": (pa.array([5, -5]), "timestamp has -5: .*not negative"),
+    "negative time": (pa.array([-5_000], pa.timestamp("us")), "timestamp has -5"),
+    "beyond 62 bits": (pa.array([1 << 62]), f"timestamp has {1 << 62}: .*at most"),
+    "beyond 64 bits": (pa.array([1 << 63], pa.uint64()), "timestamp has a value out of range"),
+    "seconds beyond 64 bits": (pa.array([1 << 60], pa.timestamp("s")), "timestamp has a value out of range"),
+}
+
+
+@pytest.mark.parametrize("which", TIMES)
+def test_a_table_takes_the_timestamps_that_send_takes(which: str) -> None:
+    times, message = TIMES[which]
+    table = pa.table({"value": ["x"] * len(times), "timestamp": times})
+    with pytest.raises(errors.UsageError, match=message):
+        list(TableBatches(table, target(None)))
+
+
+def test_times_of_every_unit_become_milliseconds() -> None:
+    for unit, number in (("s", 2), ("ms", 2_000), ("us", 2_000_999), ("ns", 2_000_999_999)):
+        times = pa.array([number, None], pa.timestamp(unit))
+        (batch,) = [data for _, data in TableBatches(pa.table({"value": ["a", "b"], "timestamp": times}), target(None))]
+        assert times_of(batch) == [2_000, 0], unit
+
+
+@pytest.mark.parametrize(("partition", "message"), [(-1, "partition has -1"), (1 << 63, "out of range")])
+def test_a_partition_that_no_topic_can_have_is_named(partition: int, message: str) -> None:
+    kind = pa.uint64() if partition > 0 else pa.int64()
+    table = pa.table({"value": ["x"], "partition": pa.array([partition], kind)})
+    with pytest.raises(errors.UsageError, match=message):
+        list(TableBatches(table, target(None)))
+
+
+def times_of(batch: bytearray) -> list[int]:
+    stamp(batch, -1, -1, -1, transactional=False)
+    table, _ = decode_batches([bytes(batch)], topic="t", partition=0, start_offset=0)
+    return [time // 1_000 for time in table["timestamp"].cast(pa.int64()).to_pylist()]

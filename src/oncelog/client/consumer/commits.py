@@ -103,8 +103,14 @@ class Commits:
         """Commit in the background; `settled` waits for it."""
         task: asyncio.Task[None] = self._reader.spawn(self._commit(taken))
         self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Forget a commit. Its error is in the caller's future, and asyncio is not to log it if that was dropped."""
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()
 
     async def started(self, taken: Taken) -> None:
         """Start a commit and wait for its outcome; ClientClosedError if the consumer is closed before there is one."""

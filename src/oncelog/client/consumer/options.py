@@ -96,4 +96,12 @@ def consumer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]
             f"heartbeat_interval_ms = {options['heartbeat_interval_ms']} must be less than "
             f"session_timeout_ms = {options['session_timeout_ms']}"
         )
+    limit = options["request_timeout_ms"]
+    if "fetch_max_wait_ms" not in explicit:
+        options["fetch_max_wait_ms"] = min(options["fetch_max_wait_ms"], limit // 2)
+    elif options["fetch_max_wait_ms"] >= limit:
+        raise ConfigError(
+            f"fetch_max_wait_ms = {options['fetch_max_wait_ms']} must be less than request_timeout_ms = {limit}: "
+            "a fetch that waits for records would time out"
+        )
     return options

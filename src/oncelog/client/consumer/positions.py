@@ -141,10 +141,10 @@ class Positions:
             if all(state.position is not None for state in states):
                 return
             self._search = reader.spawn(self.find(leaders_ms=LEADERS_MS))
-            self._search.add_done_callback(lambda _: reader.notify())
+            self._search.add_done_callback(self._searched)
         search = self._search
         if not any(state.position is not None for state in states):
-            await reader.wait(max(limit - reader.loop.time(), 1.0), search)
+            await reader.wait(limit - reader.loop.time(), search)
         if not search.done():
             return
         failure = None if search.cancelled() else search.exception()
@@ -156,6 +156,12 @@ class Positions:
         ):
             raise failure
         # Otherwise no leader, or a transaction holds the group's offsets: the next poll tries again.
+
+    def _searched(self, search: asyncio.Task[None]) -> None:
+        """Let the next poll look. There may be none: asyncio is not to log the error of a consumer that was dropped."""
+        if not search.cancelled():
+            search.exception()
+        self._reader.notify()
 
     # -- what was cut off -----------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from oncelog.client.producer.delivery import Delivery, Failures, RecordFuture
 from oncelog.client.producer.partitioner import make_partitioner
 from oncelog.client.producer.routes import Routes
 from oncelog.client.producer.transaction_manager import TransactionManager
+from oncelog.client.records import LAST_TIMESTAMP, TIMESTAMPS
 from oncelog.client.types import Headers, TopicPartition
 from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
@@ -141,8 +142,8 @@ class SendLoop:
         tp = (topic, partition)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
-        elif not 0 <= index_of(timestamp) < 1 << 62:
-            raise errors.UsageError(f"timestamp = {timestamp}: it is in ms since the epoch, and not negative")
+        elif not 0 <= index_of(timestamp) <= LAST_TIMESTAMP:
+            raise errors.UsageError(f"timestamp = {timestamp}: {TIMESTAMPS}")
         with self.lock:
             self.check_open()  # again: closing fails what is there, and this would come behind it
             if self.manager is not None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from oncelog import errors
 from oncelog.client.producer.batch import RECORD_OVERHEAD
 from oncelog.client.producer.partitioner import Partitioner, RoundRobin, Sticky
+from oncelog.client.records import LAST_TIMESTAMP, TIMESTAMPS
 from oncelog.client.types import TopicPartition
 from oncelog.columns.encode import EncodedBatch, Rows
 from oncelog.protocol.records import HEADER_SIZE
@@ -268,15 +269,29 @@ def _encoded(form: Format, column: pa.ChunkedArray, table: pa.Table, name: str) 
 
 
 def _milliseconds(columns: Mapping[str, Any], now_ms: Callable[[], int]) -> Any:
-    """Timestamps in ms: now, where there are none."""
+    """Return the timestamps in ms; now, if a row has none. UsageError for one that `send` refuses, too."""
     column = columns["timestamp"]
     if column is None:
         return now_ms()
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
-    elif not pa.types.is_integer(column.type):
-        raise errors.UsageError(f"the column timestamp must be a timestamp, or a number of ms, not {column.type}")
-    return column.cast(pa.int64()).fill_null(now_ms())
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        coarse = kind.unit == "s"  # a finer unit is cut off, a coarser one may exceed 64 bits
+        column = _cast(column, pa.timestamp("ms", kind.tz), "timestamp", safe=coarse)
+    elif not pa.types.is_integer(kind):
+        raise errors.UsageError(f"the column timestamp must be a timestamp, or a number of ms, not {kind}")
+    times = _cast(column, pa.int64(), "timestamp").fill_null(now_ms()).to_numpy()
+    if len(times):
+        wrong = times.min() if times.min() < 0 else times.max()
+        if not 0 <= wrong <= LAST_TIMESTAMP:
+            raise errors.UsageError(f"the column timestamp has {wrong}: {TIMESTAMPS}")
+    return times
+
+
+def _cast(column: Any, kind: pa.DataType, name: str, *, safe: bool = True) -> Any:
+    try:
+        return column.cast(kind, safe=safe)
+    except pa.ArrowException as error:
+        raise errors.UsageError(f"the column {name} has a value out of range: {error}") from error
 
 
 def _check_sizes(rows: Rows, target: Target) -> None:
@@ -329,7 +344,7 @@ def _partitions(columns: Mapping[str, Any], rows: Rows, size: int, target: Targe
     if not pa.types.is_integer(given.type):
         raise errors.UsageError(f"the column partition must be a whole number, not {given.type}")
     named = given.is_valid().to_numpy()
-    numbers = given.cast(pa.int64()).fill_null(0).to_numpy()
+    numbers = _cast(given, pa.int64(), "partition").fill_null(0).to_numpy()
     if len(numbers) and numbers.min() < 0:
         raise errors.UsageError(f"the column partition has {numbers.min()}: it must not be negative")
     if len(numbers) and numbers.max() >= count:
