@@ -71,11 +71,12 @@ class StallWatch:
 
     @coroutine
     def _steps(self, work: Coroutine[Any, Any, T], name: str) -> Generator[Any, Any, T]:
-        act: Callable[[], Any] = lambda: work.send(None)  # noqa: E731 - replaced below by what the loop sends
+        sent: Any = None
+        failed: list[BaseException] = []  # taken out before it is thrown: this frame is in the error's traceback
         while True:
             started, cpu = time.perf_counter(), time.thread_time()
             try:
-                waits_for = act()
+                waits_for = work.throw(failed.pop()) if failed else work.send(sent)
             except StopIteration as done:
                 result: T = done.value
                 return result
@@ -88,9 +89,8 @@ class StallWatch:
                 work.close()
                 raise
             except BaseException as error:  # noqa: BLE001 - a cancellation above all: `work` decides
-                act = _throwing(work, error)
-            else:
-                act = _sending(work, sent)
+                waits_for = None  # see `net.eager`
+                failed.append(error)
 
     def _report(self, what: str, started: float, cpu: float) -> None:
         self._explained = True
@@ -116,14 +116,6 @@ class StallWatch:
             if not self._explained:
                 held_ms = 1000 * (time.perf_counter() - started)
                 _log.warning("a callback held the event loop for %.0f ms%s", held_ms, sample)
-
-
-def _sending(work: Coroutine[Any, Any, T], sent: Any) -> Callable[[], Any]:
-    return lambda: work.send(sent)
-
-
-def _throwing(work: Coroutine[Any, Any, T], error: BaseException) -> Callable[[], Any]:
-    return lambda: work.throw(error)
 
 
 def _where(frame: FrameType | None) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import time
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
+from oncelog.net.eager import step
 from oncelog.net.frames import Chunks
 from oncelog.net.server import Peer
 from oncelog.net.stalls import StallWatch
@@ -116,3 +120,45 @@ def test_cancelled_task_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
 
     asyncio.run(body())
     assert seen == ["cancelled"]
+
+
+def test_failed_request_is_freed_without_the_garbage_collector() -> None:
+    async def body() -> None:
+        watch = _watch()
+        for watched in (False, True):
+            assert await _is_freed(watch if watched else None), f"watched: {watched}"
+        watch.close()
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(body())
+    finally:
+        gc.enable()
+
+
+class _Held(bytearray):
+    """A frame that can be referred to weakly."""
+
+
+async def _is_freed(watch: StallWatch | None) -> bool:
+    """Fail a request in a worker thread; tell whether its frame is freed then."""
+
+    def fails(frame: memoryview) -> None:
+        raise ValueError(f"{len(frame)} bytes")
+
+    async def failing(frame: memoryview) -> Chunks:
+        await asyncio.to_thread(fails, frame)
+        return []
+
+    async def served(frame: memoryview) -> None:
+        work = failing(frame)
+        with contextlib.suppress(ValueError):
+            await step(work if watch is None else watch.timed(work, "a request"))  # type: ignore[misc]
+
+    held = _Held(100)
+    found = weakref.ref(held)
+    await asyncio.create_task(served(memoryview(held)))
+    del held
+    await asyncio.sleep(0.01)
+    return found() is None
