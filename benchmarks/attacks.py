@@ -104,10 +104,10 @@ class Result(NamedTuple):
     error: str = ""
 
 
-def carried_out(attack: Attack) -> Result:
-    """Run one attack against a broker of its own."""
+def carried_out(attack: Attack, template: Path) -> Result:
+    """Run one attack against a broker of its own; `template`: see `Target`."""
     with tempfile.TemporaryDirectory(prefix="oncelog-attack-") as folder:
-        target = Target(Path(folder) / "broker", large=attack.large, settings=attack.settings)
+        target = Target(Path(folder) / "broker", large=attack.large, settings=attack.settings, template=template)
         probe = None
         try:
             before = target.pid
@@ -171,8 +171,9 @@ def main() -> int:
     console.print(f"load average {load:.2f}: the machine is {'busy' if busy else 'not busy'}")
     table = Table("attack", "sends", "grown MB", "peak MB", "limit", "stall ms", "limit", "s", "broken")
     failed = False
+    folder = tempfile.TemporaryDirectory(prefix="oncelog-attacked-")
     for attack in chosen:
-        result = carried_out(attack)
+        result = carried_out(attack, Path(folder.name) / "template")
         found = broken(attack, result, busy=busy)
         failed |= bool(found)
         stall_limit = max(attack.stall_ms, BUSY_STALL_MS) if busy else attack.stall_ms
@@ -182,6 +183,7 @@ def main() -> int:
         print("  ".join(cells), flush=True)
         for line in [*result.stalls[:8], *result.error.splitlines()]:
             print(f"    {line}", flush=True)
+    folder.cleanup()
     console.print(table)
     return 1 if failed else 0
 

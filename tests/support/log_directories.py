@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -39,8 +39,7 @@ async def until(good: Callable[[], bool]) -> None:
 
 async def described(broker: Broker, topic: str, partition: int = 0) -> MetadataResponsePartition:
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    answer = metadata(broker, request, CONTEXT)
-    assert not isinstance(answer, Awaitable)
+    answer = await metadata(broker, request, CONTEXT)
     return answer.topics[0].partitions[partition]
 
 

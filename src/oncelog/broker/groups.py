@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable, Iterable
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from oncelog.broker.coordinators import APPEND_ERRORS, CoordinatorShell
+from oncelog.broker.parts import ITEMS_A_PART, joined, parts_of
+from oncelog.coordinator.clock import Now
+from oncelog.coordinator.effects import Effects
 from oncelog.coordinator.groups.config import GroupConfig
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
 from oncelog.coordinator.groups.queries import unknown
@@ -132,12 +138,21 @@ class GroupService:
     # -- offsets ----------------------------------------------------------------------------------------------------
 
     async def commit_offsets(self, request: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
-        """OffsetCommit of topics that exist, with their names and ids. An empty group id is one like any other."""
-        response: OffsetCommitResponse = await self.shell.request(
-            self.shell.partition_for(request.group_id),
-            lambda shard, token: shard.commit_offsets(request, version, token, self.shell.now()),
-        )
-        return response
+        """OffsetCommit of topics that exist, with their names and ids. An empty group id is one like any other.
+
+        Many offsets are written in parts, and others have their turn in between. If one part fails, the answer is its
+        error, and offsets of the parts before it are committed: the client commits all of them again.
+        """
+        home = self.shell.partition_for(request.group_id)
+        answers: list[OffsetCommitResponse] = []
+        for part in parts_of(request, "topics", "partitions"):
+            if answers:
+                await asyncio.sleep(0)
+            response: OffsetCommitResponse = await self.shell.request(
+                home, partial(_commit, part, version, self.shell.now)
+            )
+            answers.append(response)
+        return joined(answers, "topics", "partitions")
 
     async def commit_transactional_offsets(
         self, request: TxnOffsetCommitRequest, version: int
@@ -146,14 +161,19 @@ class GroupService:
         home = self._home(request.group_id)
         self.shell.shard(home)  # not here, or not yet: said before anything is done
         producer = request.producer_id, request.producer_epoch
-        guard = await self._verify(home, request.transactional_id, producer, version)
-        response: TxnOffsetCommitResponse = await self.shell.request(
-            home,
-            lambda shard, token: shard.commit_transactional_offsets(request, token, self.shell.now()),
-            producer=producer,
-            guard=guard,
-        )
-        return response
+        answers: list[TxnOffsetCommitResponse] = []
+        for part in parts_of(request, "topics", "partitions"):
+            if answers:
+                await asyncio.sleep(0)
+            guard = await self._verify(home, request.transactional_id, producer, version)
+            response: TxnOffsetCommitResponse = await self.shell.request(
+                home,
+                partial(_commit_transactional, part, self.shell.now),
+                producer=producer,
+                guard=guard,
+            )
+            answers.append(response)
+        return joined(answers, "topics", "partitions")
 
     async def _verify(
         self, home: int, transactional_id: str, producer: tuple[int, int], version: int
@@ -184,7 +204,15 @@ class GroupService:
     async def fetch_offsets(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         """OffsetFetch of one group; topics by name. An empty group id is one like any other."""
         home = self.shell.partition_for(request.group_id)
-        return await self.shell.read(home, lambda shard: shard.fetch_offsets(request, require_stable))
+        if request.topics is None:
+            request = copy(request)
+            request.topics = await self.shell.read(home, lambda shard: shard.committed_topics(request.group_id))
+        answers: list[OffsetFetchResponseGroup] = []
+        for part in parts_of(request, "topics", "partition_indexes"):
+            if answers:
+                await asyncio.sleep(0)
+            answers.append(await self.shell.read(home, partial(_fetch, part, require_stable)))
+        return joined(answers, "topics", "partitions")
 
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
         """OffsetDelete of partitions that exist."""
@@ -203,7 +231,9 @@ class GroupService:
             except ProtocolError as error:
                 results.append(DeletableGroupResult(group_id=group_id, error_code=operation_error(error)))
         for home, names in homes.items():
-            results += await self._delete_at(home, names)
+            for first in range(0, len(names), ITEMS_A_PART):
+                results += await self._delete_at(home, names[first : first + ITEMS_A_PART])
+                await asyncio.sleep(0)
         return results
 
     async def _delete_at(self, home: int, group_ids: list[str]) -> list[DeletableGroupResult]:
@@ -231,13 +261,16 @@ class GroupService:
 
     # -- looking in -------------------------------------------------------------------------------------------------
 
-    def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
-        """The groups of this broker's coordinators; COORDINATOR_LOAD_IN_PROGRESS until all are loaded."""
+    async def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
+        """List the groups of this broker's coordinators; COORDINATOR_LOAD_IN_PROGRESS until all are loaded."""
         try:
             self.shell.check_loaded()
         except ProtocolError as error:
             return ListGroupsResponse(error_code=error.code)
-        groups = [group for _, shard in self.shell.shards() for group in shard.list_groups(request)]
+        groups = []
+        for _, shard in tuple(self.shell.shards()):
+            groups += shard.list_groups(request)
+            await asyncio.sleep(0)
         return ListGroupsResponse(groups=groups)
 
     def describe_group(self, group_id: str, version: int) -> DescribedGroup:
@@ -254,6 +287,22 @@ class GroupService:
         if not group_id:
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID, "a group needs an id")
         return self.shell.partition_for(group_id)
+
+
+def _commit(
+    part: OffsetCommitRequest, version: int, now: Callable[[], Now], shard: GroupCoordinator, token: Any
+) -> Effects:
+    return shard.commit_offsets(part, version, token, now())
+
+
+def _commit_transactional(
+    part: TxnOffsetCommitRequest, now: Callable[[], Now], shard: GroupCoordinator, token: Any
+) -> Effects:
+    return shard.commit_transactional_offsets(part, token, now())
+
+
+def _fetch(part: OffsetFetchRequestGroup, require_stable: bool, shard: GroupCoordinator) -> OffsetFetchResponseGroup:
+    return shard.fetch_offsets(part, require_stable)
 
 
 def operation_error(error: ProtocolError) -> ErrorCode:

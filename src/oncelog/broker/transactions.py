@@ -84,6 +84,8 @@ class TreeBlockStore:
         except OutcomeUnknownError as error:
             raise AnswerLostError from error
         return True
+MARKERS_A_TURN = 20
+"""Markers that are written before other requests have their turn; each may have to make its log's files first."""
 
 
 class TransactionService:
@@ -227,15 +229,14 @@ class TransactionService:
             waited_ms += _ADD_RETRY_MS
 
     async def list_transactions(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
-        """Those of this broker's coordinators that pass the filters."""
+        """List the transactions of this broker's coordinators that pass the filters."""
         try:
             self.shell.check_loaded()
-            transactions = (
-                transaction
-                for _, shard in self.shell.shards()
-                for _, transaction in sorted(shard.transactions.items())
-            )
-            found = selected(transactions, request, self._broker.now_ms())
+            found: list[Transaction] = []
+            for _, shard in tuple(self.shell.shards()):
+                transactions = (transaction for _, transaction in sorted(shard.transactions.items()))
+                found += selected(transactions, request, self._broker.now_ms())
+                await asyncio.sleep(0)
             if request.transactional_id_pattern:
                 found = await self._matching(found, request.transactional_id_pattern)
             response = list_response(found, request)
@@ -290,6 +291,10 @@ class TransactionService:
             return
         if not shard.wants(markers):
             return
+        rest = markers.partitions[MARKERS_A_TURN:]
+        if rest:  # others have their turn before they are written
+            self._broker.loop.call_soon(self._write_markers, replace(markers, partitions=rest), backoff_ms)
+            markers = replace(markers, partitions=markers.partitions[:MARKERS_A_TURN])
         deleted = {partition for partition in markers.partitions if self._is_deleted(partition)}
         results = {
             partition: self._write_marker(markers, partition)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from oncelog.broker.config_entries import describe_topic
 from oncelog.broker.deadline import Deadline
 from oncelog.broker.topic_config import check_topic_configs, without_effect
+from oncelog.broker.turns import Turns
 from oncelog.cluster.metadata import MAX_NEW_PARTITIONS, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.create_topics import (
@@ -23,6 +24,9 @@ from oncelog.protocol.schema import NO_UUID
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.broker.context import RequestContext
+
+TOPICS_A_TURN = 10
+"""Topics that are checked before others have their turn."""
 
 MAX_SHOWN = 8
 """How many broker ids of a refused assignment an error message shows."""
@@ -41,7 +45,9 @@ async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestConte
     wanted = [topic for topic in request.topics if named[topic.name] == 1]
     too_many = _total_partitions(broker, wanted) > MAX_NEW_PARTITIONS
     results = []
+    turns = Turns(TOPICS_A_TURN)
     for topic in request.topics:
+        await turns.next()
         if named[topic.name] == 0:
             continue
         try:

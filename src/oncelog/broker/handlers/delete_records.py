@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oncelog.broker.turns import Turns
 from oncelog.cluster.metadata import INTERNAL_TOPICS
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_records import (
@@ -27,9 +28,11 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, ctx: RequestCont
     """Return an error or the new start offset for each partition, once the offsets are on the device."""
     response = DeleteRecordsResponse()
     deleted = False
+    turns = Turns()
     for topic in request.topics:
         result = DeleteRecordsTopicResult(name=topic.name)
         for wanted in topic.partitions:
+            await turns.next()
             answer = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=_NONE)
             try:
                 answer.low_watermark = _delete(broker, topic.name, wanted.partition_index, wanted.offset)

@@ -14,6 +14,7 @@ from oncelog.broker.config_entries import (
     describe_broker,
     describe_topic,
 )
+from oncelog.broker.turns import Turns
 from oncelog.cluster.metadata import check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import ResourceType
@@ -30,10 +31,15 @@ if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.broker.context import RequestContext
 
-def handle(broker: Broker, request: DescribeConfigsRequest, ctx: RequestContext) -> DescribeConfigsResponse:
+RESOURCES_A_TURN = 10
+"""Resources, each with some dozen settings, that are described before others have their turn."""
+
+async def handle(broker: Broker, request: DescribeConfigsRequest, ctx: RequestContext) -> DescribeConfigsResponse:
     """Each resource has its own error; no keys mean all of its settings."""
     results = []
+    turns = Turns(RESOURCES_A_TURN)
     for resource in request.resources:
+        await turns.next()
         result = DescribeConfigsResult(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oncelog.broker import operations
+from oncelog.broker.turns import Turns
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 
@@ -13,9 +14,13 @@ if TYPE_CHECKING:
     from oncelog.broker.context import RequestContext
 
 
-def handle(broker: Broker, request: DescribeGroupsRequest, ctx: RequestContext) -> DescribeGroupsResponse:
+async def handle(broker: Broker, request: DescribeGroupsRequest, ctx: RequestContext) -> DescribeGroupsResponse:
     """In the order of the request."""
-    groups = [broker.groups.describe_group(group_id, ctx.api_version) for group_id in request.groups]
+    groups = []
+    turns = Turns()
+    for group_id in request.groups:
+        await turns.next()
+        groups.append(broker.groups.describe_group(group_id, ctx.api_version))
     if request.include_authorized_operations:
         for group in groups:
             if group.error_code == ErrorCode.NONE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oncelog.broker.turns import Turns
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -18,27 +19,32 @@ if TYPE_CHECKING:
     from oncelog.broker.context import RequestContext
 
 
-def handle(broker: Broker, request: DescribeProducersRequest, _ctx: RequestContext) -> DescribeProducersResponse:
+async def handle(
+    broker: Broker, request: DescribeProducersRequest, _ctx: RequestContext
+) -> DescribeProducersResponse:
     """Each partition has its own error; only its leader answers."""
+    turns = Turns()
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
                 name=topic.name,
-                partitions=[_partition(broker, topic.name, index) for index in topic.partition_indexes],
+                partitions=[await _partition(broker, topic.name, index, turns) for index in topic.partition_indexes],
             )
             for topic in request.topics
         ]
     )
 
 
-def _partition(broker: Broker, topic: str, index: int) -> PartitionResponse:
+async def _partition(broker: Broker, topic: str, index: int, turns: Turns) -> PartitionResponse:
+    await turns.next()
     try:
         log = broker.partitions.find(topic, index).log
     except ProtocolError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=str(error))
-    return PartitionResponse(
-        partition_index=index,
-        active_producers=[
+    producers = []
+    for producer in log.producers():
+        await turns.next()
+        producers.append(
             ProducerState(
                 producer_id=producer.producer_id,
                 producer_epoch=producer.producer_epoch,
@@ -47,6 +53,5 @@ def _partition(broker: Broker, topic: str, index: int) -> PartitionResponse:
                 coordinator_epoch=producer.coordinator_epoch,
                 current_txn_start_offset=producer.current_txn_start_offset,
             )
-            for producer in log.producers()
-        ],
-    )
+        )
+    return PartitionResponse(partition_index=index, active_producers=producers)

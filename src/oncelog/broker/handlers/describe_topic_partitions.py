@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oncelog.broker import operations
+from oncelog.broker.turns import Turns
 from oncelog.cluster.metadata import INTERNAL_TOPICS, NO_LEADER, PartitionInfo, TopicInfo, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_topic_partitions import (
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from oncelog.broker.context import RequestContext
 
 
-def handle(
+async def handle(
     broker: Broker, request: DescribeTopicPartitionsRequest, ctx: RequestContext
 ) -> DescribeTopicPartitionsResponse:
     """Topics in the order of their names; `next_cursor` says where the next page begins. No names mean all topics.
@@ -38,7 +39,9 @@ def handle(
         return _refused(request)
     response = DescribeTopicPartitionsResponse()
     left = max(1, min(request.response_partition_limit, broker.config.max_request_partition_size_limit))
+    turns = Turns()
     for name in names:
+        await turns.next()
         if left == 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break

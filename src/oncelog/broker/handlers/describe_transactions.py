@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oncelog.broker.turns import Turns
 from oncelog.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -18,6 +19,9 @@ async def handle(
     broker: Broker, request: DescribeTransactionsRequest, _ctx: RequestContext
 ) -> DescribeTransactionsResponse:
     """Each transactional id has its own error."""
-    return DescribeTransactionsResponse(
-        transaction_states=[await broker.transactions.describe(name) for name in request.transactional_ids]
-    )
+    states = []
+    turns = Turns()
+    for name in request.transactional_ids:
+        await turns.next()
+        states.append(await broker.transactions.describe(name))
+    return DescribeTransactionsResponse(transaction_states=states)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Generator, Iterator
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from oncelog.broker.delayed import wait_until
 from oncelog.broker.fetch_sessions import FetchContext, FetchPosition, Key, partition_key
+from oncelog.broker.turns import ITEMS_A_TURN, at_once, in_turns
 from oncelog.cluster.replica import Replica
 from oncelog.net.unsent import LEAST_AT_ONCE
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -32,7 +33,7 @@ _READ_COMMITTED = 1
 class _Read:
     """What one partition gives."""
 
-    __slots__ = ("aborted", "data", "end", "error", "held_back", "position", "replica")
+    __slots__ = ("aborted", "appended", "data", "end", "error", "held_back", "position", "replica")
 
     def __init__(self, position: FetchPosition) -> None:
         self.position = position
@@ -40,6 +41,7 @@ class _Read:
         self.error = ErrorCode.NONE
         self.data: memoryview | bytes = b""
         self.end = -1
+        self.appended = 0
         self.aborted: list[tuple[int, int]] | None = None
         self.held_back = False
         """There is data, but no memory for it until other answers are sent (`queued.max.response.bytes`)."""
@@ -57,10 +59,26 @@ def handle(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchR
     )
     if context.error is not ErrorCode.NONE:
         return FetchResponse(error_code=context.error)
-    reads = _read_all(broker, request, context)
-    if request.max_wait_ms <= 0 or not context.positions or _enough(reads, request.min_bytes):
-        return _response(context, reads)
+    if len(context.positions) > ITEMS_A_TURN:
+        return _in_turns(broker, request, ctx, context)
+    reads = at_once(_read_all(broker, request, context))
+    if _is_over(request, context, reads):
+        return at_once(_response(context, reads))
     return _wait_then_read(broker, request, ctx, context, _Missing(request, reads))
+
+
+async def _in_turns(
+    broker: Broker, request: FetchRequest, ctx: RequestContext, context: FetchContext
+) -> FetchResponse:
+    """Answer a request for so many partitions that others must have their turn in between."""
+    reads = await in_turns(_read_all(broker, request, context))
+    if _is_over(request, context, reads):
+        return await in_turns(_response(context, reads))
+    return await _wait_then_read(broker, request, ctx, context, _Missing(request, reads))
+
+
+def _is_over(request: FetchRequest, context: FetchContext, reads: list[_Read]) -> bool:
+    return request.max_wait_ms <= 0 or not context.positions or _enough(reads, request.min_bytes)
 
 
 def _positions(broker: Broker, request: FetchRequest, version: int) -> Iterator[FetchPosition]:
@@ -88,7 +106,10 @@ def _name_of(broker: Broker, topic_id: UUID) -> str | None:
     return info.name if info else None
 
 
-def _read_all(broker: Broker, request: FetchRequest, context: FetchContext) -> list[_Read]:
+def _read_all(
+    broker: Broker, request: FetchRequest, context: FetchContext
+) -> Generator[None, None, list[_Read]]:
+    """Read from each partition, with a pause after each."""
     read_committed = request.isolation_level == _READ_COMMITTED
     left = min(request.max_bytes, broker.config.fetch_max_bytes)
     unsent = broker.unsent
@@ -109,6 +130,7 @@ def _read_all(broker: Broker, request: FetchRequest, context: FetchContext) -> l
         elif room <= 0 < left and read.replica is not None:
             read.held_back = read.position.fetch_offset < read.end
         reads.append(read)
+        yield
     return reads
 
 
@@ -124,6 +146,7 @@ def _read_one(broker: Broker, read: _Read, left: int, read_committed: bool, *, a
     check_leader_epoch(replica, position.current_leader_epoch)
     read.replica = replica
     read.end = replica.readable_end(read_committed)
+    read.appended = replica.bytes_appended
     log = replica.log
     offset = position.fetch_offset
     if offset < log.log_start_offset or offset > log.log_end_offset:
@@ -163,16 +186,16 @@ def _enough(reads: list[_Read], min_bytes: int) -> bool:
 class _Missing:
     """What a fetch waits for: that enough was appended for its answer to be different, or that a partition is gone.
 
-    Made in the turn of the event loop that has read, so that no append falls in between.
+    It compares with what each partition had when it was read, so that no append is missed.
     """
 
     def __init__(self, request: FetchRequest, reads: list[_Read]) -> None:
         self.replicas = [read.replica for read in reads if read.replica is not None]
         self._read_committed = request.isolation_level == _READ_COMMITTED
         self._bytes = request.min_bytes - sum(len(read.data) for read in reads)
-        self._appended = {replica: replica.bytes_appended for replica in self.replicas}
+        self._appended = {read.replica: read.appended for read in reads if read.replica is not None}
         self._ends: dict[Replica, int] = {}
-        self.look_again()
+        self.read_again(reads)
 
     def has_come(self, replica: Replica) -> bool:
         """Whether it is worth to read again, now that something happened to this replica."""
@@ -186,9 +209,9 @@ class _Missing:
         self._appended[replica] = replica.bytes_appended
         return self._bytes <= 0
 
-    def look_again(self) -> None:
-        """What was read now was not enough."""
-        self._ends = {replica: replica.readable_end(self._read_committed) for replica in self.replicas}
+    def read_again(self, reads: list[_Read]) -> None:
+        """Note where the partitions ended when they were read, which was not enough."""
+        self._ends = {read.replica: read.end for read in reads if read.replica is not None}
 
 
 async def _wait_then_read(
@@ -199,20 +222,22 @@ async def _wait_then_read(
     while await wait_until(
         missing.has_come, missing.replicas, max(0, int((deadline_s - now_s()) * 1000)), ctx.on_hang_up
     ):
-        reads = _read_all(broker, request, context)
+        reads = await in_turns(_read_all(broker, request, context))
         if _enough(reads, request.min_bytes):
-            return _response(context, reads)
-        missing.look_again()
-    return _response(context, _read_all(broker, request, context))
+            return await in_turns(_response(context, reads))
+        missing.read_again(reads)
+    return await in_turns(_response(context, await in_turns(_read_all(broker, request, context))))
 
 
-def _response(context: FetchContext, reads: list[_Read]) -> FetchResponse:
+def _response(context: FetchContext, reads: list[_Read]) -> Generator[None, None, FetchResponse]:
+    """Build the answer, with a pause after each partition."""
     topics: dict[tuple[str | None, UUID], FetchableTopicResponse] = {}
     for read in reads:
         data = _partition_data(read)
         position = read.position
         told = position.changed(data.error_code, data.high_watermark, data.log_start_offset, bool(read.data))
         if context.incremental and not told:
+            yield
             continue
         if read.data:
             context.served(position)
@@ -223,6 +248,7 @@ def _response(context: FetchContext, reads: list[_Read]) -> FetchResponse:
                 topic=position.topic or "", topic_id=position.topic_id, partitions=[]
             )
         topic.partitions.append(data)
+        yield
     return FetchResponse(session_id=context.session_id, responses=list(topics.values()))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oncelog.broker.turns import Turns
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.find_coordinator import (
@@ -27,7 +28,11 @@ async def handle(broker: Broker, request: FindCoordinatorRequest, ctx: RequestCo
     """Each key has its own error; an unknown key type is INVALID_REQUEST."""
     batched = ctx.api_version >= _BATCHED_SINCE
     keys = request.coordinator_keys if batched else [request.key]
-    found = [await _find(broker, request.key_type, key) for key in keys]
+    found = []
+    turns = Turns()
+    for key in keys:
+        await turns.next()
+        found.append(await _find(broker, request.key_type, key))
     if batched:
         return FindCoordinatorResponse(coordinators=found)
     only = found[0]

@@ -11,6 +11,6 @@ if TYPE_CHECKING:
     from oncelog.broker.context import RequestContext
 
 
-def handle(broker: Broker, request: ListGroupsRequest, _ctx: RequestContext) -> ListGroupsResponse:
+async def handle(broker: Broker, request: ListGroupsRequest, _ctx: RequestContext) -> ListGroupsResponse:
     """Those that pass the filters."""
-    return broker.groups.list_groups(request)
+    return await broker.groups.list_groups(request)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from oncelog.broker import operations
+from oncelog.broker.turns import Turns
 from oncelog.cluster.metadata import (
     INTERNAL_TOPICS,
     MAX_NEW_PARTITIONS,
@@ -33,9 +33,7 @@ _BY_TOPIC_ID = 12
 """From this version on, a request may name topics by their ids."""
 
 
-def handle(
-    broker: Broker, request: MetadataRequest, ctx: RequestContext
-) -> MetadataResponse | Awaitable[MetadataResponse]:
+async def handle(broker: Broker, request: MetadataRequest, ctx: RequestContext) -> MetadataResponse:
     """Describe the topics asked for; null topics (or none at all in version 0) mean every topic.
 
     A topic that is asked for twice is described once, as in Kafka: a small request must not make a huge answer.
@@ -43,15 +41,18 @@ def handle(
     if ctx.api_version < _BY_TOPIC_ID:
         _check_names(request, ctx.api_version)
     if request.topics is None or (ctx.api_version == 0 and not request.topics):
-        return _response(broker, request, [_topic(broker, topic) for topic in broker.metadata.topics()])
+        turns = Turns()
+        everything = tuple(broker.metadata.topics())
+        return _response(broker, request, [await _topic(broker, topic, turns) for topic in everything])
     asked = list({(topic.name, topic.topic_id): topic for topic in request.topics}.values())
     if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
         missing = [topic.name for topic in asked if topic.name and broker.metadata.topic(topic.name) is None]
         if len(missing) * broker.config.num_partitions > MAX_NEW_PARTITIONS:
             broker.log.info("%d missing topics in one Metadata request: none of them is created", len(missing))
         elif missing:
-            return _create_then_answer(broker, missing, request, asked)
-    return _response(broker, request, [_asked(broker, topic) for topic in asked])
+            await _create(broker, missing)
+    turns = Turns()
+    return _response(broker, request, [await _asked(broker, topic, turns) for topic in asked])
 
 
 def _check_names(request: MetadataRequest, version: int) -> None:
@@ -61,9 +62,8 @@ def _check_names(request: MetadataRequest, version: int) -> None:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Metadata version {version} asks for topics by name only")
 
 
-async def _create_then_answer(
-    broker: Broker, missing: list[str], request: MetadataRequest, asked: list[MetadataRequestTopic]
-) -> MetadataResponse:
+async def _create(broker: Broker, missing: list[str]) -> None:
+    """Create the topics that can be created."""
     for name in missing:
         try:
             if name in INTERNAL_TOPICS:
@@ -78,18 +78,18 @@ async def _create_then_answer(
                 )
         except ProtocolError as error:
             broker.log.info("cannot create topic %r on demand: %s", name, error)
-    return _response(broker, request, [_asked(broker, topic) for topic in asked])
 
 
-def _asked(broker: Broker, asked: MetadataRequestTopic) -> MetadataResponseTopic:
+async def _asked(broker: Broker, asked: MetadataRequestTopic, turns: Turns) -> MetadataResponseTopic:
+    await turns.next()
     if asked.name is None:
         found = broker.metadata.topic_by_id(asked.topic_id)
         if found is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
-        return _topic(broker, found)
+        return await _topic(broker, found, turns)
     found = broker.metadata.topic(asked.name)
     if found is not None:
-        return _topic(broker, found)
+        return await _topic(broker, found, turns)
     try:
         check_topic_name(asked.name)
     except ProtocolError as error:
@@ -99,12 +99,13 @@ def _asked(broker: Broker, asked: MetadataRequestTopic) -> MetadataResponseTopic
     return MetadataResponseTopic(error_code=code, name=asked.name, topic_id=NO_UUID)
 
 
-def _topic(broker: Broker, topic: TopicInfo) -> MetadataResponseTopic:
+async def _topic(broker: Broker, topic: TopicInfo, turns: Turns) -> MetadataResponseTopic:
+    partitions = []
+    for index, info in enumerate(topic.partitions):
+        await turns.next()
+        partitions.append(_partition(broker, topic.name, index, info))
     return MetadataResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.internal,
-        partitions=[_partition(broker, topic.name, index, info) for index, info in enumerate(topic.partitions)],
+        name=topic.name, topic_id=topic.topic_id, is_internal=topic.internal, partitions=partitions
     )
 
 

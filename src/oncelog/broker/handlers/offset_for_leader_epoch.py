@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oncelog.broker.handlers.fetch import check_leader_epoch
+from oncelog.broker.turns import Turns
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -19,16 +20,19 @@ if TYPE_CHECKING:
     from oncelog.broker.context import RequestContext
 
 
-def handle(broker: Broker, request: OffsetForLeaderEpochRequest, ctx: RequestContext) -> OffsetForLeaderEpochResponse:
+async def handle(
+    broker: Broker, request: OffsetForLeaderEpochRequest, ctx: RequestContext
+) -> OffsetForLeaderEpochResponse:
     """The largest epoch not above the one asked for, with its end offset (exclusive); -1 and -1 where there is none."""
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_find(broker, topic.topic, asked) for asked in topic.partitions]
-            )
-            for topic in request.topics
-        ]
-    )
+    response = OffsetForLeaderEpochResponse()
+    turns = Turns()
+    for topic in request.topics:
+        result = OffsetForLeaderTopicResult(topic=topic.topic)
+        response.topics.append(result)
+        for asked in topic.partitions:
+            await turns.next()
+            result.partitions.append(_find(broker, topic.topic, asked))
+    return response
 
 
 def _find(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 ALL = -1
 """acks=all"""
+APPENDS_A_TURN = 20
+"""Partitions that are appended to before others have their turn; each may have to make its log's files first."""
 _WITH_GENERIC_ERROR = 11  # TRANSACTION_ABORTABLE (KIP-890, part 1)
 _WITH_IMPLICIT_ADD = 12  # the produce request itself adds the partition (KIP-890, part 2)
 _ADMIN_CLIENT_ID = "__admin_client"
@@ -316,7 +318,7 @@ async def _append_slowly(
     """Check the records of some partitions in a worker thread, one after the other; then append to all."""
     while slow:
         await _validate(broker, *slow.pop())
-    response, late = await in_turns(_append_all(broker, request, ctx, resolved))
+    response, late = await in_turns(_append_all(broker, request, ctx, resolved), APPENDS_A_TURN)
     if late:
         return await _when_committed(broker, response, late, request.timeout_ms)
     return response if request.acks else None

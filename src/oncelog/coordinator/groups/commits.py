@@ -132,7 +132,7 @@ def fetch(
     offsets = store.committed(request.group_id)
     topics = request.topics
     if topics is None:
-        topics = _all_topics(offsets)
+        topics = all_topics(offsets)
     response = OffsetFetchResponseGroup(group_id=request.group_id)
     for topic in topics:
         answer = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
@@ -164,7 +164,8 @@ def no_offset(index: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchRespo
     )
 
 
-def _all_topics(offsets: Iterable[tuple[str, int]]) -> list[OffsetFetchRequestTopics]:
+def all_topics(offsets: Iterable[tuple[str, int]]) -> list[OffsetFetchRequestTopics]:
+    """Return partitions by their topics."""
     partitions: dict[str, list[int]] = {}
     for name, index in offsets:
         partitions.setdefault(name, []).append(index)

@@ -29,7 +29,11 @@ from oncelog.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
 from oncelog.protocol.messages.offset_commit import OffsetCommitRequest
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
 from oncelog.protocol.messages.offset_delete import OffsetDeleteRequest
-from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from oncelog.protocol.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponseGroup,
+)
 from oncelog.protocol.messages.sync_group import SyncGroupRequest
 from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
@@ -103,6 +107,10 @@ class GroupCoordinator:
     def fetch_offsets(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         """OffsetFetch of one group."""
         return commits.fetch(self.offsets, request, require_stable)
+
+    def committed_topics(self, group_id: str) -> list[OffsetFetchRequestTopics]:
+        """Return every partition with a committed offset of a group."""
+        return commits.all_topics(self.offsets.committed(group_id))
 
     def delete_topic_offsets(self, topic: str, topic_id: UUID) -> Effects:
         """Forgets the offsets of a topic that was deleted."""

@@ -1,0 +1,69 @@
+"""Requests with many items in parts, and the answers to the parts as one.
+
+A coordinator carries out an operation in one go. One with thousands of items would stop other clients, so it is split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from typing import TypeVar
+
+from oncelog.protocol.schema import Message
+
+M = TypeVar("M", bound=Message)
+
+ITEMS_A_PART = 200
+"""Offsets, groups or the like that are one operation of a coordinator: some ms."""
+
+
+def parts_of(request: M, outer: str, inner: str, most: int = ITEMS_A_PART) -> Iterator[M]:
+    """Yield the request in parts of at most so many items: those in the list `inner` of each in its list `outer`.
+
+    A request that is small enough is the only part.
+    """
+    groups = getattr(request, outer)
+    if sum(len(getattr(group, inner)) for group in groups) <= most:
+        yield request
+        return
+    part: list[Message] = []
+    left = most
+    for group in groups:
+        items = getattr(group, inner)
+        first = 0
+        while first < len(items) or not items:
+            taken = copy(group)
+            setattr(taken, inner, items[first : first + left])
+            part.append(taken)
+            first += left
+            left -= max(1, len(getattr(taken, inner)))
+            if left <= 0:
+                yield _with(request, outer, part)
+                part, left = [], most
+            if not items:
+                break
+    if part:
+        yield _with(request, outer, part)
+
+
+def joined(answers: list[M], outer: str, inner: str) -> M:
+    """Return the answers to the parts of a request as one: a group that was cut is whole again."""
+    first = answers[0]
+    groups = getattr(first, outer)
+    for answer in answers[1:]:
+        for group in getattr(answer, outer):
+            if groups and _is_same(groups[-1], group):
+                getattr(groups[-1], inner).extend(getattr(group, inner))
+            else:
+                groups.append(group)
+    return first
+
+
+def _with(request: M, outer: str, part: list[Message]) -> M:
+    changed = copy(request)
+    setattr(changed, outer, part)
+    return changed
+
+
+def _is_same(one: Message, other: Message) -> bool:
+    return all(getattr(one, key, None) == getattr(other, key, None) for key in ("name", "topic_id"))
