@@ -20,7 +20,7 @@ from typing import Any
 
 import crc32c
 
-from oncelog.columns.decode import decode_batches
+from oncelog.columns.decode import decode_batches, decode_pieces
 from oncelog.log.config import LogConfig
 from oncelog.log.producer_state import Origin
 from oncelog.log.validate import validate
@@ -197,10 +197,14 @@ def appends(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
 def tables(chance: random.Random) -> tuple[bytes, Callable[[], object]]:
     """Batches as the client makes Arrow of them: compiled code, which must never read beyond them."""
     data = _batches(chance)
+    limits = {"max_bytes": chance.choice((1, 100, 1 << 20)), "max_rows": chance.choice((1, 5, 1000))}
 
     def read() -> object:
-        table, _ = decode_batches([data], topic="t", partition=0, start_offset=0, aborted=[], include_headers=True)
+        of = {"topic": "t", "partition": 0, "start_offset": 0, "aborted": [], "include_headers": True}
+        table, _ = decode_batches([data], **of)
         table.validate(full=True)
+        for piece in decode_pieces([data], end_offset=1 << 62, **of, **limits):
+            piece.validate(full=True)
         return table
 
     return data, read

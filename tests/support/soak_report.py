@@ -1,0 +1,155 @@
+"""What a soak has measured: samples as CSV, a verdict on them, and a chart as SVG."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from html import escape
+from pathlib import Path
+
+WIDTH, HEIGHT, LEFT, GAP = 960, 150, 90, 40
+"""Of a chart's panels, in pixels."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The broker at one moment, and what probes have measured since the last one."""
+
+    seconds: float
+    memory_mb: float
+    """Anonymous resident memory: without the pages of files, which are the system's."""
+    descriptors: int
+    threads: int
+    cpu: float
+    """CPU time of the broker divided by time: 1.0 is one core."""
+    delay_ms: float
+    """Median time of an ApiVersions request: what the event loop makes every client wait."""
+    delay_max_ms: float
+    produce_ms: float
+    """Median time of a Produce request with one small record and acks=all."""
+    produce_max_ms: float
+    rate: float
+    """Records per second that each client aims at."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One judged quantity: its value in the reference window, at the end, and the most that it may be there."""
+
+    name: str
+    before: float
+    after: float
+    limit: float
+
+    @property
+    def good(self) -> bool:
+        """Whether the end is like the reference."""
+        return self.after <= self.limit
+
+    def __str__(self) -> str:
+        word = "ok" if self.good else "TOO MUCH"
+        return f"{self.name}: {self.before:,.2f} -> {self.after:,.2f} (at most {self.limit:,.2f}): {word}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When the load is calibrated, and which windows are compared, in seconds of the run."""
+
+    calibrated: float
+    reference: tuple[float, float]
+    end: tuple[float, float]
+
+
+MORE_DESCRIPTORS, MORE_THREADS, LEAST_MS = 10, 4, 1.0
+
+
+def plan_of(minutes: float) -> Plan:
+    """From minute five on is the reference, and the last two minutes are the end; a shorter run is divided alike."""
+    whole = minutes * 60
+    if minutes >= 12:
+        return Plan(240, (300, 420), (whole - 120, whole))
+    return Plan(0.35 * whole, (0.45 * whole, 0.65 * whole), (0.8 * whole, whole))
+
+
+def judge(samples: Sequence[Sample], plan: Plan) -> list[Verdict]:
+    """Compare the end of a run with its reference window.
+
+    Descriptors and threads are the least in each window, for misbehaving clients come and go; a leak raises the least.
+    Everything else is the median. Delays below a millisecond are equal.
+    """
+
+    def over(window: tuple[float, float], value: Callable[[Sample], float], of: Callable[..., float]) -> float:
+        inside = [value(each) for each in samples if window[0] <= each.seconds <= window[1]]
+        if not inside:
+            raise ValueError(f"no samples between {window[0]:.0f} and {window[1]:.0f} s")
+        return of(inside)
+
+    def verdict(
+        name: str, value: Callable[[Sample], float], of: Callable[..., float], most: Callable[[float], float]
+    ) -> Verdict:
+        before = over(plan.reference, value, of)
+        return Verdict(name, before, over(plan.end, value, of), most(before))
+
+    median = statistics.median
+    return [
+        verdict("memory (MB)", lambda s: s.memory_mb, median, lambda before: 1.2 * before),
+        verdict("descriptors", lambda s: s.descriptors, min, lambda before: before + MORE_DESCRIPTORS),
+        verdict("threads", lambda s: s.threads, min, lambda before: before + MORE_THREADS),
+        verdict("event-loop delay (ms)", lambda s: s.delay_ms, median, lambda before: 2 * max(before, LEAST_MS)),
+        verdict("produce latency (ms)", lambda s: s.produce_ms, median, lambda before: 2 * max(before, LEAST_MS)),
+    ]
+
+
+def write_csv(samples: Sequence[Sample], path: Path) -> None:
+    """One line a sample, under a line with the names of the fields."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Sample)])
+        writer.writeheader()
+        writer.writerows({name: round(value, 3) for name, value in asdict(each).items()} for each in samples)
+
+
+PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("memory (MB)", ("memory_mb",)),
+    ("descriptors, threads", ("descriptors", "threads")),
+    ("event-loop delay (ms)", ("delay_ms", "delay_max_ms")),
+    ("produce latency (ms)", ("produce_ms", "produce_max_ms")),
+    ("CPU (cores)", ("cpu",)),
+)
+COLOURS = ("#1f6feb", "#d29922")
+
+
+def chart(samples: Sequence[Sample], plan: Plan, title: str) -> str:
+    """Return an SVG with a panel for each quantity over time; the windows that are compared are shaded."""
+    end = max(samples[-1].seconds, 1)
+    parts = [f'<text x="{LEFT}" y="22" font-size="16">{escape(title)}</text>']
+    for index, (name, columns) in enumerate(PANELS):
+        top = 40 + index * (HEIGHT + GAP)
+        most = max(getattr(each, column) for each in samples for column in columns) or 1
+        for window in (plan.reference, plan.end):
+            x, width = _x(window[0], end), _x(window[1], end) - _x(window[0], end)
+            parts.append(f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{HEIGHT}" fill="#eeeeee"/>')
+        parts.append(f'<rect x="{LEFT}" y="{top}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#999999"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{top + 12}" text-anchor="end">{most:,.5g}</text>')
+        parts.append(f'<text x="{LEFT - 8}" y="{top + HEIGHT}" text-anchor="end">0</text>')
+        for number, column in enumerate(columns):
+            points = " ".join(
+                f"{_x(each.seconds, end):.1f},{top + HEIGHT * (1 - getattr(each, column) / most):.1f}"
+                for each in samples
+            )
+            parts.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[number]}" stroke-width="1.5"/>')
+            label = f"{name}: {column}" if number == 0 else column
+            x = LEFT + 8 + 300 * number
+            parts.append(f'<text x="{x}" y="{top - 6}" fill="{COLOURS[number]}">{escape(label)}</text>')
+    bottom = 40 + len(PANELS) * (HEIGHT + GAP) - GAP + 18
+    for tenth in range(0, 11, 2):
+        at = end * tenth / 10
+        parts.append(f'<text x="{_x(at, end):.1f}" y="{bottom}" text-anchor="middle">{at / 60:.1f} min</text>')
+    size = f'width="{LEFT + WIDTH + 30}" height="{bottom + 12}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">'
+    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>", ""])
+
+
+def _x(seconds: float, end: float) -> float:
+    return LEFT + WIDTH * min(seconds / end, 1)
