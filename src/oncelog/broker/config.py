@@ -70,8 +70,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     queued_max_response_bytes: LongOrNever = 64 * 1024 * 1024
     """Ours: memory for answers that clients have not read yet, of all connections together; -1 is no limit.
 
-    While they take more, a Fetch returns less, but always something. Pages of log files that are sent as they are do
-    not count."""
+    While they take more, a Fetch returns less, but always something. If other answers make it twice as much, the
+    connections that have left more than 1 MiB unread for the longest time are closed. Pages of log files that are sent
+    as they are do not count."""
     socket_listen_backlog_size: Int1 = 1024
     """Kafka's is 50: many clients that start at once would wait for a SYN to be repeated."""
     loop_stall_log_ms: Int0 = 0

@@ -98,7 +98,6 @@ class Connection(asyncio.BufferedProtocol):
         "_tail",
         "_transport",
         "_turn_pending",
-        "_unsent",
         "_write_paused",
     )
 
@@ -121,8 +120,6 @@ class Connection(asyncio.BufferedProtocol):
         """That request's frame is in `_buffer` and still read, so the buffer must not move."""
         self._turn_pending = False
         self._write_paused = False
-        self._unsent = 0
-        """Bytes of memory that answers take which the client has not read; counted while writing is paused."""
         self._reading = True
         self._eof = False
         self._closing = False
@@ -147,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone; an answer in progress goes nowhere."""
         self._closing = True
-        self._all_sent()
+        self._server.all_read(self)
         self._tell_hang_up()
         self._tail, self._long = b"", None
         if not self._pinned:
@@ -203,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The client has caught up."""
         self._write_paused = False
-        self._all_sent()
+        self._server.all_read(self)
         self._quiet_sweeps = 0
         self._next_turn()
 
@@ -217,7 +214,19 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Hang up without sending what is left."""
         self._closing = True
+        self._server.all_read(self)
         self._transport.abort()
+
+    def abort_unread(self, size: int) -> None:
+        """Hang up because the client does not read its answers, and they take too much memory."""
+        _log.warning(
+            "closing %s:%d, it leaves %d bytes of answers unread, and all connections together exceed twice "
+            "queued.max.response.bytes",
+            self._peer.host,
+            self._peer.port,
+            size,
+        )
+        self.abort()
 
     def sweep(self) -> None:
         """Called regularly: closes the connection if nothing has happened since many calls ago."""
@@ -344,12 +353,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(in_few_pieces(out))
         if self._write_paused and not self._closing:
             taken = sum(map(self._server.unsent.taken_by, out))
-            self._unsent += taken
-            self._server.unsent.bytes += taken
-
-    def _all_sent(self) -> None:
-        self._server.unsent.bytes -= self._unsent
-        self._unsent = 0
+            self._server.unread(self, taken)
 
     def _fail(self, error: Exception, out: Chunks, size: int) -> None:
         """Closes the connection over a request that cannot be answered; answers before it still go out."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from oncelog.net.frames import BUFFER_BYTES, SWEEPS, BadFrameError, Chunks, Connection, Handler, Holds, Peer
 from oncelog.net.pieces import to_be_joined
-from oncelog.net.unsent import Unsent
+from oncelog.net.unsent import LEAST_AT_ONCE, Unsent
 
 __all__ = ["BadFrameError", "Chunks", "Handler", "Holds", "Limits", "Peer", "Server", "serve"]
 
@@ -50,6 +50,8 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.joins = to_be_joined(self.loop)
         """Whether the pieces of an answer are joined before they are written."""
+        self._unread: dict[Connection, int] = {}
+        """Memory of the answers that each client has not read, the connection that has waited longest first."""
         self.unsent = Unsent(limits.max_unsent_bytes, copies=self.joins)
         self.port = 0
         """The port that is listened on."""
@@ -139,6 +141,22 @@ class Server:
         """Takes back a buffer that was claimed."""
         if len(self._spare) < SPARE_BUFFERS:
             self._spare.append(buffer)
+
+    def unread(self, connection: Connection, size: int) -> None:
+        """Count an answer that its client has not read yet; `size` is the memory that it takes.
+
+        If all take far too much together, close the connections that have left theirs unread for the longest time.
+        """
+        self._unread[connection] = self._unread.get(connection, 0) + size
+        self.unsent.bytes += size
+        if self.unsent.too_much:
+            for other, unread in tuple(self._unread.items()):
+                if unread > LEAST_AT_ONCE and self.unsent.too_much:
+                    other.abort_unread(unread)
+
+    def all_read(self, connection: Connection) -> None:
+        """Note that a client has caught up with its answers, or is gone."""
+        self.unsent.bytes -= self._unread.pop(connection, 0)
 
     def run(self, work: Coroutine[None, None, None]) -> None:
         """Runs a request that has to wait."""

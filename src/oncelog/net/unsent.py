@@ -33,6 +33,11 @@ class Unsent:
             return 2**63 - 1
         return max((self._limit - self.bytes) // 2, LEAST)
 
+    @property
+    def too_much(self) -> bool:
+        """Whether answers take twice the limit: other answers than those of Fetch, which ask for room."""
+        return 0 <= 2 * self._limit < self.bytes
+
     def taken_by(self, piece: Piece) -> int:
         """Return the bytes of memory that a piece of an answer takes: none if it is a mapped part of a file."""
         mapped = type(piece) is memoryview and type(piece.obj) is mmap

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import socket
 
 import pytest
 
@@ -62,3 +63,33 @@ def test_unread_answers_count_until_they_are_read_or_the_client_is_gone(loop: st
             assert server.unsent.bytes == 0
 
     run(loop, body)
+
+
+@both_loops
+def test_what_is_far_above_the_budget_is_not_kept(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Answers that no budget is asked for: those that are unread the longest go, not those of clients that read."""
+    size = 8 * MB
+
+    def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
+        return [bytes(10 * size if frame == b"largest" else size)]
+
+    async def body() -> None:
+        async with serving(handler, max_unsent_bytes=60 * MB) as server:
+            reader = await Client.connect(server)
+            first = await Client.connect(server)
+            await first.send(framed(b"largest"))
+            await until(lambda: server.unsent.bytes >= 10 * size)
+            others = [await Client.connect(server) for _ in range(30)]
+            for client in others:
+                client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+                await client.send(framed(b"large"))
+                await reader.send(framed(b"large"))
+                assert len(await reader.answer()) == size
+                assert server.unsent.bytes <= 120 * MB
+            await until(lambda: len(server.connections) < 31)
+
+    with caplog.at_level("WARNING", "oncelog.net"):
+        run(loop, body)
+    closed = [record.getMessage() for record in caplog.records if "unread" in record.getMessage()]
+    assert f"{10 * size} bytes" in closed[0].replace(str(10 * size + 4), str(10 * size))
+    assert len(closed) > 1
