@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 
 from oncelog.log.disk import OF_THE_PROCESS, Buffer, Disk, File
 
@@ -53,8 +54,8 @@ class GuardedDisk:
     def fail(self, error: OSError) -> None:
         """Take the directory offline, unless the failure was the process's own."""
         if self.failure is None and error.errno not in OF_THE_PROCESS:
-            self.failure = error
-            self._on_failure(error)
+            self.failure = copy(error)  # without the traceback, whose frames hold what was to be written
+            self._on_failure(self.failure)
 
     # --- the port ---
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -124,6 +126,21 @@ def test_a_refused_produce_releases_its_bytes(house: House, case: str) -> None:
         assert partition.error_code == code, partition
         assert partition.error_message or version < 8
         assert reference() is None, "the refused request is still in memory"
+
+    house.live(life)
+
+
+def test_a_produce_that_a_failed_disk_refuses_releases_its_bytes(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await start(broker)
+        house.disk.break_down("write", str(Path(house.paths[0]).parent))
+        answer, reference = await serve(broker, produce(batch()), 9)
+        assert answer is not None
+        assert int(E.KAFKA_STORAGE_ERROR).to_bytes(2, "big") in answer
+        while not broker.partitions.is_offline("t", 0):
+            await asyncio.sleep(0.001)
+        assert reference() is None, "the failure of the directory holds the request"
+        house.disk.repair()
 
     house.live(life)
 
