@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
-import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -16,97 +13,14 @@ import pytest
 from oncelog.broker import coordinators
 from oncelog.broker.coordinators import CoordinatorShell, split
 from oncelog.cluster.replica import Replica
-from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
+from oncelog.coordinator.effects import CoordinatorRecord, Effects
 from oncelog.log.cleaning.batches import emptied
 from oncelog.log.config import LogConfig
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
 from oncelog.protocol.records import Record, build_batch, iter_batches
-from oncelog.protocol.schema import encode_versioned, read_version
-from support.crashdisk import CrashDisk
+from oncelog.protocol.schema import encode_versioned
 from support.logs import NOW, append, end_txn, of_producer, open_log
-
-TOPIC = "__consumer_offsets"
-
-
-class Remembering:
-    """A coordinator whose state is the list of what was replayed."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, int]] = []
-        self.ended: list[tuple[int, bool]] = []
-        self.due: int | None = None
-
-    def replay(self, record: CoordinatorRecord, **_: int | None) -> None:
-        assert isinstance(record.key, OffsetCommitKey)
-        assert isinstance(record.value, OffsetCommitValue)
-        self.seen.append((record.key.topic, record.value.offset))
-
-    def replay_end_transaction(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
-        self.ended.append((producer_id, commit))
-
-    def loaded(self, now_ms: int) -> Effects:
-        return Effects()
-
-    def deadline(self) -> int | None:
-        return self.due
-
-    def tick(self, now_ms: int) -> Effects:
-        raise RuntimeError("no clock")
-
-
-def record(topic: str, offset: int) -> CoordinatorRecord:
-    key = OffsetCommitKey(group="g", topic=topic, partition=0)
-    return CoordinatorRecord(key, 1, OffsetCommitValue(offset=offset, metadata="", commit_timestamp=NOW), 3)
-
-
-def decode(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
-    assert value is not None
-    version = read_version(value)
-    return CoordinatorRecord(
-        OffsetCommitKey.decode(key[2:], read_version(key)), 1, OffsetCommitValue.decode(value[2:], version), version
-    )
-
-
-class House:
-    """The little that the shell asks of a broker."""
-
-    def __init__(self, config: LogConfig | None = None) -> None:
-        self.disk = CrashDisk()
-        self.log = open_log(self.disk, config)
-        self.replica = Replica(TOPIC, 0, UUID(int=1), self.log, 0)
-        self.leading = True
-        self.fails: list[Exception] = []
-        self.asked: Callable[[], None] = lambda: None
-
-    def get(self, topic: str, partition: int) -> Replica:
-        self.asked()
-        if self.fails:
-            raise self.fails.pop(0)
-        return self.replica
-
-    def run(self, life: Callable[[CoordinatorShell[Remembering]], Awaitable[None]]) -> None:
-        async def main() -> None:
-            tasks: list[asyncio.Future[None]] = []
-            broker: Any = SimpleNamespace(
-                loop=asyncio.get_running_loop(),
-                log=logging.getLogger("test"),
-                now_ms=lambda: NOW,
-                spawn=lambda work, name: tasks.append(asyncio.ensure_future(work)),
-                metadata=SimpleNamespace(topic=lambda name: SimpleNamespace(partition_count=1)),
-                partitions=SimpleNamespace(get=self.get, leads=lambda topic, partition: self.leading),
-            )
-            shell = CoordinatorShell(broker, TOPIC, lambda partition: Remembering(), decode)
-            try:
-                await life(shell)
-            finally:
-                shell.close()
-
-        asyncio.run(main())
-
-
-def say(answer: str, *records: CoordinatorRecord) -> Callable[[Remembering, Any], Effects]:
-    return lambda shard, token: Effects(records=list(records), replies=[Reply(token, answer)])
+from support.shell_house import TOPIC, House, Remembering, record, say
 
 
 def test_a_partition_that_cannot_be_loaded_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,105 +349,3 @@ def empty(house: House, index: int) -> None:
     content[:] = b"".join(batches)
     house.log = open_log(house.disk)
     house.replica = Replica(TOPIC, 0, UUID(int=1), house.log, 0)
-
-
-class Held:
-    """Stands for the bytes of a request; unlike bytes, it can be weakly referenced."""
-
-
-def ask(
-    shell: CoordinatorShell[Remembering], effects: Callable[[Any], Effects], **how: Any
-) -> tuple[asyncio.Task[object], weakref.ref[Held]]:
-    """Send a request that holds something, as a handler does: its outcome, and a reference to what it holds."""
-    held = Held()
-
-    async def handler(held: Held) -> object:
-        def operation(shard: Remembering, token: Any) -> Effects:
-            assert held
-            return effects(token)
-
-        try:
-            return await shell.request(0, operation, **how)
-        except ProtocolError as error:
-            return error.code
-
-    return asyncio.ensure_future(handler(held)), weakref.ref(held)
-
-
-def test_refused_requests_are_released_without_the_garbage_collector() -> None:
-    """One refused record answers all members of a group, and so does a coordinator that resigns."""
-    house = House(LogConfig(max_message_bytes=300))
-    tokens: list[Any] = []
-
-    def wait(token: Any) -> Effects:
-        tokens.append(token)
-        return Effects()
-
-    def answer_all(token: Any) -> Effects:
-        return Effects(records=[record("x" * 240, 2)], replies=[Reply(each, "done") for each in (*tokens, token)])
-
-    async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
-        asked = [ask(shell, wait), ask(shell, wait)]
-        await asyncio.sleep(0)
-        asked.append(ask(shell, answer_all))
-        assert await asyncio.gather(*(task for task, _ in asked)) == 3 * [ErrorCode.MESSAGE_TOO_LARGE]
-        asked += [ask(shell, wait), ask(shell, wait)]
-        await asyncio.sleep(0)
-        shell.resign(0)
-        assert await asyncio.gather(*(task for task, _ in asked[3:])) == 2 * [ErrorCode.NOT_COORDINATOR]
-        references = [reference for _, reference in asked]
-        del asked
-        await asyncio.sleep(0)
-        assert [reference() for reference in references] == 5 * [None]
-        assert len(tokens) == 4  # a group may keep the token of a member that waited
-
-    gc.disable()
-    try:
-        house.run(life)
-    finally:
-        gc.enable()
-
-
-def test_a_request_is_released_when_its_client_hangs_up() -> None:
-    house = House()
-    tokens: list[Any] = []
-
-    def wait(token: Any) -> Effects:
-        tokens.append(token)
-        return Effects()
-
-    async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
-        on_hang_up: list[Callable[[], None]] = []
-        task, reference = ask(shell, wait, on_hang_up=on_hang_up)
-        await asyncio.sleep(0)
-        for callback in on_hang_up:
-            callback()
-        assert await task is None
-        del task
-        await asyncio.sleep(0)
-        assert reference() is None
-        assert not on_hang_up
-        reply = Effects(records=[record("t", 1)], replies=[Reply(tokens[0], "late")])
-        shell.apply(0, reply)
-        assert house.log.log_end_offset == 1
-
-    gc.disable()
-    try:
-        house.run(life)
-    finally:
-        gc.enable()
-
-
-def test_a_record_that_cannot_be_encoded_is_answered() -> None:
-    house = House()
-
-    async def life(shell: CoordinatorShell[Remembering]) -> None:
-        await shell.load()
-        with pytest.raises(ProtocolError) as caught:
-            await asyncio.wait_for(shell.request(0, say("done", record("t" * 40_000, 1))), 10)
-        assert caught.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
-        assert await shell.request(0, say("done", record("t", 1))) == "done"
-
-    house.run(life)

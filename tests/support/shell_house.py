@@ -1,0 +1,101 @@
+"""The shell around coordinators with a log of its own, and a coordinator that remembers what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from oncelog.broker.coordinators import CoordinatorShell
+from oncelog.cluster.replica import Replica
+from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
+from oncelog.log.config import LogConfig
+from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
+from oncelog.protocol.schema import read_version
+from support.crashdisk import CrashDisk
+from support.logs import NOW, open_log
+
+TOPIC = "__consumer_offsets"
+
+
+class Remembering:
+    """A coordinator whose state is the list of what was replayed."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+        self.ended: list[tuple[int, bool]] = []
+        self.due: int | None = None
+
+    def replay(self, record: CoordinatorRecord, **_: int | None) -> None:
+        assert isinstance(record.key, OffsetCommitKey)
+        assert isinstance(record.value, OffsetCommitValue)
+        self.seen.append((record.key.topic, record.value.offset))
+
+    def replay_end_transaction(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
+        self.ended.append((producer_id, commit))
+
+    def loaded(self, now_ms: int) -> Effects:
+        return Effects()
+
+    def deadline(self) -> int | None:
+        return self.due
+
+    def tick(self, now_ms: int) -> Effects:
+        raise RuntimeError("no clock")
+
+
+def record(topic: str, offset: int) -> CoordinatorRecord:
+    key = OffsetCommitKey(group="g", topic=topic, partition=0)
+    return CoordinatorRecord(key, 1, OffsetCommitValue(offset=offset, metadata="", commit_timestamp=NOW), 3)
+
+
+def decode(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
+    assert value is not None
+    version = read_version(value)
+    return CoordinatorRecord(
+        OffsetCommitKey.decode(key[2:], read_version(key)), 1, OffsetCommitValue.decode(value[2:], version), version
+    )
+
+
+class House:
+    """The little that the shell asks of a broker."""
+
+    def __init__(self, config: LogConfig | None = None) -> None:
+        self.disk = CrashDisk()
+        self.log = open_log(self.disk, config)
+        self.replica = Replica(TOPIC, 0, UUID(int=1), self.log, 0)
+        self.leading = True
+        self.fails: list[Exception] = []
+        self.asked: Callable[[], None] = lambda: None
+
+    def get(self, topic: str, partition: int) -> Replica:
+        self.asked()
+        if self.fails:
+            raise self.fails.pop(0)
+        return self.replica
+
+    def run(self, life: Callable[[CoordinatorShell[Remembering]], Awaitable[None]]) -> None:
+        async def main() -> None:
+            tasks: list[asyncio.Future[None]] = []
+            broker: Any = SimpleNamespace(
+                loop=asyncio.get_running_loop(),
+                log=logging.getLogger("test"),
+                now_ms=lambda: NOW,
+                spawn=lambda work, name: tasks.append(asyncio.ensure_future(work)),
+                metadata=SimpleNamespace(topic=lambda name: SimpleNamespace(partition_count=1)),
+                partitions=SimpleNamespace(get=self.get, leads=lambda topic, partition: self.leading),
+            )
+            shell = CoordinatorShell(broker, TOPIC, lambda partition: Remembering(), decode)
+            try:
+                await life(shell)
+            finally:
+                shell.close()
+
+        asyncio.run(main())
+
+
+def say(answer: str, *records: CoordinatorRecord) -> Callable[[Remembering, Any], Effects]:
+    return lambda shard, token: Effects(records=list(records), replies=[Reply(token, answer)])
