@@ -134,7 +134,9 @@ class Supervisor:
         ready = msgspec.json.decode(self._received, type=Ready)
         # The topics exist now. A topic that a user deletes must not come back when the broker is restarted.
         self._launch = msgspec.structs.replace(self._launch, topics=())
-        print(f"oncelog: the data is in {os.path.dirname(self._launch.metadata)}", file=sys.stderr, flush=True)
+        folder, logs = os.path.dirname(self._launch.metadata), self._launch.settings["log.dirs"]
+        elsewhere = "" if logs.startswith(os.path.join(folder, "")) else f", the logs are in {logs}"
+        print(f"oncelog: the data is in {folder}{elsewhere}", file=sys.stderr, flush=True)
         print(f"BROKERS={ready.advertised}", flush=True)
 
     def _forget_link(self) -> None:

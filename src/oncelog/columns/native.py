@@ -1,9 +1,10 @@
-"""Kernels as machine code: compiled once a machine by numba, from then on loaded by llvmlite alone.
+"""Kernels as machine code: numba compiles them once on a machine, then llvmlite alone loads them.
 
 numba's own cache needs all of numba to load a kernel: 0.75 s of CPU and 70 MB in every Python worker that Spark starts,
-ten times what llvmlite takes. The files lie in the folder that NUMBA_CACHE_DIR names, else beside this module, else in
-the user's cache folder; where none can be written, each process compiles for itself. A file's name says what its code
-depends on: the kernels' source, llvmlite's version, the processor.
+ten times what llvmlite takes. The files are in the folder that NUMBA_CACHE_DIR names, else beside this module, else in
+the user's cache folder. A lock file there lets one process compile while others wait for its result. If no folder can
+be written, each process compiles for itself. A file's name is a digest of what its code depends on: the kernels'
+source, llvmlite's version, the processor.
 
 A kernel takes integers, and `at(array)` for arrays. It lets go of the interpreter's lock: the client's loop receives
 the next records while a table is made of these.
@@ -28,6 +29,11 @@ from typing import Any, Final
 import llvmlite
 import numpy as np
 from llvmlite import binding
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 MALFORMED: Final = -1
 TOO_SMALL: Final = -2
@@ -73,22 +79,34 @@ def at_binary(ends: Any, valid: Any, data: Any) -> tuple[int, ...]:
 
 @cache
 def kernel(name: str) -> Kernel:
-    """One of SIGNATURES, from a file where there is one."""
+    """Return one of SIGNATURES, from a file if there is one."""
     place = f"{name}-{_key()}.o"
+    found = _find(name, place)
+    if found is not None:
+        return found
+    with _turn() as lock:
+        found = _find(name, place)  # another process or thread has compiled it in the meantime
+        if found is not None:
+            return found
+        _tell(lock)  # first, because compiling takes long
+        from oncelog.columns.compiler import compiled
+
+        code = compiled(name, SIGNATURES[name])
+        _keep(place, code)
+    made = _load(name, code)
+    if made is None:
+        raise RuntimeError(f"the machine code of {name} was refused as soon as it was made")
+    return made
+
+
+def _find(name: str, place: str) -> Kernel | None:
+    """Return a kernel from its file, None if no folder has a whole one."""
     for folder in _folders():
         with contextlib.suppress(OSError):
             found = _load(name, (folder / place).read_bytes())
             if found is not None:
                 return found
-    _tell()  # before it, for it takes long
-    from oncelog.columns.compiler import compiled
-
-    code = compiled(name, SIGNATURES[name])
-    _keep(place, code)
-    made = _load(name, code)
-    if made is None:
-        raise RuntimeError(f"the machine code of {name} was refused as soon as it was made")
-    return made
+    return None
 
 
 def load() -> None:
@@ -168,9 +186,50 @@ def _writable() -> Path | None:
     return None
 
 
+@contextlib.contextmanager
+def _turn() -> Iterator[int | None]:
+    """Hold the lock of those who compile; yield its descriptor, None if there is no lock to be had.
+
+    Threads and processes that need the same kernels at the same time would each compile them otherwise.
+    """
+    folder = _writable()
+    if folder is None or fcntl is None:
+        yield None
+        return
+    try:
+        lock = os.open(folder / f"kernels-{_key()}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError:
+        yield None
+        return
+    locked = False
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            locked = True
+        yield lock if locked else None
+    finally:
+        if locked:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: a forked child may hold the descriptor
+        os.close(lock)
+
+
+def _tell(lock: int | None) -> None:
+    """Log why this takes long: once for these kernels, as the lock file's contents remember.
+
+    It is a warning, because a process shows nothing less by default.
+    """
+    if lock is None:
+        _tell_once()
+        return
+    with contextlib.suppress(OSError):
+        if os.fstat(lock).st_size:
+            return
+        os.write(lock, b"told\n")
+    _tell_once()
+
+
 @cache
-def _tell() -> None:
-    """Once a process, why this takes so long: a warning, for nobody sees less by default."""
+def _tell_once() -> None:
     folder = _writable()
     log.warning(
         "compiling the kernels of tables for this processor, once: some seconds; they are kept %s "

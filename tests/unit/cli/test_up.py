@@ -101,9 +101,11 @@ def test_exit_with_parent_ends_the_broker_after_its_parent_is_killed(tmp_path: P
     assert (tmp_path / "data" / "broker-1" / ".kafka_cleanshutdown").exists()
 
 
-def test_it_says_where_the_data_is(new_cluster: NewCluster) -> None:
+def test_it_says_where_the_data_is(new_cluster: NewCluster, tmp_path: Path) -> None:
     cluster = new_cluster()
     assert f"oncelog: the data is in {cluster.data}\n" in errors_of(cluster)
+    cluster = new_cluster(settings={"log.dirs": str(tmp_path / "logs")})
+    assert f"oncelog: the data is in {cluster.data}, the logs are in {tmp_path / 'logs'}\n" in errors_of(cluster)
 
 
 def test_data_of_a_folder_above_is_mentioned(tmp_path: Path) -> None:

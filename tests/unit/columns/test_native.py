@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,20 +53,40 @@ def test_numba_is_needed_once_a_machine_and_pandas_never(monkeypatch: pytest.Mon
         "compiling the kernels of tables for this processor, once: some seconds; they are kept in "
         f"{tmp_path / 'cache'} (NUMBA_CACHE_DIR names another folder)"
     )
-    kept = {path.name.partition("-")[0] for path in (tmp_path / "cache").iterdir()}
+    kept = {path.name.partition("-")[0] for path in (tmp_path / "cache").glob("*.o")}
     assert kept == {"decode_batches", "encode_records"}, "what is not used is not compiled"
     assert used(monkeypatch, tmp_path / "cache") == ("", "")
 
 
 def test_damaged_and_cut_files_are_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     imported(monkeypatch, tmp_path)
-    whole = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    whole = {path: path.read_bytes() for path in tmp_path.glob("*.o")}
     cut, changed = whole
     cut.write_bytes(whole[cut][:-100])
     changed.write_bytes(whole[changed][:-1] + bytes([whole[changed][-1] ^ 1]))
     assert imported(monkeypatch, tmp_path) == "numba"
     assert imported(monkeypatch, tmp_path) == ""
-    assert sorted(tmp_path.iterdir()) == sorted(whole)
+    assert sorted(tmp_path.glob("*.o")) == sorted(whole)
+
+
+def test_processes_that_start_together_compile_and_log_once(tmp_path: Path) -> None:
+    use = (
+        "import sys\n"
+        "from oncelog.columns.native import kernel\n"
+        "kernel('count_headers'), kernel('murmur2_partitions')\n"
+        "print('numba' in sys.modules)\n"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", use], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    logged = "".join(process.communicate(timeout=300)[1] for process in processes)
+    assert [process.returncode for process in processes] == [0, 0, 0], logged
+    assert logged.count("compiling the kernels") == 1, logged
+    assert len(list(tmp_path.glob("*.o"))) == 2
 
 
 def test_without_a_folder_a_process_compiles_for_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
