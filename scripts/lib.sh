@@ -43,13 +43,17 @@ guarded() {
     return "$status"
 }
 
-# Makes .venv and installs into it, only when pyproject.toml is not the one it was last installed from.
-# While that lasts, .cache/venv.unfinished says so: whoever finds it makes .venv anew.
+# environment [demo]: make .venv and install oncelog into it, with what the demo uses or, by default, with what tests and
+# checks use as well. Nothing is installed if that was done from the same pyproject.toml before. During an installation
+# .cache/venv.unfinished exists; a run that finds it makes .venv again.
 environment() {
+    wanted=${1:-dev}
     stamp=$(cksum pyproject.toml)
     unfinished=$ROOT/.cache/venv.unfinished
-    if [ ! -e "$unfinished" ] && [ -x "$VENV/bin/python" ] && [ "$(cat "$VENV/.installed" 2>/dev/null)" = "$stamp" ]; then
-        return
+    if [ ! -e "$unfinished" ] && [ -x "$VENV/bin/python" ]; then
+        if installed .installed || { [ "$wanted" = demo ] && installed .installed-demo; }; then
+            return
+        fi
     fi
     python=$(find_python) || exit 1
     mkdir -p "$ROOT/.cache"
@@ -59,12 +63,21 @@ environment() {
         guarded "$python" -m venv --clear "$VENV" || die "could not make $VENV"
     fi
     : >"$unfinished"
-    say "Installing oncelog and what its tests use into .venv (the first time some 1.7 GB: PySpark, a JDK, Arrow)"
-    guarded "$VENV/bin/python" -m pip install --disable-pip-version-check -e '.[dev]' >&2 ||
+    if [ "$wanted" = demo ]; then
+        say "Installing oncelog and what the demo uses into .venv (the first time some 1.2 GB: PySpark, a JDK, Arrow)"
+        mark=.installed-demo
+    else
+        say "Installing oncelog and what its tests use into .venv (the first time some 1.7 GB: PySpark, a JDK, Arrow)"
+        mark=.installed
+    fi
+    guarded "$VENV/bin/python" -m pip install --disable-pip-version-check -e ".[$wanted]" >&2 ||
         die "the installation failed, see above; run me again"
-    printf '%s\n' "$stamp" >"$VENV/.installed"
+    printf '%s\n' "$stamp" >"$VENV/$mark"
     rm -f "$unfinished"
 }
+
+# Whether a mark of .venv is from this pyproject.toml.
+installed() { [ "$(cat "$VENV/$1" 2>/dev/null)" = "$stamp" ]; }
 
 # Installs a Debian package when the command is not there: package, command.
 debian() {

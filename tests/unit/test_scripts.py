@@ -25,8 +25,10 @@ case $*  in
 "-m pip "*)
     echo $$ >"$LOG.pip"
     while [ -e "$LOG.hang" ]; do sleep 0.05; done
-    echo installed >>"$LOG" ;;
+    echo installed >>"$LOG"
+    for word; do :; done; echo "$word" >>"$LOG.extras" ;;
 "-m pytest"*) echo tested >>"$LOG" ;;
+"-u "*) echo shown >>"$LOG" ;;
 esac
 """
 HANGING_TEST = """
@@ -137,6 +139,24 @@ def test_a_killed_installation_is_made_anew(checkout: Path, begin: Callable[...,
     hang.unlink()
     assert begin("test", PYTHON=str(python)).wait() == 0
     assert log.read_text().split() == ["made", "made", "installed", "tested"]
+
+
+@pytest.mark.parametrize(
+    ("order", "extras"), [(("demo", "test"), [".[demo]", ".[dev]"]), (("test", "demo"), [".[dev]"])], ids=str
+)
+def test_the_demo_installs_less_than_the_tests(
+    checkout: Path, begin: Callable[..., subprocess.Popen[bytes]], order: tuple[str, str], extras: list[str]
+) -> None:
+    python = checkout / "python"
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+    for script in (*order, *order):
+        assert begin(script, PYTHON=str(python)).wait() == 0
+    assert (checkout / "log.extras").read_text().split() == extras
+    done = {"demo": "shown", "test": "tested"}
+    log = (checkout / "log").read_text().split()
+    assert [word for word in log if word in done.values()] == [done[script] for script in order] * 2
+    assert log.count("made") == 1
 
 
 def test_sigterm_leaves_no_broker_behind(checkout: Path, begin: Callable[..., subprocess.Popen[bytes]]) -> None:
