@@ -59,13 +59,20 @@ _ARRAYS: dict[int, tuple[_Each, ...]] = {
     ApiKey.ALTER_CONFIGS: (_Each("resources", "responses"),),
     ApiKey.CREATE_PARTITIONS: (_Each("topics", "results"),),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (_Each("resources", "responses"),),
+    ApiKey.ELECT_LEADERS: (
+        _Each(
+            "topic_partitions",
+            "replica_election_results",
+            inner=_Each("partitions", "partition_result", "partition_id"),
+        ),
+    ),
     ApiKey.DELETE_GROUPS: (_Each("groups_names", "results", "group_id"),),
     ApiKey.DESCRIBE_PRODUCERS: (_BY_INDEX,),
     ApiKey.DESCRIBE_TRANSACTIONS: (_Each("transactional_ids", "transaction_states", "transactional_id"),),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (_Each("group_ids", "groups", "group_id"),),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (_Each("topics", "topics"),),
-    30: (_Each("creations", "results"),),  # CreateAcls
-    31: (_Each("filters", "filter_results"),),  # DeleteAcls
+    ApiKey.CREATE_ACLS: (_Each("creations", "results"),),
+    ApiKey.DELETE_ACLS: (_Each("filters", "filter_results"),),
 }
 
 
