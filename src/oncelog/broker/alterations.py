@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from oncelog.broker import loggers
 from oncelog.broker.config_changes import NOT_SERVED, Change, Key, broker_key, topic_key
+from oncelog.broker.turns import Turns
 from oncelog.cluster.metadata import check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import ResourceType
@@ -32,10 +33,12 @@ R = TypeVar("R", bound=Resource)
 async def alter_each(
     resources: Sequence[R], change: Callable[[R], Awaitable[None]]
 ) -> list[tuple[R, ErrorCode, str | None]]:
-    """What came of `change` for each resource, error and message; one that is named twice is not changed at all."""
+    """Change each resource and return its error and message; a resource named twice is not changed at all."""
     named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     outcomes = []
+    turns = Turns()
     for resource in resources:
+        await turns.next()
         code, message = ErrorCode.NONE, None
         try:
             if named[resource.resource_type, resource.resource_name] > 1:

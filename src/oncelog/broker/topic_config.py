@@ -146,6 +146,8 @@ TOPIC_KEYS: dict[str, TopicKey] = {
 }
 """All settings of a topic, by name."""
 
+_LONGEST_NAME = max(map(len, TOPIC_KEYS))
+
 WITHOUT_EFFECT: dict[str, str] = {
     "preallocate": "files grow as they are written",
     "unclean.leader.election.enable": "with one replica there is nothing to elect",
@@ -234,6 +236,8 @@ def _as_list(text: str) -> str:
 
 
 def _nearest(name: str) -> str:
+    if len(name) > 2 * _LONGEST_NAME:
+        return ""  # a name of many thousand characters takes as many microseconds to compare
     import difflib
 
     near = difflib.get_close_matches(name, TOPIC_KEYS, n=1)

@@ -167,10 +167,16 @@ class ErrorCode(IntEnum):
             return cls.UNKNOWN_SERVER_ERROR
 
 
+MESSAGE_MAX = 1000
+"""Characters of an error's message. It may repeat what a request said, which can be as long as the request."""
+
+
 class ProtocolError(Exception):
     """Something that is answered with an error code; the message says what is wrong with what."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
+        if len(message) > MESSAGE_MAX:
+            message = f"{message[:MESSAGE_MAX]}..."
         super().__init__(message or code.text)
         self.code = code
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from oncelog.broker.deadline import Deadline
 from oncelog.broker.handlers.create_topics import check_replicas
+from oncelog.broker.turns import Turns
 from oncelog.cluster.metadata import MAX_NEW_PARTITIONS, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.create_partitions import (
@@ -32,8 +33,10 @@ async def handle(broker: Broker, request: CreatePartitionsRequest, ctx: RequestC
             return _refused(request, error)
     results = []
     allowed = MAX_NEW_PARTITIONS
+    turns = Turns()
     for topic in {topic.name: topic for topic in request.topics}.values():
         result = CreatePartitionsTopicResult(name=topic.name)
+        await turns.next()
         try:
             if named[topic.name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

@@ -34,6 +34,10 @@ RESERVED = "__cluster_metadata"
 """The log of Kafka's own metadata: no topic is made under its name."""
 
 
+Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
+"""What topics with certain configs look like."""
+
+
 async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestContext) -> CreateTopicsResponse:
     """Return one result for each name, with its own error; a name given twice gets INVALID_REQUEST."""
     named = Counter(topic.name for topic in request.topics)
@@ -45,6 +49,7 @@ async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestConte
     wanted = [topic for topic in request.topics if named[topic.name] == 1]
     too_many = _total_partitions(broker, wanted) > MAX_NEW_PARTITIONS
     results = []
+    described: Described = {}
     turns = Turns(TOPICS_A_TURN)
     for topic in request.topics:
         await turns.next()
@@ -57,7 +62,7 @@ async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestConte
             if too_many:
                 message = f"one request may ask for {MAX_NEW_PARTITIONS} partitions, all of its topics together"
                 raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
-            results.append(await _create(broker, topic, validate_only=request.validate_only))
+            results.append(await _create(broker, topic, described, validate_only=request.validate_only))
         except ProtocolError as error:
             results.append(
                 CreatableTopicResult(
@@ -85,7 +90,9 @@ def _total_partitions(broker: Broker, topics: list[CreatableTopic]) -> int:
     )
 
 
-async def _create(broker: Broker, topic: CreatableTopic, *, validate_only: bool) -> CreatableTopicResult:
+async def _create(
+    broker: Broker, topic: CreatableTopic, described: Described, *, validate_only: bool
+) -> CreatableTopicResult:
     check_topic_name(topic.name)
     if topic.name == RESERVED:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {RESERVED} is prohibited.")
@@ -110,11 +117,19 @@ async def _create(broker: Broker, topic: CreatableTopic, *, validate_only: bool)
         topic_id=topic_id,
         num_partitions=len(assignment),
         replication_factor=len(assignment[0]),
-        configs=[
+        configs=_described(broker, configs, described),
+    )
+
+
+def _described(broker: Broker, configs: dict[str, str], described: Described) -> list[CreatableTopicConfigs]:
+    """Return all settings of a topic; topics of one request with the same configs share the list."""
+    key = tuple(configs.items())
+    if key not in described:
+        described[key] = [
             CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source)
             for entry in describe_topic(broker.administration.layers, configs)
-        ],
-    )
+        ]
+    return described[key]
 
 
 def _assignment(broker: Broker, topic: CreatableTopic) -> list[tuple[int, ...]]:

@@ -38,7 +38,8 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, ctx: RequestCont
                 answer.low_watermark = _delete(broker, topic.name, wanted.partition_index, wanted.offset)
                 deleted = True
             except ProtocolError as error:
-                broker.log.info("cannot delete records of %s-%d: %s", topic.name, wanted.partition_index, error)
+                if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    broker.log.info("cannot delete records of %s-%d: %s", topic.name, wanted.partition_index, error)
                 answer.error_code = error.code
             result.partitions.append(answer)
         response.topics.append(result)

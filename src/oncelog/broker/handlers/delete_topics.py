@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from oncelog.broker.deadline import Deadline
+from oncelog.broker.turns import Turns
 from oncelog.cluster.metadata import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_topics import (
@@ -40,10 +42,13 @@ async def handle(broker: Broker, request: DeleteTopicsRequest, ctx: RequestConte
         except ProtocolError as error:
             return _refused(asked, error)
     found: dict[int, TopicInfo] = {}
+    ids: set[UUID] = set()
     results = []
+    turns = Turns()
     for (name, topic_id), times in named.items():
         result = DeletableTopicResult(name=name, topic_id=topic_id)
         results.append(result)
+        await turns.next()
         try:
             if not broker.config.delete_topic_enable:
                 old = ctx.api_version < _WITH_OWN_ERROR
@@ -53,9 +58,10 @@ async def handle(broker: Broker, request: DeleteTopicsRequest, ctx: RequestConte
                 what = "name" if topic_id == NO_UUID else "id"
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
             topic = _find(broker, DeleteTopicState(name=name, topic_id=topic_id))
-            if topic in found.values():
+            if topic.topic_id in ids:
                 message = "The provided topic name maps to an ID that was already supplied."
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
+            ids.add(topic.topic_id)
             found[len(results) - 1] = topic
         except ProtocolError as error:
             result.error_code, result.error_message = error.code, str(error)

@@ -34,11 +34,19 @@ if TYPE_CHECKING:
 RESOURCES_A_TURN = 10
 """Resources, each with some dozen settings, that are described before others have their turn."""
 
+
 async def handle(broker: Broker, request: DescribeConfigsRequest, ctx: RequestContext) -> DescribeConfigsResponse:
-    """Each resource has its own error; no keys mean all of its settings."""
+    """Describe each resource, or return its error; no keys mean all of its settings.
+
+    A resource that is asked for twice in the same way is described once: a small request must not make a huge answer.
+    """
     results = []
+    asked = {
+        (resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())): resource
+        for resource in request.resources
+    }
     turns = Turns(RESOURCES_A_TURN)
-    for resource in request.resources:
+    for resource in asked.values():
         await turns.next()
         result = DescribeConfigsResult(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name

@@ -64,13 +64,13 @@ def _check_names(request: MetadataRequest, version: int) -> None:
 
 async def _create(broker: Broker, missing: list[str]) -> None:
     """Create the topics that can be created."""
+    turns = Turns()
     for name in missing:
+        await turns.next()
         try:
             if name in INTERNAL_TOPICS:
                 await broker.ensure_internal_topic(name)
-                continue
-            check_topic_name(name)
-            if broker.metadata.colliding(name) is None:
+            elif _may_be_created(broker, name):
                 await broker.create_topic(
                     name,
                     partitions=broker.config.num_partitions,
@@ -78,6 +78,15 @@ async def _create(broker: Broker, missing: list[str]) -> None:
                 )
         except ProtocolError as error:
             broker.log.info("cannot create topic %r on demand: %s", name, error)
+
+
+def _may_be_created(broker: Broker, name: str) -> bool:
+    """Return whether the name is legal. An illegal one is not logged: a request may have many, of any length."""
+    try:
+        check_topic_name(name)
+    except ProtocolError:
+        return False
+    return broker.metadata.colliding(name) is None
 
 
 async def _asked(broker: Broker, asked: MetadataRequestTopic, turns: Turns) -> MetadataResponseTopic:
