@@ -213,6 +213,11 @@ def test_a_driver_decides_before_what_it_decides_on_expires(timeout_ms: int) -> 
         assert made.driver_timeout_ms + 10_000 <= made.margin_ms
 
 
+def test_a_broker_may_be_away_between_proposal_and_decision_for_most_of_a_minute() -> None:
+    given = {"kafka.bootstrap.servers": "h:1", "transactionalIdPrefix": "p", "topic": "t"}
+    assert sink_of(sink_options(given, streaming=True)).driver_timeout_ms >= 45_000
+
+
 def test_abort_touches_nothing_when_the_commit_may_have_begun() -> None:
     assert list(abort_batch([prepared(0), prepared(1)])) == []
     assert list(abort_batch([None, Skipped(1, 5, 10, 4)])) == []

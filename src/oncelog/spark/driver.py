@@ -20,7 +20,7 @@ from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.ownership import check_decisions
 from oncelog.spark.commit.plan import Carried, Planning
 from oncelog.spark.commit.record import Owner, Record, Source
-from oncelog.spark.commit.steps import DRIVER_TIMEOUT_MS, MARGIN_MS, Sink
+from oncelog.spark.commit.steps import DRIVER_TIMEOUT_MS, EXPIRY_CHECK_MS, MARGIN_MS, Sink
 from oncelog.spark.options import SinkOptions, reach
 
 DENIED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -29,12 +29,13 @@ DENIED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_
 def sink_of(options: SinkOptions, targets: tuple[TopicPartition, ...] = ()) -> Sink:
     """The protocol's constants for these options."""
     margin_ms = min(MARGIN_MS, options.timeout_ms // 3)
+    least_ms = min(EXPIRY_CHECK_MS, margin_ms)
     decision = TopicPartition(options.decision_topic, 0)
     return Sink(
         options.prefix,
         decision,
         targets,
-        driver_timeout_ms=min(DRIVER_TIMEOUT_MS, margin_ms),
+        driver_timeout_ms=min(DRIVER_TIMEOUT_MS, max(margin_ms - EXPIRY_CHECK_MS, least_ms)),
         task_timeout_ms=options.timeout_ms,
         margin_ms=margin_ms,
     )

@@ -16,8 +16,11 @@ Steps = Generator[op.Operation, Any, T]
 Phase = Callable[[T], Steps[T]]
 
 
-DRIVER_TIMEOUT_MS = 10_000
-MARGIN_MS = 30_000
+DRIVER_TIMEOUT_MS = 45_000
+"""The driver's transaction.timeout.ms. A broker may be away for so long between the proposal and the decision."""
+MARGIN_MS = 60_000
+EXPIRY_CHECK_MS = 10_000
+"""How often Apache Kafka looks for expired transactions: it may end one so much later than its time-out says."""
 LAST_EPOCH = 2**15 - 2
 """The last epoch a client is given (TransactionMetadata.isProducerEpochExhausted); another producer id comes next."""
 
