@@ -147,10 +147,10 @@ def test_asyncio(wire: Wire, bootstrap: str, name: str) -> None:
 
 def test_its_time_out_was_faster(wire: Wire, bootstrap: str, name: str) -> None:
     topic_id = wire.create_topic(name)
-    handle = prepared(bootstrap, name, b"late", transaction_timeout_ms=200)
+    handle = prepared(bootstrap, name, b"late", transaction_timeout_ms=2_000)
     until_state(wire, name, "CompleteAbort")
     with Transaction.resume(handle, bootstrap) as transaction:
-        with pytest.raises(errors.TransactionAbortedError, match=r"time-out \(200 ms\)"):
+        with pytest.raises(errors.TransactionAbortedError, match=r"time-out \(2000 ms\)"):
             transaction.commit()
         transaction.abort()
         assert transaction.outcome() is Outcome.ABORTED

@@ -95,7 +95,7 @@ def test_a_fenced_producer_is_told_to_close(wire: Wire, module_server: Server, n
 
 def test_a_timed_out_producer_aborts_and_goes_on(wire: Wire, module_server: Server, name: str) -> None:
     topic_id = wire.create_topic(name)
-    with made(module_server, name, transaction_timeout_ms=300) as producer:
+    with made(module_server, name, transaction_timeout_ms=2_000) as producer:
         producer.begin_transaction()
         producer.send(name, b"late")
         producer.flush()

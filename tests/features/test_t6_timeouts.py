@@ -23,6 +23,8 @@ from support.transactions import (
 from support.wire import Session, Wire, code, until
 
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "50"}
+SEVERAL_STEPS_MS = 2_000
+"""A time-out within which a busy machine takes several steps of a transaction."""
 FENCED = code("PRODUCER_FENCED")
 STALE = code("INVALID_PRODUCER_EPOCH")
 
@@ -35,7 +37,7 @@ def wire(module_wire: Wire) -> Wire:
 def test_the_coordinator_aborts_and_the_epoch_rises_once(wire: Wire, name: str) -> None:
     topic_id = wire.create_topic(name, 2)
     wire.find_coordinator(name, 0)
-    who = wire.session(name, timeout_ms=200)
+    who = wire.session(name, timeout_ms=SEVERAL_STEPS_MS)
     for partition in (0, 1):
         written(wire, name, who, name, [b"x"], partition=partition)
     assert commit_offset(wire, name, who, name, name, 5) == 0
@@ -90,7 +92,7 @@ def test_the_same_producer_goes_on_after_it(wire: Wire, name: str, level: int) -
     """KIP-588, whatever the protocol: InitProducerId with the old epoch."""
     topic_id = wire.create_topic(name)
     set_transaction_version(wire, level)
-    who = wire.session(name, timeout_ms=200)
+    who = wire.session(name, timeout_ms=SEVERAL_STEPS_MS)
     assert wire.add_partitions(name, who, name) == [0]
     assert not write(wire, name, who, name, [b"x"], version=11).error_code
     until_state(wire, name, "CompleteAbort")

@@ -287,7 +287,7 @@ def test_an_upgrade_with_an_open_transaction(wire: Wire, name: str, before: int,
 def test_a_time_out_across_the_border_raises_the_epoch_once(wire: Wire, name: str, before: int, after: int) -> None:
     topic_id = wire.create_topic(name)
     set_transaction_version(wire, before)
-    who = wire.session(name, timeout_ms=400)
+    who = wire.session(name, timeout_ms=2_000)
     if before == 2:
         written(wire, name, who, name, [b"x"])
     else:
