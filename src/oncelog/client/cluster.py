@@ -376,9 +376,8 @@ class ClusterClient:
 
     async def coordinator(self, kind: str, key: str) -> int:
         """Node id of the coordinator of a group or transactional id, one attempt; KafkaError."""
-        slot = (KINDS[kind], key)
-        found = self._coordinators.get(slot)
-        if found is not None and found in self.topology.brokers:
+        found = self.known_coordinator(kind, key)
+        if found is not None:
             return found
         connection = await self._any_connection()
         request = FindCoordinatorRequest(key_type=KINDS[kind])
@@ -394,9 +393,18 @@ class ClusterClient:
         answer = response if version < 4 else response.coordinators[0]
         if answer.error_code:
             raise errors.error_for(answer.error_code, f"coordinator of {kind} {key!r}: {answer.error_message or ''}")
-        self.topology.brokers[answer.node_id] = (answer.host, answer.port)
-        self._coordinators[slot] = answer.node_id
+        self.learn_coordinator(kind, key, answer)
         return int(answer.node_id)
+
+    def known_coordinator(self, kind: str, key: str) -> int | None:
+        """Return the node id of the coordinator if it was looked up before."""
+        found = self._coordinators.get((KINDS[kind], key))
+        return found if found in self.topology.brokers else None
+
+    def learn_coordinator(self, kind: str, key: str, answer: Any) -> None:
+        """Remember a coordinator and its address from an answer to FindCoordinator."""
+        self.topology.brokers[answer.node_id] = (answer.host, answer.port)
+        self._coordinators[KINDS[kind], key] = answer.node_id
 
     def forget_coordinator(self, kind: str, key: str) -> None:
         """Look the coordinator up again before its next request."""
