@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from oncelog import Admin
+from oncelog import Admin, Producer
 from oncelog.client.blocking import BlockingCluster
 from oncelog.net.connection import Connection
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from oncelog.protocol.schema import Message
 from oncelog.spark import partitions
-from oncelog.spark.brokers import Brokers
+from oncelog.spark.brokers import Brokers, run
 from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.errors import NotDecidedError
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.commit.record import Owner, Record
+from oncelog.spark.commit.plan import read_parts, read_record
+from oncelog.spark.commit.record import STREAM, Owner, Record, Source, Span, Transaction
+from oncelog.spark.commit.steps import Sink, commit_record, propose_record, see_commit
 from oncelog.spark.driver import ensure_decision_topic
-from oncelog.spark.partitions import EARLIEST, LATEST, WINDOW, find_markers
+from oncelog.spark.partitions import EARLIEST, LATEST, find_markers
 from spark.judges import create
 from support.servers import Server
 
@@ -160,14 +164,95 @@ def test_the_decision_topic_is_read_from_its_end(cluster: BlockingCluster, name:
     ensure_decision_topic(cluster, name)
     at = TopicPartition(name, 0)
     brokers = Brokers(cluster)
-    decide(brokers, at, WINDOW)
+    decide(brokers, at, 5)
     window: op.Window = brokers.answer(op.ReadDecisions(at))
-    assert (window.end, window.stable, window.first) == (2 * WINDOW, 2 * WINDOW, False)
-    assert len(window.messages) == WINDOW
-    earlier: op.Window = brokers.answer(op.ReadDecisions(at, window.start))
+    assert (window.end, window.stable, window.first) == (10, 10, False)
+    assert len(window.messages) == 2, "the last record and its marker"
+    earlier: op.Window = brokers.answer(op.ReadDecisions(at, window.start, width=64))
     assert earlier.first
     plans = [m.record.plan for m in (*earlier.messages, *window.messages) if m.record is not None]
-    assert plans == list(range(WINDOW))
+    assert plans == list(range(5))
+    since: op.Window = brokers.answer(op.ReadDecisions(at, since=6))
+    assert (since.start, since.end, since.stable, since.first) == (6, 10, 10, False)
+    assert [m.record.plan for m in since.messages if m.record is not None] == [3, 4]
+
+
+SPANS = tuple(Span(TopicPartition("out", number), 7, 9) for number in range(40))
+LARGE = Record(
+    Source(STREAM, "q", 1), 2, 3, 9, False, tuple(Transaction(Owner(f"p/{n}/0/0.0", n, 0), SPANS) for n in range(3))
+)
+
+
+def propose(brokers: Brokers, at: TopicPartition, record: Record, part_bytes: int) -> int:
+    """Decide this record in parts of so many bytes -> the number of its messages."""
+    owner: Owner = brokers.answer(op.InitProducerId(at.topic, 60_000))
+    sink = Sink(at.topic, at, part_bytes=part_bytes)
+    after, place = run(propose_record(sink, owner, record), brokers)
+    run(commit_record(sink, after), brokers)
+    run(see_commit(sink, place), brokers)
+    return after.sequence
+
+
+def test_a_large_record_is_written_and_read_in_parts(cluster: BlockingCluster, name: str) -> None:
+    ensure_decision_topic(cluster, name)
+    at, brokers = TopicPartition(name, 0), Brokers(cluster)
+    assert propose(brokers, at, LARGE, 500_000) == 1
+    assert propose(brokers, at, LARGE, 2_000) > 3
+    decide(brokers, at, 1)
+    assert propose(brokers, at, LARGE, 2_000) > 3
+    window: op.Window = brokers.answer(op.ReadDecisions(at))
+    head = run(read_record(Sink(name, at), window), brokers)
+    assert head.transactions == ()
+    assert run(read_parts(Sink(name, at), head), brokers) == LARGE
+    whole: op.Window = brokers.answer(op.ReadDecisions(at, window.end, width=64))
+    records = [m.record for m in whole.messages if m.record is not None]
+    assert len(records) == 4, "parts are no records"
+
+
+def test_a_message_that_the_decision_topic_rejects_is_too_large(cluster: BlockingCluster, name: str) -> None:
+    ensure_decision_topic(cluster, name)
+    at, brokers = TopicPartition(name, 0), Brokers(cluster)
+    with Admin([":".join(map(str, address)) for address in cluster.cluster.bootstrap]) as admin:
+        admin.alter_configs("topic", name, {"max.message.bytes": "500"})
+    with pytest.raises(NotDecidedError, match=r"max\.message\.bytes to at least 1000000"):
+        propose(brokers, at, LARGE, 500_000)
+    owner: Owner = brokers.answer(op.InitProducerId(name, 60_000))
+    assert brokers.answer(op.Produce(owner, at, LARGE)) == op.Produced(op.Outcome.TOO_LARGE)
+    decide(brokers, at, 1)
+
+
+def test_markers_of_many_partitions_take_one_request_to_each_leader(
+    server: Server, cluster: BlockingCluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also past a partition with more records than one answer brings."""
+    create(server.bootstrap, name, 40)
+    brokers = Brokers(cluster)
+    owner: Owner = brokers.answer(op.InitProducerId(f"{name}/0/0/0.0", 60_000))
+    places = []
+    for number in range(40):
+        produced: op.Produced = brokers.answer(op.Produce(owner, TopicPartition(name, number), Record()))
+        places.append(op.Place(TopicPartition(name, number), owner.pid, produced.offset))
+    with Producer(server.bootstrap) as producer:
+        for _ in range(12):
+            producer.send(name, os.urandom(900_000), partition=7)
+    brokers.answer(op.EndTxn(owner, commit=True))
+    brokers.answer(op.AwaitEnded((owner,)))
+    sent: list[str] = []
+    call = Connection.call
+
+    def counting(self: Connection, request: Any, *rest: Any, **more: Any) -> Any:
+        sent.append(type(request).__name__)
+        return call(self, request, *rest, **more)
+
+    monkeypatch.setattr(Connection, "call", counting)
+    assert brokers.answer(op.FindMarkers(tuple(places))) == (op.Marker.COMMIT,) * 40
+    assert sent.count("FetchRequest") <= 14
+    sent.clear()
+    quiet = tuple(place for place in places if place.at.partition != 7)
+    assert brokers.answer(op.FindMarkers(quiet)) == (op.Marker.COMMIT,) * 39
+    assert sent == ["FetchRequest"]
+    ends: tuple[op.End, ...] = brokers.answer(op.FindEnds(tuple(place.at for place in places)))
+    assert [end.offset for end in ends] == [14 if number == 7 else 2 for number in range(40)]
 
 
 def test_a_decision_topic_that_begins_late_is_read_from_there(
@@ -186,14 +271,12 @@ def test_a_decision_topic_that_begins_late_is_read_from_there(
         return looked_up(cluster, wanted)
 
     monkeypatch.setattr(partitions, "list_offsets", counting)
-    window: op.Window = brokers.answer(op.ReadDecisions(at))
+    window: op.Window = brokers.answer(op.ReadDecisions(at, width=64))
     assert (window.start, window.end, window.first) == (2, 6, True)
     assert [m.record.plan for m in window.messages if m.record is not None] == [1, 2]
     assert asked == [LATEST, EARLIEST]
-    monkeypatch.setattr(partitions, "WINDOW", 4)
-    window = brokers.answer(op.ReadDecisions(at))
+    window = brokers.answer(op.ReadDecisions(at, width=4))
     assert (window.start, window.first) == (2, True)
-    monkeypatch.setattr(partitions, "WINDOW", 2)
-    window = brokers.answer(op.ReadDecisions(at))
+    window = brokers.answer(op.ReadDecisions(at, width=2))
     assert (window.start, window.first) == (4, False)
     assert asked[2:] == [LATEST, LATEST]

@@ -11,8 +11,15 @@ from msgspec import ValidationError
 from pyspark.sql.types import StringType, StructField, StructType
 
 from oncelog.spark.commit import operations as op
-from oncelog.spark.commit.errors import MisuseError, NotDecidedError, NotVerifiedError, SinkError, TornBatchError
-from oncelog.spark.commit.finish import Committing, abort_batch, c1_collect, c1b_check
+from oncelog.spark.commit.errors import (
+    AnotherDriverError,
+    MisuseError,
+    NotDecidedError,
+    NotVerifiedError,
+    SinkError,
+    TornBatchError,
+)
+from oncelog.spark.commit.finish import Committing, abort_batch, c1_collect, c1b_check, c2_propose
 from oncelog.spark.commit.names import TURNS, Attempt, TopicPartition, check_prefix, is_task_id, task_id
 from oncelog.spark.commit.ownership import Permission, already_committed
 from oncelog.spark.commit.plan import Carried, Planning, last_decided, p4_clear
@@ -26,10 +33,11 @@ from oncelog.spark.commit.record import (
     Source,
     Span,
     Transaction,
+    decode_part,
     decode_record,
 )
 from oncelog.spark.commit.steps import Sink, Steps, see_commit, verify_all
-from oncelog.spark.commit.task import Prepared, Skipped, Tasking, k2_begin
+from oncelog.spark.commit.task import Prepared, Skipped, Tasking, k0_peek, k2_begin
 from oncelog.spark.commit.undo import u3_accept, u3_take_back
 from oncelog.spark.driver import sink_of
 from oncelog.spark.options import sink_options
@@ -80,11 +88,69 @@ def test_prefixes_that_cannot_serve(prefix: str) -> None:
         check_prefix(prefix)
 
 
+RECORD = Record(Source(STREAM, "q", 4), 7, 2, 100, False, (Transaction(TASK, (SPAN,)),), ("out",))
+
+
 def test_the_record_survives_json() -> None:
-    record = Record(Source(STREAM, "q", 4), 7, 2, 100, False, (Transaction(TASK, (SPAN,)),), ("out",))
+    record = replace(RECORD, ends=(op.End(SPAN.at, 12),), parts=(3, 4))
     assert decode_record(record.encode()) == record
     with pytest.raises(ValidationError, match="newer oncelog"):
-        decode_record(record.encode().replace(b'"version":1', b'"version":2'))
+        decode_record(record.encode().replace(b'"version":2', b'"version":3'))
+
+
+def test_a_record_of_version_1_is_still_read() -> None:
+    old = b"""{"version":1,"record":{"source":["stream","q",4,"/c"],"plan":7,"slots":2,"rows":100,"settled":false,
+        "transactions":[[["p/0/1/0.0",2,0,0],[[["out",0],3,9]]]],"topics":["out"],"planner":["write","",-1,""],
+        "prefix":"p"}}"""
+    assert decode_record(old) == replace(RECORD, source=Source(STREAM, "q", 4, "/c"), prefix="p")
+
+
+def test_a_record_is_divided_by_its_size_and_joined_again() -> None:
+    owners = [Owner(f"p/{slot}/1/0.0", slot, 0) for slot in range(30)]
+    places = [TopicPartition(topic, number) for topic in ("out", "other") for number in range(9)]
+    transactions = tuple(Transaction(o, tuple(Span(at, 10**11 + o.pid, 10**11 + 99) for at in places)) for o in owners)
+    record = replace(RECORD, transactions=transactions, ends=tuple(op.End(at, 10**11) for at in places))
+    assert record.divide(10**6) == ((), record)
+    for limit in (0, 400, 1_000, 10_000):
+        parts, head = record.divide(limit)
+        assert [part.number for part in parts] == list(range(len(parts)))
+        assert limit == 0 or all(len(part.encode()) <= limit for part in parts)
+        assert len(parts) > 1
+        assert len(head.encode()) < 400
+        decoded = tuple(decode_part(part.number, part.encode()) for part in parts)
+        assert replace(head, parts=(1, 2)).join(decoded) == record
+
+
+@pytest.mark.parametrize("outcome", [op.Outcome.TOO_LARGE, op.Outcome.FENCED])
+def test_a_decision_that_is_too_large_aborts_the_tasks_transactions(outcome: op.Outcome) -> None:
+    """A fenced driver aborts nothing: a copy of its request may have written the record, which another driver reads."""
+    phase = c2_propose(Committing(SINK, (), Carried(DRIVER, Record()), RECORD))
+    assert next(phase) == op.Produce(DRIVER, SINK.decision, RECORD)
+    if outcome is op.Outcome.FENCED:
+        with pytest.raises(AnotherDriverError):
+            phase.send(op.Produced(outcome))
+        return
+    assert phase.send(op.Produced(outcome)) == op.EndAll((TASK,), commit=False)
+    with pytest.raises(NotDecidedError, match=r"p-commits rejects .* max\.message\.bytes to at least 1000000"):
+        phase.send((op.Outcome.DONE,))
+
+
+def test_markers_are_looked_for_from_the_partitions_ends_on() -> None:
+    """The rows of other tasks lie between a task's own and the end."""
+    record = replace(RECORD, ends=(op.End(SPAN.at, 1_000),))
+    assert next(verify_all(SINK, record)) == op.FindMarkers((op.Place(SPAN.at, TASK.pid, 999),))
+    assert next(verify_all(SINK, RECORD)) == op.FindMarkers((op.Place(SPAN.at, TASK.pid, SPAN.last),))
+
+
+def test_a_task_without_rows_opens_no_transaction() -> None:
+    tasking = Tasking(SINK, Carried(DRIVER, RECORD), Source(STREAM, "q", 5), Attempt(0, 0, 0))
+    peek = k0_peek(tasking)
+    assert next(peek) == op.PeekRows()
+    with pytest.raises(StopIteration) as stopped:
+        peek.send(False)
+    with pytest.raises(StopIteration) as begun:
+        next(k2_begin(stopped.value.value))
+    assert begun.value.value.owner is None
 
 
 def message(offset: int, pid: int, plan: int | None, commit: bool = False) -> op.Message:
@@ -191,7 +257,7 @@ def test_a_decision_whose_marker_is_late_is_waited_for() -> None:
 
 def test_only_the_markers_that_stay_missing_are_named() -> None:
     cured, missing = SPAN, Span(TopicPartition("out", 1), 0, 4)
-    phase = verify_all(SINK, (Transaction(TASK, (cured, missing)),))
+    phase = verify_all(SINK, Record(transactions=(Transaction(TASK, (cured, missing)),)))
     both = op.FindMarkers(tuple(op.Place(span.at, TASK.pid, span.last) for span in (cured, missing)))
     assert next(phase) == both
     assert phase.send((op.Marker.MISSING, op.Marker.MISSING)) == op.AwaitEnded((TASK,))

@@ -66,6 +66,7 @@ class Case(NamedTuple):
     every: int = 50
     deep: bool = False
     untouched: bool = False
+    part_bytes: int = SINK.part_bytes
 
 
 def told(*queries: Query, by: str = ID) -> tuple[Query, ...]:
@@ -73,7 +74,18 @@ def told(*queries: Query, by: str = ID) -> tuple[Query, ...]:
     return tuple(query._replace(told=by) for query in queries)
 
 
+IN_PARTS = 215
+"""Bytes of a record in two parts."""
+
 CASES = {
+    "a record in parts": Case({"dup": 1}, 2, every=5, part_bytes=IN_PARTS),
+    "a record in parts, two drivers": Case({"driver": 1}, begin="commit", part_bytes=IN_PARTS),
+    "a record in parts, markers lost": Case({"lose": 2}, begin="commit", part_bytes=IN_PARTS, every=1),
+    "a record in parts, time-out": Case({"dup": 1, "timeout": 1}, begin="commit", part_bytes=IN_PARTS),
+    "a record in parts, too late": Case({"late": 1, "slow": 1}, begin="commit", part_bytes=IN_PARTS),
+    "a record that is rejected": Case({"reject": 1, "dup": 1}, 2, every=5),
+    "a record in parts, rejected": Case({"reject": 1, "driver": 1}, begin="commit", part_bytes=IN_PARTS, every=5),
+    "a record in parts, taken back": Case({"lose": 1, "undo": 1}, begin="commit", part_bytes=IN_PARTS),
     "coordinator moves": Case({"move": 2}, 2, split=2, every=2),
     "coordinator moves, a marker lost": Case({"move": 1, "lose": 1}, 2, split=2, every=5),
     "coordinator moves, the old one's copy comes late": Case({"move": 1, "dup": 1}, 2, split=2),
@@ -213,7 +225,7 @@ def test_worlds_of_every_kind(name: str, new: bool) -> None:
     case = CASES[name]
     limits = bounds(case.batches, case.faults, case.begin, case.split, case.queries, case.untouched)
     cluster = Cluster(new=new, max_epoch=case.max_epoch, first_epoch=case.first_epoch, apart=case.apart)
-    sink = replace(SINK, last_epoch=case.max_epoch)
+    sink = replace(SINK, last_epoch=case.max_epoch, part_bytes=case.part_bytes)
     report = Explorer(cluster, replace(limits, states=MOST_STATES), sink=sink).run(recover_every=case.every)
     print(f"{name}: {report}, {report.recoveries:,} recoveries")
     assert report.complete or case.deep
@@ -249,7 +261,7 @@ def test_rows_left_by_a_lost_abort_marker_are_seen_at_the_commit(new: bool) -> N
 
 def _explore(mutant: Mutant, rules: Rules, new: bool):  # type: ignore[no-untyped-def]
     sink = SINK if mutant.targets else Sink(SINK.prefix, SINK.decision)
-    sink = replace(sink, last_epoch=mutant.max_epoch)
+    sink = replace(sink, last_epoch=mutant.max_epoch, part_bytes=mutant.part_bytes)
     limits = bounds(mutant.batches, mutant.faults, mutant.begin, mutant.split, mutant.queries, mutant.untouched)
     cluster = Cluster(new=new, max_epoch=mutant.max_epoch, first_epoch=mutant.first_epoch)
     return Explorer(cluster, limits, rules, sink).run(recover_every=mutant.every)
@@ -258,11 +270,12 @@ def _explore(mutant: Mutant, rules: Rules, new: bool):  # type: ignore[no-untype
 @GENERATIONS
 def test_random_walks_with_many_faults_find_nothing(new: bool) -> None:
     seed = int(os.environ.get("ONCELOG_SEED", "20261121"))
-    number = 20_000 if EXPLORE_DEEP else 1_000
-    explorer = Explorer(Cluster(new=new), Bounds(batches=2, faults=6))
-    report = walk(explorer, seed, number)
-    print(f"seed {seed}: {number:,} walks, {report}")
-    assert not report.violation, "\n".join((f"seed {seed}", report.violation, *report.trace))
+    number = 10_000 if EXPLORE_DEEP else 500
+    for part_bytes in (SINK.part_bytes, IN_PARTS):
+        explorer = Explorer(Cluster(new=new), Bounds(batches=2, faults=6), sink=replace(SINK, part_bytes=part_bytes))
+        report = walk(explorer, seed, number)
+        print(f"seed {seed}: {number:,} walks, {report}")
+        assert not report.violation, "\n".join((f"seed {seed}", report.violation, *report.trace))
 
 
 @GENERATIONS

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from oncelog import errors
 from oncelog.client.blocking import BlockingCluster
-from oncelog.client.by_node import ask_by_node
 from oncelog.client.outcomes import error_codes, raise_for_error
 from oncelog.client.versions import ByVersion
 from oncelog.net.connection import Connection, ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages import describe_transactions as dt
-from oncelog.protocol.messages import end_txn as et
 from oncelog.protocol.messages import init_producer_id as ip
 from oncelog.protocol.messages import list_transactions as lt
 from oncelog.protocol.messages import write_txn_markers as wm
@@ -22,7 +20,7 @@ from oncelog.spark import faults, partitions, questions
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import MisuseError, NotPermittedError, NotVerifiedError
 from oncelog.spark.commit.names import TopicPartition, is_task_id
-from oncelog.spark.commit.record import Owner
+from oncelog.spark.commit.record import Owner, Part
 from oncelog.spark.commit.steps import Steps
 from oncelog.spark.permissions import needed
 
@@ -36,6 +34,7 @@ FENCED = frozenset(
         ErrorCode.UNKNOWN_PRODUCER_ID,
     }
 )
+TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 STATES = {
     "Empty": op.State.EMPTY,
     "Ongoing": op.State.ONGOING,
@@ -68,14 +67,24 @@ def run(program: Steps[T], brokers: Brokers) -> T:
         return value
 
 
+class TaskRows(Protocol):
+    """A task's rows."""
+
+    def peek(self) -> bool:
+        """Return whether there are any; computes the first ones."""
+
+    def __call__(self, owner: Owner) -> op.Rows:
+        """Write them under the owner's transaction; only count them if the owner has no producer id."""
+
+
 class Brokers:
-    """Answers operations. `rows`: how a task writes its rows (ProduceRows); the driver has none."""
+    """Answers operations. `rows` writes a task's rows (PeekRows, ProduceRows); the driver has none."""
 
     def __init__(
         self,
         cluster: BlockingCluster,
         *,
-        rows: Callable[[Owner], op.Rows] | None = None,
+        rows: TaskRows | None = None,
         marker_wait_ms: int = 5_000,
         end_wait_ms: int = 30_000,
     ) -> None:
@@ -95,9 +104,12 @@ class Brokers:
             op.EndAll: self._end_all,
             op.AwaitEnded: self._await_ended,
             op.ReadDecisions: self._read,
+            op.ReadParts: self._read_parts,
             op.Produce: self._produce,
+            op.FindEnds: self._find_ends,
             op.FindMarkers: self._find_markers,
             op.WriteTxnMarkers: self._write_markers,
+            op.PeekRows: self._peek,
             op.ProduceRows: self._rows,
         }
 
@@ -130,7 +142,7 @@ class Brokers:
     def _describe(self, o: op.DescribeTransactions) -> tuple[op.Described, ...]:
         now_ms = int(time.time() * 1000)
         client = self.cluster.cluster
-        (found,) = self.cluster.run_many([ask_by_node(client, questions.transactions(client), o.ids)])
+        (found,) = self.cluster.run_many([questions.describe_transactions(client, o.ids)])
         return tuple(_described(state, now_ms) for state in found.values() if state is not None)
 
     def _producers(self, o: op.DescribeProducers) -> tuple[op.OpenProducer, ...]:
@@ -139,12 +151,11 @@ class Brokers:
     def _open_producers(self, wanted: Iterable[TopicPartition]) -> Iterable[tuple[op.OpenProducer, int]]:
         """(producer with a transaction open, its coordinator epoch there)."""
         client = self.cluster.cluster
-        (found,) = self.cluster.run_many([ask_by_node(client, questions.producers(client), wanted)])
+        (found,) = self.cluster.run_many([questions.describe_producers(client, wanted)])
         for at, active in found.items():
             for p in active:
-                if p.current_txn_start_offset >= 0:
-                    start = p.current_txn_start_offset
-                    yield op.OpenProducer(at, p.producer_id, p.producer_epoch, start), p.coordinator_epoch
+                start = p.current_txn_start_offset
+                yield op.OpenProducer(at, p.producer_id, p.producer_epoch, start), p.coordinator_epoch
 
     # The coordinator
 
@@ -229,22 +240,8 @@ class Brokers:
 
     def _end_many(self, owners: tuple[Owner, ...], commit: bool) -> list[Any]:
         version = None if self.new_protocol else END_TXN_OLD
-        return self.cluster.run_many(
-            [
-                self.cluster.cluster.call_coordinator(
-                    "transaction",
-                    owner.id,
-                    et.EndTxnRequest(
-                        transactional_id=owner.id,
-                        producer_id=owner.pid,
-                        producer_epoch=owner.epoch,
-                        committed=commit,
-                    ),
-                    version,
-                )
-                for owner in owners
-            ]
-        )
+        (responses,) = self.cluster.run_many([questions.end_all(self.cluster.cluster, owners, commit, version)])
+        return responses
 
     def _ended(self, owner: Owner, response: Any) -> op.Ended:
         outcome = outcome_of(response, f"EndTxn of {owner.id}")
@@ -269,15 +266,22 @@ class Brokers:
     # Partitions
 
     def _read(self, o: op.ReadDecisions) -> op.Window:
-        return partitions.read_window(self.cluster, o.at, o.before)
+        return partitions.read_window(self.cluster, o)
+
+    def _read_parts(self, o: op.ReadParts) -> tuple[Part, ...]:
+        return partitions.read_parts(self.cluster, o)
 
     def _produce(self, o: op.Produce) -> op.Produced:
-        batch = partitions.record_batch(o.owner, [(b"record", o.record.encode())], int(time.time() * 1000))
+        batch = partitions.decision_batch(o.owner, o.record, int(time.time() * 1000))
         response = partitions.produce(self.cluster, o.owner, o.at, batch, new_protocol=self.new_protocol)
         outcome = outcome_of(response, f"Produce into {o.at.topic}-{o.at.partition}")
         if outcome is not op.Outcome.DONE:
-            return op.Produced(op.Outcome.FENCED)
+            too_large = outcome is op.Outcome.TOO_LARGE
+            return op.Produced(op.Outcome.TOO_LARGE if too_large else op.Outcome.FENCED)
         return op.Produced(outcome, response.responses[0].partition_responses[0].base_offset)
+
+    def _find_ends(self, o: op.FindEnds) -> tuple[op.End, ...]:
+        return partitions.find_ends(self.cluster, o.partitions)
 
     def _find_markers(self, o: op.FindMarkers) -> tuple[op.Marker, ...]:
         return partitions.find_markers(self.cluster, o.places, self.marker_wait_ms)
@@ -296,6 +300,11 @@ class Brokers:
         response = self.cluster.call_leader(*o.at, wm.WriteTxnMarkersRequest(markers=[marker]), 1)
         return outcome_of(response, f"WriteTxnMarkers into {o.at.topic}-{o.at.partition}")
 
+    def _peek(self, o: op.PeekRows) -> bool:
+        if self.rows is None:
+            raise ValueError("only a task writes rows")
+        return self.rows.peek()
+
     def _rows(self, o: op.ProduceRows) -> op.Rows:
         if self.rows is None:
             raise ValueError("only a task writes rows")
@@ -311,6 +320,8 @@ def outcome_of(response: Any, what: str) -> op.Outcome:
             return op.Outcome.INVALID_STATE
         if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             return op.Outcome.DENIED
+        if code in TOO_LARGE:
+            return op.Outcome.TOO_LARGE
     raise_for_error(response, what)
     return op.Outcome.DONE
 

@@ -13,20 +13,27 @@ from oncelog.client import offsets
 from oncelog.client.blocking import BlockingCluster
 from oncelog.client.partition_fetch import FETCH_BYTES, FETCH_WAIT_MS, fetch_partition
 from oncelog.client.producer import markers
+from oncelog.protocol.compression import Codec
 from oncelog.protocol.messages import add_partitions_to_txn as ap
 from oncelog.protocol.messages import fetch as fe
 from oncelog.protocol.messages import produce as pr
 from oncelog.protocol.records import Record, build_batch, decode_control, decode_records, iter_batches
 from oncelog.protocol.schema import NO_UUID
+from oncelog.spark import questions
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import SinkError
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.commit.record import Owner, decode_record
+from oncelog.spark.commit.record import Owner, Part, decode_part, decode_record
+from oncelog.spark.commit.record import Record as DecisionRecord
 
 EARLIEST, LATEST = offsets.EARLIEST, offsets.LATEST
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
-WINDOW = 64
-"""Entries of the decision topic that are read at once, from its end."""
+RECORD_KEY = b"record"
+PART_KEY = b"part/"
+"""Keys in the decision topic: compaction keeps the last record, and the last part of each number. The last committed
+record's parts are among these, for whoever writes a part has committed a record without parts before (P3)."""
+COMPRESSED_FROM = 4_096
+"""Bytes of JSON from which a message of the decision topic is compressed."""
 PRODUCE_NEW, PRODUCE_OLD = 12, 11
 """Versions of Produce that take a partition into the transaction themselves (KIP-890), or do not."""
 ADD_PARTITIONS_VERSION = 3
@@ -66,10 +73,21 @@ async def fetch_async(
     )
 
 
-def record_batch(owner: Owner, records: Sequence[tuple[bytes | None, bytes | None]], now_ms: int) -> bytearray:
-    """One transactional batch of (key, value) records."""
+def decision_batch(owner: Owner, message: DecisionRecord | Part, now_ms: int) -> bytearray:
+    """Encode a record, or a part of one, as a batch of the decision topic."""
+    key = PART_KEY + b"%d" % message.number if isinstance(message, Part) else RECORD_KEY
+    value = message.encode()
+    codec = Codec.ZSTD if len(value) >= COMPRESSED_FROM else Codec.NONE
+    return record_batch(owner, [(key, value)], now_ms, codec)
+
+
+def record_batch(
+    owner: Owner, records: Sequence[tuple[bytes | None, bytes | None]], now_ms: int, codec: Codec = Codec.NONE
+) -> bytearray:
+    """Encode (key, value) records as one transactional batch."""
     return build_batch(
         [Record(index, now_ms, key, value) for index, (key, value) in enumerate(records)],
+        codec=codec,
         producer_id=owner.pid,
         producer_epoch=owner.epoch,
         base_sequence=owner.sequence,
@@ -115,14 +133,18 @@ async def produce_async(
     return await client.call_leader(*at, request, PRODUCE_NEW if new_protocol else PRODUCE_OLD)
 
 
-def read_window(cluster: BlockingCluster, at: TopicPartition, before: int | None) -> op.Window:
-    """The last entries of the decision topic before an offset, with its end and its last stable offset.
+def read_window(cluster: BlockingCluster, o: op.ReadDecisions) -> op.Window:
+    """Read the last entries of the decision topic before an offset, with its end and its last stable offset.
 
-    Where it begins comes with the records (compaction does not move that: most begin at 0).
-    TimedOutError if what ListOffsets tells of is not shown within `REQUEST_TIMEOUT_MS`.
+    Each answer says where the topic begins (compaction does not move that: most begin at 0).
+    TimedOutError if what ListOffsets has reported is not shown within `REQUEST_TIMEOUT_MS`.
     """
-    until = list_offsets(cluster, {at: LATEST})[at] if before is None else before
-    start = max(0, until - WINDOW)
+    at, before = o.at, o.before
+    if o.since is not None:
+        start, until = o.since, o.since + 2  # the entry, and its transaction's marker
+    else:
+        until = list_offsets(cluster, {at: LATEST})[at] if before is None else before
+        start = max(0, until - o.width)
     messages: list[op.Message] = []
     position = start
     wait_ms, limit = 0, time.monotonic() + REQUEST_TIMEOUT_MS / 1000
@@ -163,7 +185,7 @@ def _messages(at: TopicPartition, header: Any, view: memoryview) -> Iterable[op.
         yield op.Message(header.base_offset, header.producer_id, header.producer_epoch, None, commit)
         return
     for record in decode_records(view):
-        if record.value is not None:
+        if record.value is not None and not (record.key or b"").startswith(PART_KEY):
             try:
                 decoded = decode_record(bytes(record.value))
             except msgspec.DecodeError as error:
@@ -172,6 +194,39 @@ def _messages(at: TopicPartition, header: Any, view: memoryview) -> Iterable[op.
                     "the sink may write there"
                 ) from error
             yield op.Message(record.offset, header.producer_id, header.producer_epoch, decoded)
+
+
+def read_parts(cluster: BlockingCluster, o: op.ReadParts) -> tuple[Part, ...]:
+    """Read the parts at these offsets. SinkError if one of them is not there any more."""
+    found: dict[int, Part] = {}
+    position, last = min(o.offsets), max(o.offsets)
+    while position <= last:
+        answer = fetch(cluster, o.at, position)
+        batches = list(iter_batches(answer.records or b"", partial_ok=True))
+        if not batches:
+            break
+        for header, view in batches:
+            position = max(position, header.next_offset)
+            if not header.is_control and header.next_offset > min(o.offsets):
+                found.update(_parts(o, view))
+    if missing := [offset for offset in o.offsets if offset not in found]:
+        raise SinkError(
+            f"option decisionTopic: {o.at.topic} has lost the parts of its last record at offsets {missing}; the topic "
+            "must keep what it holds (cleanup.policy=compact). `oncelog sink abort` cannot help; look at the data"
+        )
+    return tuple(found[offset] for offset in o.offsets)
+
+
+def _parts(o: op.ReadParts, view: memoryview) -> Iterable[tuple[int, Part]]:
+    for record in decode_records(view):
+        if record.offset in o.offsets and record.key is not None and record.value is not None:
+            yield record.offset, decode_part(int(record.key.removeprefix(PART_KEY)), bytes(record.value))
+
+
+def find_ends(cluster: BlockingCluster, wanted: Iterable[TopicPartition]) -> tuple[op.End, ...]:
+    """Return the high watermark of each partition that exists."""
+    (found,) = cluster.run_many([questions.find_ends(cluster.cluster, wanted)])
+    return tuple(op.End(at, found[at]) for at in sorted(found))
 
 
 def find_markers(cluster: BlockingCluster, places: tuple[op.Place, ...], wait_ms: int) -> tuple[op.Marker, ...]:

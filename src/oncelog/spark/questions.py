@@ -1,17 +1,87 @@
-"""What the protocol asks about many transactions or partitions at once, each with its coordinator or leader."""
+"""What the protocol asks about many transactions or partitions: few requests, bounded in size and in flight."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from oncelog import errors
-from oncelog.client.by_node import Question
+from oncelog.client import offsets
+from oncelog.client.by_node import Question, ask_by_node
 from oncelog.client.cluster import COORDINATOR_MOVED, ClusterClient
+from oncelog.client.coordinators import find_coordinators
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages import describe_producers as dp
 from oncelog.protocol.messages import describe_transactions as dt
+from oncelog.protocol.messages import end_txn as et
 from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.commit.record import Owner
+
+TRANSACTIONS_AT_ONCE = 500
+"""Transactional ids in one DescribeTransactions: the answer names all partitions of each."""
+PARTITIONS_AT_FIRST, PARTITIONS_AT_ONCE = 16, 1_000
+"""Partitions in the first DescribeProducers, and at most in each later one."""
+PRODUCERS_AT_ONCE = 100_000
+"""Producers in the answers to one round of DescribeProducers, if all partitions have as many as those asked before.
+A partition remembers each producer for a day: for the sink, tasks times sixteen plans."""
+ENDS_IN_FLIGHT = 100
+"""Requests EndTxn under way at once."""
+
+
+async def describe_transactions(cluster: ClusterClient, ids: Sequence[str]) -> dict[str, dt.TransactionState | None]:
+    """DescribeTransactions of each id; None for an id that its coordinator does not know."""
+    await find_coordinators(cluster, "transaction", ids)
+    found: dict[str, dt.TransactionState | None] = {}
+    for start in range(0, len(ids), TRANSACTIONS_AT_ONCE):
+        some = ids[start : start + TRANSACTIONS_AT_ONCE]
+        await ask_by_node(cluster, transactions(cluster), some, into=found)
+    return found
+
+
+async def describe_producers(
+    cluster: ClusterClient, wanted: Iterable[TopicPartition]
+) -> dict[TopicPartition, list[dp.ProducerState]]:
+    """DescribeProducers of each partition that exists: its producers with a transaction open."""
+    left = list(dict.fromkeys(wanted))
+    found: dict[TopicPartition, list[dp.ProducerState]] = {}
+    seen: dict[TopicPartition, int] = {}
+    count = PARTITIONS_AT_FIRST
+    while left:
+        some, left = left[:count], left[count:]
+        await ask_by_node(cluster, producers(cluster, seen), some, into=found)
+        each = sum(seen.values()) / max(1, len(seen))
+        count = max(1, min(PARTITIONS_AT_ONCE, int(PRODUCERS_AT_ONCE / max(1.0, each))))
+    return found
+
+
+async def find_ends(cluster: ClusterClient, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the high watermark of each partition that exists."""
+    asked: dict[tuple[str, int], int] = {}
+    for at in wanted:
+        try:
+            await cluster.partition(*at)
+        except errors.UnknownTopicError:
+            continue
+        asked[at] = offsets.LATEST
+    found = await offsets.list_offsets(cluster, asked)
+    return {TopicPartition(*at): listed.offset for at, listed in found.items()}
+
+
+async def end_all(cluster: ClusterClient, owners: Sequence[Owner], commit: bool, version: int | None) -> list[Any]:
+    """EndTxn for each owner's transaction, some at a time; the responses in their order."""
+    await find_coordinators(cluster, "transaction", [owner.id for owner in owners])
+    free = asyncio.Semaphore(ENDS_IN_FLIGHT)
+
+    async def end(owner: Owner) -> Any:
+        request = et.EndTxnRequest(
+            transactional_id=owner.id, producer_id=owner.pid, producer_epoch=owner.epoch, committed=commit
+        )
+        async with free:
+            return await cluster.call_coordinator("transaction", owner.id, request, version)
+
+    return list(await asyncio.gather(*map(end, owners)))
 
 
 def transactions(cluster: ClusterClient) -> Question[str, dt.TransactionState | None]:
@@ -42,8 +112,13 @@ def transactions(cluster: ClusterClient) -> Question[str, dt.TransactionState | 
     )
 
 
-def producers(cluster: ClusterClient) -> Question[TopicPartition, list[dp.ProducerState]]:
-    """DescribeProducers by partition; one that is deleted has no answer: nothing can be open there."""
+def producers(
+    cluster: ClusterClient, seen: dict[TopicPartition, int]
+) -> Question[TopicPartition, list[dp.ProducerState]]:
+    """Return a question for a partition's open producers. A deleted one has no answer: nothing can be open there.
+
+    `seen` gets the number of all its producers, open or not.
+    """
 
     async def where(at: TopicPartition) -> int | None:
         try:
@@ -65,7 +140,9 @@ def producers(cluster: ClusterClient) -> Question[TopicPartition, list[dp.Produc
         for topic in response.topics:
             for answer in topic.partitions:
                 at = TopicPartition(topic.name, answer.partition_index)
-                yield at, ErrorCode.of(answer.error_code), answer.active_producers
+                seen[at] = len(answer.active_producers)
+                opened = [p for p in answer.active_producers if p.current_txn_start_offset >= 0]
+                yield at, ErrorCode.of(answer.error_code), opened
 
     return Question(
         where=where,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,14 @@ class RowWriter:
         self._counts: dict[str, int] = {}
         self._turns: dict[str, int] = defaultdict(lambda: first_turn)
         self._codec = CODECS[options.compression]
+
+    def peek(self) -> bool:
+        """Compute Arrow batches until one has rows, and keep it. Returns whether one has."""
+        for batch in self.iterator:
+            if batch.num_rows:
+                self.iterator = chain([batch], self.iterator)
+                return True
+        return False
 
     def __call__(self, owner: Owner) -> op.Rows:
         """Write all rows, or, for a batch that is committed already, count them."""

@@ -8,7 +8,7 @@ from typing import Any
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.finish import c1b_check
 from oncelog.spark.commit.names import Attempt
-from oncelog.spark.commit.record import Owner
+from oncelog.spark.commit.record import Owner, Record
 from oncelog.spark.commit.task import abandon
 from spark.explorer import kafka as model
 from spark.explorer.moves import Moves
@@ -36,7 +36,8 @@ class Faults(Moves):
         opened = model.open_since(log)
         # Decided, too, is what the coordinator has taken on to commit: its marker may come later.
         coming = [txn.pid for _, txn in kafka.txns if txn.state == model.PREPARE_COMMIT and txn.pid in opened]
-        records = [*model.committed(log), *(log[opened[pid]].payload for pid in coming)]
+        begun = [e.payload for pid in coming for e in log[opened[pid] :] if e.pid == pid]
+        records = [*model.decided(log), *(message for message in begun if isinstance(message, Record))]
         if records and not records[-1].settled:
             return True
         for driver in self.drivers.values[world.drivers]:
@@ -136,6 +137,7 @@ class Faults(Moves):
             yield from self._slow(world, index, driver)
             yield from self._denied(world, index, driver)
             yield from self._hidden(world, index, driver)
+            yield from self._rejected(world, index, driver)
 
     def _denied(self, world: World, index: int, driver: Driver) -> Iterator[tuple[str, World]]:
         operation = self.programs.operation[driver.node]
@@ -143,6 +145,14 @@ class Faults(Moves):
         if spent is not None:
             moved = driver._replace(node=self.programs.advance(driver.node, op.Outcome.DENIED))
             yield f"D{index} may not do {operation}", self.settle_driver(spent, index, moved)
+
+    def _rejected(self, world: World, index: int, driver: Driver) -> Iterator[tuple[str, World]]:
+        operation = self.programs.operation[driver.node]
+        spent = self._spend(world, "reject") if isinstance(operation, op.Produce) else None
+        if spent is not None and driver.progress is None:
+            answer = op.Produced(op.Outcome.TOO_LARGE)
+            moved = driver._replace(node=self.programs.advance(driver.node, answer))
+            yield f"D{index} may not write {operation}", self.settle_driver(spent, index, moved)
 
     def _hidden(self, world: World, index: int, driver: Driver) -> Iterator[tuple[str, World]]:
         if not isinstance(self.programs.operation[driver.node], op.ListTransactions):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.names import TopicPartition, is_task_id
-from oncelog.spark.commit.record import Owner, Span
+from oncelog.spark.commit.record import Owner, Part, Record, Span
 
 DECISION = 2
 PARTITIONS = (TopicPartition("out", 0), TopicPartition("out", 1), TopicPartition("p-commits", 0))
@@ -130,6 +130,11 @@ def committed(log: tuple[Entry, ...]) -> list[Any]:
     return rows
 
 
+def decided(log: tuple[Entry, ...]) -> list[Record]:
+    """Return the committed records of the decision topic, without their parts."""
+    return [payload for payload in committed(log) if not isinstance(payload, Part)]
+
+
 def first_marker(log: tuple[Entry, ...], pid: int, after: int) -> int | None:
     """Kind of the first marker of this producer behind an offset."""
     return next((e.kind for e in log[after + 1 :] if e.pid == pid and e.kind != DATA), None)
@@ -157,7 +162,9 @@ class Cluster:
             op.EndAll: self._end_all,
             op.AwaitEnded: self._await_ended,
             op.ReadDecisions: self._read,
+            op.ReadParts: self._read_parts,
             op.Produce: self._produce,
+            op.FindEnds: self._find_ends,
             op.FindMarkers: self._find_markers,
             op.WriteTxnMarkers: self._write_markers,
         }
@@ -212,9 +219,18 @@ class Cluster:
         messages = tuple(
             op.Message(offset, e.pid, e.epoch, e.payload if e.kind == DATA else None, e.kind == COMMIT)
             for offset, e in enumerate(log)
+            if not isinstance(e.payload, Part) and offset >= (o.since or 0)
         )
         stable = min(open_since(log).values(), default=len(log))
-        return [Step(kafka, op.Window(0, len(log), stable, True, messages))]
+        return [Step(kafka, op.Window(o.since or 0, len(log), stable, True, messages))]
+
+    def _read_parts(self, kafka: Kafka, o: op.ReadParts, _: Any) -> list[Step]:
+        log = kafka.logs[DECISION]
+        return [Step(kafka, tuple(log[offset].payload for offset in o.offsets))]
+
+    def _find_ends(self, kafka: Kafka, o: op.FindEnds, progress: Any) -> list[Step]:
+        answers = [(op.End(partition, len(kafka.logs[INDEX[partition]])),) for partition in o.partitions]
+        return self._one_by_one(kafka, progress, answers)
 
     def _find_markers(self, kafka: Kafka, o: op.FindMarkers, progress: Any) -> list[Step]:
         names = {None: op.Marker.MISSING, COMMIT: op.Marker.COMMIT, ABORT: op.Marker.ABORT}

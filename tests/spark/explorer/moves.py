@@ -15,7 +15,7 @@ from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Tasking
 from spark.explorer import kafka as model
 from spark.explorer.programs import Programs
-from spark.explorer.worlds import DEAD, SINK, SLOTS, SPLITS, Bounds, Driver, Rules, Table, Task, World
+from spark.explorer.worlds import DEAD, SINK, SLOTS, SPLITS, Bounds, Driver, Rules, Table, Task, World, split_of
 
 
 class Moves:
@@ -51,7 +51,16 @@ class Moves:
         wanted = self.bounds.queries[query]
         source = wanted.source(batch, carried.record.plan)
         tasking = Tasking(self.sink_of(query), carried, source, attempt, wanted.permission, self.rules.name)
-        return Task(driver, query, batch, attempt.slot, self.programs.start(self.rules.task, tasking))
+        node = self.programs.start(self.rules.task, tasking)
+        while isinstance(self.programs.operation[node], op.PeekRows):  # touches nothing that others see
+            node = self.programs.advance(node, bool(self._rows(split_of(driver, query, batch, attempt.slot))))
+        return Task(driver, query, batch, attempt.slot, node)
+
+    def _rows(self, split: int) -> tuple[tuple[int, Any], ...]:
+        """Return (partition, row) of each row that the task with these numbers writes."""
+        driver, query, batch, slot = (split // 10**place % 10 for place in (3, 2, 1, 0))
+        parts = SPLITS[(driver + self.bounds.split) % len(SPLITS)][slot]
+        return tuple((part, (query, batch, row)) for part, row in parts)
 
     # What a program's operation can do
 
@@ -75,9 +84,7 @@ class Moves:
         assert operation is not None
         if not isinstance(operation, op.ProduceRows):
             return self.cluster.apply(kafka, operation, progress)
-        driver, query, batch, slot = (split // 10**place % 10 for place in (3, 2, 1, 0))
-        parts = SPLITS[(driver + self.bounds.split) % len(SPLITS)][slot]
-        rows = tuple((part, (query, batch, row)) for part, row in parts)
+        rows = self._rows(split)
         if operation.owner.pid < 0:
             return [model.Step(kafka, op.Rows(op.Outcome.DONE, len(rows), ()))]
         return self.cluster.rows(kafka, operation.owner, rows, progress)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from oncelog.spark.commit import finish, plan, task, undo
 from oncelog.spark.commit import operations as op
-from oncelog.spark.commit.errors import AnotherDriverError, NotVerifiedError
+from oncelog.spark.commit.errors import AnotherDriverError, NotDecidedError, NotVerifiedError
 from oncelog.spark.commit.names import Attempt, task_id
 from oncelog.spark.commit.ownership import Permission, already_committed, check_idle, check_owner
 from oncelog.spark.commit.record import APP, NOBODY, WRITE, Owner, Record, Source
@@ -48,6 +48,7 @@ class Mutant(NamedTuple):
     max_epoch: int = 1000
     first_epoch: int = 0
     untouched: bool = False
+    part_bytes: int = SINK.part_bytes
 
 
 def _plan(**changed: Any) -> tuple[Any, ...]:
@@ -238,25 +239,38 @@ def take_any(state: Any) -> Any:
     return (yield from finish.c1_collect(replace(state, messages=tuple(prepared))))
 
 
+def head_only(state: Any) -> Any:
+    """P2 without the record's parts."""
+    window = yield op.ReadDecisions(state.sink.decision)
+    return replace(state, record=(yield from plan.read_record(state.sink, window)))
+
+
+def ends_too_far(state: Any) -> Any:
+    """C1b with ends that the markers may lie before."""
+    state = yield from finish.c1b_check(state)
+    ends = tuple(end._replace(offset=end.offset + 1) for end in state.record.ends)
+    return replace(state, record=replace(state.record, ends=ends))
+
+
 def check_state_only(state: Any) -> Any:
     """C1b without the offsets."""
     described = yield op.DescribeTransactions(tuple(t.owner.id for t in state.record.transactions))
     if {(d.id, d.pid, d.epoch) for d in described} < {t.owner[:3] for t in state.record.transactions}:
-        raise finish.NotDecidedError("not open")
+        raise NotDecidedError("not open")
     return state
 
 
 def finish_unverified(state: Any) -> Any:
     """P3 without C4."""
     if not state.record.settled:
-        yield from commit_all(state.record.transactions)
+        yield from commit_all(state.record)
     return state
 
 
 def settle_unverified(state: Any) -> Any:
     """C5 before C4."""
     state = yield from finish.c5_settle(state)
-    yield from verify_all(state.sink, state.record.transactions)
+    yield from verify_all(state.sink, state.record)
     return replace(state, record=replace(state.record, settled=True))
 
 
@@ -333,6 +347,7 @@ MUTANTS: dict[str, Mutant] = {
         Rules(plan=_plan(p1_fence=share_driver)), {"driver": 1}, begin="commit", every=0, generations=(False,)
     ),
     "P2 before P1": Mutant(Rules(plan=_move(plan.PLAN, plan.p2_read, plan.p1_fence)), {"driver": 1}),
+    "P2 without the parts": Mutant(Rules(plan=_plan(p2_read=head_only)), {"driver": 1}, begin="commit", part_bytes=215),
     "P3 nothing finished": Mutant(Rules(plan=_plan(p3_finish=None)), {"driver": 1}),
     "P3 not verified": Mutant(Rules(plan=_plan(p3_finish=finish_unverified)), {"driver": 1, "lose": 1}),
     "P3 not written": Mutant(Rules(plan=_plan(p3_write=write_once)), {"driver": 1}, 2),
@@ -373,6 +388,7 @@ MUTANTS: dict[str, Mutant] = {
         generations=(False,),
         every=5,
     ),
+    "C1b ends too far": Mutant(Rules(commit=_commit(c1b_check=ends_too_far)), {}, every=1),
     "C2 after C3": Mutant(Rules(commit=_move(finish.COMMIT, finish.c3_commit, finish.c2_decide)), {"driver": 1}),
     "C2v not seen": Mutant(Rules(commit=_commit(c2v_see=None)), {"driver": 1, "lose": 1}),
     "C4 not verified": Mutant(Rules(commit=_commit(c4_verify=None)), {"lose": 1}),

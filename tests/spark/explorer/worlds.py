@@ -27,7 +27,7 @@ SLOTS = 2
 ROWS = 2
 KINDS = (
     *("driver", "twin", "kill", "stage", "lose", "timeout", "late", "dup", "settle", "slow", "rewind", "undo", "deny"),
-    *("other", "leap", "accept", "move", "hide"),
+    *("other", "leap", "accept", "move", "hide", "reject"),
 )
 """driver: a new one starts, whatever the former does. twin: another attempt, with another number or the same.
 kill: a task aborts. stage: Spark gives the stage up. lose: a marker is lost, and the coordinator does not know.
@@ -36,7 +36,8 @@ or for the end of a transaction, ends too early. rewind: a new driver with an ol
 batch ahead. settle, undo, accept: what `oncelog sink settle`, `abort` and `abort --accept-loss` do. deny: whoever
 writes a marker by hand lacks ClusterAction. other: the next one of `Bounds.queries` starts under the same prefix.
 move: another broker becomes the coordinator.
-hide: a transaction is missing in a list, for its coordinator moves and no broker answers for it."""
+hide: a transaction is missing in a list, for its coordinator moves and no broker answers for it.
+reject: the decision topic rejects a message as too large."""
 DEAD = ("dead",)
 
 

@@ -105,9 +105,9 @@ def c1a_look(state: Committing) -> Steps[Committing]:
     """Open task transactions before the decision: none is a successor's if the decision succeeds."""
     if state.carried is None:
         return state
-    left, _ = yield from find_open(replace(state.sink, targets=()))
     decided = {t.owner.id for t in state.record.transactions}
-    return replace(state, left=tuple(owner for owner in left if owner.id not in decided))
+    left, _ = yield from find_open(replace(state.sink, targets=()), decided)
+    return replace(state, left=left)
 
 
 def _look_at_time(state: Committing) -> Steps[None]:
@@ -131,15 +131,29 @@ def _look_at_time(state: Committing) -> Steps[None]:
 
 
 def c1b_check(state: Committing) -> Steps[Committing]:
-    """Each prepared transaction must be open still, with time left, and in each partition from its first row on."""
+    """Check that each prepared transaction is still open, with time left, in each partition from its first row on.
+
+    The partitions' ends are read before that: the markers of transactions seen open afterwards cannot be below them.
+    """
     transactions = state.record.transactions
     if not transactions:
         return state
     yield from _look_at_time(state)
     partitions = tuple(sorted({span.at for t in transactions for span in t.spans}))
+    ends: tuple[op.End, ...] = yield op.FindEnds(partitions)
     opened: tuple[op.OpenProducer, ...] = yield op.DescribeProducers(partitions)
     _check_open(transactions, set(opened))
-    return state
+    return replace(state, record=replace(state.record, ends=ends))
+
+
+def _give_up(state: Committing) -> Steps[None]:
+    """Abort the prepared transactions, so that they do not hold readers up until their time-out.
+
+    Only if the record that names them was rejected: a late copy of EndTxn may decide one that was written, in the old
+    protocol. A failure that the next attempt may not repeat is left to the next plan, which aborts them, too.
+    """
+    if state.record.transactions:
+        yield op.EndAll(tuple(t.owner for t in state.record.transactions), commit=False)
 
 
 def _check_open(transactions: tuple[Transaction, ...], opened: set[op.OpenProducer]) -> None:
@@ -153,10 +167,15 @@ def _check_open(transactions: tuple[Transaction, ...], opened: set[op.OpenProduc
 
 
 def c2_propose(state: Committing) -> Steps[Committing]:
-    """The record, in a transaction that is left open: the driver's own time-out begins."""
+    """Write the record in a transaction that is left open: the driver's own time-out begins."""
     if state.carried is None:
         return state
-    return replace(state, place=(yield from propose_record(state.sink, state.carried.driver, state.record)))
+    try:
+        driver, place = yield from propose_record(state.sink, state.carried.driver, state.record)
+    except NotDecidedError:
+        yield from _give_up(state)
+        raise
+    return replace(state, carried=replace(state.carried, driver=driver), place=place)
 
 
 def c2_look(state: Committing) -> Steps[Committing]:
@@ -188,20 +207,20 @@ def c2v_see(state: Committing) -> Steps[Committing]:
 
 def c3_commit(state: Committing) -> Steps[Committing]:
     """EndTxn(commit) for each."""
-    yield from commit_all(state.record.transactions)
+    yield from commit_all(state.record)
     return state
 
 
 def c4_verify(state: Committing) -> Steps[Committing]:
     """CompleteCommit does not mean visible: find the markers."""
-    yield from verify_all(state.sink, state.record.transactions)
+    yield from verify_all(state.sink, state.record)
     return state
 
 
 def c5_settle(state: Committing) -> Steps[Committing]:
     """The record again, settled. Without it the next plan would do C3 and C4 once more."""
     if state.carried is not None and not state.record.settled:
-        settled = replace(state.record, settled=True, transactions=())
+        settled = replace(state.record, settled=True, transactions=(), ends=())
         yield from write_record(state.sink, state.carried.driver, settled)
     return state
 

@@ -13,7 +13,11 @@ from typing import NamedTuple
 from oncelog.client.types import Marker as Marker
 from oncelog.client.types import Place as Place
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.commit.record import Owner, Record, Span
+from oncelog.spark.commit.record import End as End
+from oncelog.spark.commit.record import Owner, Part, Record, Span
+
+WINDOW, WIDEST = 2, 64
+"""Entries of the decision topic that are read first, from its end (a record and its marker), and at once at most."""
 
 
 class Outcome(StrEnum):
@@ -26,6 +30,8 @@ class Outcome(StrEnum):
     """INVALID_TXN_STATE: nothing to end, or ended the other way."""
     DENIED = "denied"
     """CLUSTER_AUTHORIZATION_FAILED."""
+    TOO_LARGE = "too large"
+    """MESSAGE_TOO_LARGE or RECORD_LIST_TOO_LARGE: nothing was appended."""
 
 
 class State(StrEnum):
@@ -171,19 +177,41 @@ class AwaitEnded:
 
 @dataclass(frozen=True, slots=True)
 class ReadDecisions:
-    """Fetch the decision topic's entries before offset `before` (None: up to its end) -> Window."""
+    """Fetch the decision topic's last entries before offset `before` (None: its end) -> Window.
+
+    `since` is the offset of an entry that is known to be there: with it, all entries from that one on are fetched.
+    Parts of records are left out.
+    """
 
     at: TopicPartition
     before: int | None = None
+    since: int | None = None
+    width: int = WINDOW
+    """How many entries to read, unless `since` is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadParts:
+    """Fetch the parts of a record from the decision topic -> tuple[Part, ...]."""
+
+    at: TopicPartition
+    offsets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """Write one record into the decision topic under this owner -> Produced."""
+    """Write one record, or a part of one, into the decision topic under this owner -> Produced."""
 
     owner: Owner
     at: TopicPartition
-    record: Record
+    record: Record | Part
+
+
+@dataclass(frozen=True, slots=True)
+class FindEnds:
+    """ListOffsets of each partition's leader -> tuple[End, ...] of the partitions that exist."""
+
+    partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +232,11 @@ class WriteTxnMarkers:
 
 
 @dataclass(frozen=True, slots=True)
+class PeekRows:
+    """Compute the task's first rows -> bool, whether there are any."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProduceRows:
     """The task's rows, acks=all, every answer awaited -> Rows."""
 
@@ -219,8 +252,11 @@ Operation = (
     | EndAll
     | AwaitEnded
     | ReadDecisions
+    | ReadParts
     | Produce
+    | FindEnds
     | FindMarkers
     | WriteTxnMarkers
+    | PeekRows
     | ProduceRows
 )

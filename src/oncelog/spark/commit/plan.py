@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import AnotherDriverError, NotVerifiedError
 from oncelog.spark.commit.names import is_task_id
 from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, admit, check_decisions, check_idle
-from oncelog.spark.commit.record import NOBODY, Owner, Record, Source
+from oncelog.spark.commit.record import NOBODY, Owner, Part, Record, Source
 from oncelog.spark.commit.steps import Phase, Sink, Steps, commit_all, see_commit, verify_all, write_record
 
 
@@ -18,6 +19,8 @@ class Carried:
 
     driver: Owner
     record: Record
+    offset: int = 0
+    """Where in the decision topic the record is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +37,21 @@ class Planning:
     """Open in a partition, not at the coordinator: their marker was lost (P0)."""
     driver: Owner | None = None
     record: Record | None = None
+    offset: int = 0
+    """Where the plan's own record is."""
 
     def carried(self) -> Carried:
         """The plan's result."""
         if self.driver is None or self.record is None:
             raise ValueError("the plan has not run")
-        return Carried(self.driver, self.record)
+        return Carried(self.driver, self.record, self.offset)
 
 
-def find_open(sink: Sink) -> Steps[tuple[tuple[Owner, ...], tuple[op.OpenProducer, ...]]]:
-    """Task transactions of this prefix: (open at the coordinator, open in a partition only).
+def find_open(sink: Sink, known: Container[str] = ()) -> Steps[tuple[tuple[Owner, ...], tuple[op.OpenProducer, ...]]]:
+    """Find the task transactions of this prefix: (open at the coordinator, open in a partition only).
 
-    The partitions are asked first: what they show open and the coordinator later does not has ended.
+    The partitions are asked first: a transaction that they show open and the coordinator later does not has ended.
+    Those whose ids are `known` are left out.
     """
     opened: tuple[op.OpenProducer, ...] = ()
     if sink.targets:
@@ -54,7 +60,11 @@ def find_open(sink: Sink) -> Steps[tuple[tuple[Owner, ...], tuple[op.OpenProduce
     hanging = {producer.pid for producer in opened}
     ids = tuple(
         sorted(
-            t.id for t in listed if is_task_id(sink.prefix, t.id) and (t.state is op.State.ONGOING or t.pid in hanging)
+            t.id
+            for t in listed
+            if t.id not in known
+            and is_task_id(sink.prefix, t.id)
+            and (t.state is op.State.ONGOING or t.pid in hanging)
         )
     )
     if not ids:
@@ -101,16 +111,25 @@ def p1_fence(state: Planning) -> Steps[Planning]:
 
 
 def read_record(sink: Sink, window: op.Window) -> Steps[Record]:
-    """The last committed record in this window of the decision topic, or before it."""
-    messages = window.messages
+    """Find the last committed record in this window of the decision topic, or before it; its parts are not read."""
+    messages, width = window.messages, op.WINDOW
     while True:
         decided = last_decided(messages)
         if decided is not None:
             return decided
         if window.first:
             return Record()
-        window = yield op.ReadDecisions(sink.decision, window.start)
+        width = min(4 * width, op.WIDEST)
+        window = yield op.ReadDecisions(sink.decision, window.start, width=width)
         messages = window.messages + messages
+
+
+def read_parts(sink: Sink, record: Record) -> Steps[Record]:
+    """Return the record with the transactions in its parts."""
+    if not record.parts:
+        return record
+    parts: tuple[Part, ...] = yield op.ReadParts(sink.decision, record.parts)
+    return record.join(parts)
 
 
 def last_decided(messages: tuple[op.Message, ...]) -> Record | None:
@@ -147,15 +166,15 @@ def p2_read(state: Planning) -> Steps[Planning]:
             )
     record = yield from read_record(sink, window)
     check_decisions(sink.decision.topic, sink.prefix, record)
-    return replace(state, record=record)
+    return replace(state, record=(yield from read_parts(sink, record)))
 
 
 def p3_finish(state: Planning) -> Steps[Planning]:
     """Finish what is decided."""
     record = state.carried().record
     if not record.settled:
-        yield from commit_all(record.transactions)
-        yield from verify_all(state.sink, record.transactions)
+        yield from commit_all(record)
+        yield from verify_all(state.sink, record)
     return state
 
 
@@ -167,6 +186,7 @@ def p3_write(state: Planning) -> Steps[Planning]:
         plan=record.plan + 1,
         settled=True,
         transactions=(),
+        ends=(),
         planner=state.applicant,
         prefix=state.sink.prefix,
     )
@@ -178,6 +198,7 @@ def p3_write(state: Planning) -> Steps[Planning]:
         state,
         driver=after,
         record=mine,
+        offset=place.after,
         left=tuple(owner for owner in state.left if (owner.pid, owner.epoch) not in decided),
         strays=tuple(stray for stray in state.strays if (stray.pid, stray.epoch) not in decided),
     )

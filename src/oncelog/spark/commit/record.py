@@ -1,8 +1,12 @@
-"""The decision record: the last message of the decision topic, the one truth about which batch is committed."""
+"""The decision record: the last message of the decision topic, which alone says which batch is committed.
+
+A record with few spans is one message. The transactions of a larger one are in messages of their own, its parts, which
+the same transaction writes before the record: no batch of messages grows with tasks times partitions.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import msgspec
@@ -39,6 +43,13 @@ class Transaction(NamedTuple):
     spans: tuple[Span, ...]
 
 
+class End(NamedTuple):
+    """A partition's end, read while all of the batch's transactions were open: their markers come at or after it."""
+
+    at: TopicPartition
+    offset: int
+
+
 class Source(NamedTuple):
     """Whose rows, and which of them: query id and batch id, or txnAppId and txnVersion.
 
@@ -58,7 +69,7 @@ NOBODY = Source(WRITE, "", -1)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the decision topic's last committed message says."""
+    """The content of the decision topic's last committed message."""
 
     source: Source = NOBODY
     plan: int = 0
@@ -67,29 +78,236 @@ class Record:
     settled: bool = True
     transactions: tuple[Transaction, ...] = ()
     topics: tuple[str, ...] = ()
-    """Every topic that was written so far: where lost markers are looked for."""
+    """All topics written so far: the plan looks for lost markers in them."""
     planner: Source = NOBODY
-    """Who made the last plan, committed or not; its query id is "" where the plan could not tell it."""
+    """The maker of the last plan, committed or not; its query id is "" if the plan could not read it."""
     prefix: str = ""
-    """Whose decisions the topic holds; "" in records older than this field, and where nothing was planned."""
+    """The prefix whose decisions the topic holds; "" in records older than this field, and before the first plan."""
+    ends: tuple[End, ...] = ()
+    parts: tuple[int, ...] = ()
+    """Offsets of the messages that hold the transactions, if the record itself does not."""
 
     def encode(self) -> bytes:
-        """As JSON, for people who look into the topic."""
-        return msgspec.json.encode({"version": 1, "record": self})
+        """Return the record as JSON, which any Kafka tool shows."""
+        topics = _topics_of(self.transactions, self.ends)
+        head = _Head(
+            self.source,
+            self.plan,
+            self.slots,
+            self.rows,
+            self.settled,
+            self.topics,
+            self.planner,
+            self.prefix,
+            self.parts,
+            topics,
+            _pack(self.transactions, topics),
+            _pack_ends(self.ends, topics),
+        )
+        return msgspec.json.encode({"version": VERSION, "record": head})
+
+    def divide(self, limit: int) -> tuple[tuple[Part, ...], Record]:
+        """Split a record of more than about `limit` bytes into parts, each no longer, and a head.
+
+        Returns no part and the record itself if it is small. The head lacks the parts' offsets, which brokers assign.
+        """
+        parts: list[Part] = []
+        part = _Filling(limit)
+        for owner, spans in self.transactions:
+            for span in spans:
+                if not part.add(owner, span):
+                    parts.append(part.close(len(parts)))
+                    part = _Filling(limit)
+                    part.add(owner, span)
+        for end in self.ends:
+            if not part.add(None, end):
+                parts.append(part.close(len(parts)))
+                part = _Filling(limit)
+                part.add(None, end)
+        if not parts:
+            return (), self
+        return (*parts, part.close(len(parts))), replace(self, transactions=(), ends=())
+
+    def join(self, parts: tuple[Part, ...]) -> Record:
+        """Return the record with the transactions of its parts."""
+        spans: dict[Owner, tuple[Span, ...]] = {}
+        for part in parts:
+            for owner, some in part.transactions:
+                spans[owner] = spans.get(owner, ()) + some
+        transactions = tuple(Transaction(owner, all_of_it) for owner, all_of_it in spans.items())
+        return replace(self, transactions=transactions, ends=tuple(e for part in parts for e in part.ends), parts=())
 
 
 EMPTY = Record()
-"""Before the first plan."""
+"""The record before the first plan."""
+
+
+class Part(NamedTuple):
+    """One message with some of a large record's transactions; the head that follows names its offset."""
+
+    number: int
+    transactions: tuple[Transaction, ...]
+    ends: tuple[End, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the part as JSON."""
+        topics = _topics_of(self.transactions, self.ends)
+        packed = _pack(self.transactions, topics)
+        return msgspec.json.encode(_Part(VERSION, topics, packed, _pack_ends(self.ends, topics)))
+
+
+class _Filling:
+    """A part that grows until it is full. Sizes are estimates, of which the actual JSON stays below."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self._topics: set[str] = set()
+        self._spans: dict[Owner, list[Span]] = {}
+        self._ends: list[End] = []
+
+    def add(self, owner: Owner | None, item: Span | End) -> bool:
+        """Add an owner's span, or an end. Returns False if the part is full."""
+        cost = _ITEM_BYTES
+        if item.at.topic not in self._topics:
+            cost += _ITEM_BYTES + len(item.at.topic)
+        if owner is not None and owner not in self._spans:
+            cost += _ITEM_BYTES + len(owner.id)
+        if cost > self._left and self._topics:
+            return False
+        self._left -= cost
+        self._topics.add(item.at.topic)
+        if isinstance(item, End):
+            self._ends.append(item)
+        elif owner is not None:
+            self._spans.setdefault(owner, []).append(item)
+        return True
+
+    def close(self, number: int) -> Part:
+        """Return the finished part."""
+        spans = tuple(Transaction(owner, tuple(some)) for owner, some in self._spans.items())
+        return Part(number, spans, tuple(self._ends))
+
+
+VERSION = 2
+_ITEM_BYTES = 40
+"""Bytes of JSON that a span or an end takes, or an owner or topic without its name, with offsets up to 10^12."""
+_PackedTransaction = tuple[str, int, int, list[tuple[int, int, int, int]]]
+"""Transactional id, producer id, epoch, and a tuple per span: index of the topic, partition, first offset,
+number of offsets."""
+_PackedEnd = tuple[int, int, int]
+"""Index of the topic, partition, offset."""
+
+
+class _Head(msgspec.Struct):
+    """Version 2 of a record. `spanned` is the table of topics that `transactions` and `ends` refer to."""
+
+    source: Source
+    plan: int
+    slots: int
+    rows: int
+    settled: bool
+    topics: tuple[str, ...]
+    planner: Source
+    prefix: str
+    parts: tuple[int, ...] = ()
+    spanned: tuple[str, ...] = ()
+    transactions: list[_PackedTransaction] = []
+    ends: list[_PackedEnd] = []
+
+
+class _Part(msgspec.Struct):
+    version: int
+    spanned: tuple[str, ...]
+    transactions: list[_PackedTransaction]
+    ends: list[_PackedEnd]
+
+
+class _OldRecord(msgspec.Struct):
+    """Version 1 of a record: each span has its topic's name."""
+
+    source: Source = NOBODY
+    plan: int = 0
+    slots: int = 0
+    rows: int = 0
+    settled: bool = True
+    transactions: tuple[Transaction, ...] = ()
+    topics: tuple[str, ...] = ()
+    planner: Source = NOBODY
+    prefix: str = ""
+
+
+class _Versioned(msgspec.Struct):
+    version: int
 
 
 class _Envelope(msgspec.Struct):
-    version: int
-    record: Record
+    record: _Head
+
+
+class _OldEnvelope(msgspec.Struct):
+    record: _OldRecord
 
 
 def decode_record(data: bytes) -> Record:
-    """The record in a message's value. Raises msgspec.ValidationError when it is not one of ours."""
-    envelope = msgspec.json.decode(data, type=_Envelope)
-    if envelope.version != 1:
-        raise msgspec.ValidationError(f"decision record of version {envelope.version}: written by a newer oncelog")
-    return envelope.record
+    """Decode the record in a message's value. Raises msgspec.ValidationError if it is not a sink's record."""
+    version = _version_of(data)
+    if version == 1:
+        old = msgspec.json.decode(data, type=_OldEnvelope).record
+        return Record(**msgspec.structs.asdict(old))
+    head = msgspec.json.decode(data, type=_Envelope).record
+    fields = msgspec.structs.asdict(head)
+    topics = fields.pop("spanned")
+    fields["transactions"] = _unpack(head.transactions, topics)
+    fields["ends"] = _unpack_ends(head.ends, topics)
+    return Record(**fields)
+
+
+def decode_part(number: int, data: bytes) -> Part:
+    """Decode a part in a message's value. Raises msgspec.ValidationError if it is not a sink's part."""
+    _version_of(data)
+    part = msgspec.json.decode(data, type=_Part)
+    return Part(number, _unpack(part.transactions, part.spanned), _unpack_ends(part.ends, part.spanned))
+
+
+def _version_of(data: bytes) -> int:
+    version = msgspec.json.decode(data, type=_Versioned).version
+    if version > VERSION:
+        raise msgspec.ValidationError(f"decision record of version {version}: written by a newer oncelog")
+    return version
+
+
+def _topics_of(transactions: tuple[Transaction, ...], ends: tuple[End, ...]) -> tuple[str, ...]:
+    return tuple(sorted({span.at.topic for t in transactions for span in t.spans} | {end.at.topic for end in ends}))
+
+
+def _pack(transactions: tuple[Transaction, ...], topics: tuple[str, ...]) -> list[_PackedTransaction]:
+    index = {topic: number for number, topic in enumerate(topics)}
+    return [
+        (o.id, o.pid, o.epoch, [(index[at.topic], at.partition, first, last - first + 1) for at, first, last in spans])
+        for o, spans in transactions
+    ]
+
+
+def _pack_ends(ends: tuple[End, ...], topics: tuple[str, ...]) -> list[_PackedEnd]:
+    index = {topic: number for number, topic in enumerate(topics)}
+    return [(index[end.at.topic], end.at.partition, end.offset) for end in ends]
+
+
+def _unpack(packed: list[_PackedTransaction], topics: tuple[str, ...]) -> tuple[Transaction, ...]:
+    return tuple(
+        Transaction(
+            Owner(name, pid, epoch),
+            tuple(Span(_at(topics, topic, number), first, first + count - 1) for topic, number, first, count in spans),
+        )
+        for name, pid, epoch, spans in packed
+    )
+
+
+def _unpack_ends(packed: list[_PackedEnd], topics: tuple[str, ...]) -> tuple[End, ...]:
+    return tuple(End(_at(topics, topic, partition), offset) for topic, partition, offset in packed)
+
+
+def _at(topics: tuple[str, ...], index: int, partition: int) -> TopicPartition:
+    if not 0 <= index < len(topics):
+        raise msgspec.ValidationError(f"topic {index} of {len(topics)}")
+    return TopicPartition(topics[index], partition)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import AnotherDriverError, NotDecidedError, NotVerifiedError, TornBatchError
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.commit.record import Owner, Record, Transaction
+from oncelog.spark.commit.record import Owner, Part, Record, Span
 
 T = TypeVar("T")
 Steps = Generator[op.Operation, Any, T]
@@ -21,6 +21,9 @@ DRIVER_TIMEOUT_MS = 45_000
 MARGIN_MS = 60_000
 EXPIRY_CHECK_MS = 10_000
 """How often Apache Kafka looks for expired transactions: it may end one so much later than its time-out says."""
+PART_BYTES = 500_000
+"""Bytes of JSON from which a record is divided. Its messages stay below the default `max.message.bytes` by half, also
+on a topic that stores them uncompressed."""
 LAST_EPOCH = 2**15 - 2
 """The last epoch a client is given (TransactionMetadata.isProducerEpochExhausted); another producer id comes next."""
 
@@ -40,6 +43,7 @@ class Sink:
     own time-out, which begins before the last look: who sleeps afterwards does not decide what has expired. A broker
     may end the driver's transaction later than that (Kafka looks every ten seconds), which the default allows for."""
     last_epoch: int = LAST_EPOCH
+    part_bytes: int = PART_BYTES
 
 
 def run(phases: tuple[Phase[T], ...], state: T) -> Steps[T]:
@@ -51,23 +55,43 @@ def run(phases: tuple[Phase[T], ...], state: T) -> Steps[T]:
 
 def write_record(sink: Sink, driver: Owner, record: Record) -> Steps[tuple[Owner, op.Place]]:
     """One transaction under the driver that writes the record -> (driver afterwards, where its marker will be)."""
-    place = yield from propose_record(sink, driver, record)
+    driver, place = yield from propose_record(sink, driver, record)
     return (yield from commit_record(sink, driver)), place
 
 
-def propose_record(sink: Sink, driver: Owner, record: Record) -> Steps[op.Place]:
-    """Write the record and leave the transaction open -> where its marker will be. Nothing is decided yet."""
-    produced: op.Produced = yield op.Produce(driver, sink.decision, record)
+def propose_record(sink: Sink, driver: Owner, record: Record) -> Steps[tuple[Owner, op.Place]]:
+    """Write the record, after its parts if it is large, and leave the transaction open.
+
+    Returns the driver with its next sequence, and where the marker will be. Nothing is decided yet. NotDecidedError if
+    a message is too large: then no record was written, and none can be decided.
+    """
+    offsets: tuple[int, ...] = ()
+    parts, head = record.divide(sink.part_bytes)
+    for part in parts:
+        driver, offset = yield from _write(sink, driver, part)
+        offsets += (offset,)
+    driver, offset = yield from _write(sink, driver, replace(head, parts=offsets))
+    return driver, op.Place(sink.decision, driver.pid, offset)
+
+
+def _write(sink: Sink, driver: Owner, message: Record | Part) -> Steps[tuple[Owner, int]]:
+    """Produce one message -> (the driver with its next sequence, the message's offset)."""
+    produced: op.Produced = yield op.Produce(driver, sink.decision, message)
+    if produced.outcome is op.Outcome.TOO_LARGE:
+        raise NotDecidedError(
+            f"option decisionTopic: {sink.decision.topic} rejects a message of the decision as too large; set its "
+            f"max.message.bytes to at least {2 * sink.part_bytes}"
+        )
     if produced.outcome is not op.Outcome.DONE:
         raise AnotherDriverError(
             f"option transactionalIdPrefix={sink.prefix}: another driver has taken over (the decision was refused)"
         )
-    return op.Place(sink.decision, driver.pid, produced.offset)
+    return driver._replace(sequence=driver.sequence + 1), produced.offset
 
 
 def commit_record(sink: Sink, driver: Owner) -> Steps[Owner]:
     """Commit the record that was proposed -> the driver afterwards."""
-    ended: op.Ended = yield op.EndTxn(driver._replace(sequence=driver.sequence + 1), commit=True)
+    ended: op.Ended = yield op.EndTxn(driver, commit=True)
     if ended.outcome is not op.Outcome.DONE:
         raise AnotherDriverError(
             f"option transactionalIdPrefix={sink.prefix}: another driver has taken over, or the decision came too late "
@@ -92,34 +116,42 @@ def see_commit(sink: Sink, place: op.Place) -> Steps[None]:
         )
 
 
-def commit_all(transactions: tuple[Transaction, ...]) -> Steps[None]:
-    """EndTxn(commit) for each. The answers prove nothing either way: only the markers do."""
-    if transactions:
-        yield op.EndAll(tuple(t.owner for t in transactions), commit=True)
+def commit_all(record: Record) -> Steps[None]:
+    """Send EndTxn(commit) for each transaction. The answers prove nothing either way: only the markers do."""
+    if record.transactions:
+        yield op.EndAll(tuple(t.owner for t in record.transactions), commit=True)
 
 
-def verify_all(sink: Sink, transactions: tuple[Transaction, ...]) -> Steps[None]:
-    """Find each transaction's COMMIT marker after its rows, or repair it, or fail.
+def marker_places(record: Record, spans: Iterable[tuple[Owner, Span]]) -> tuple[op.Place, ...]:
+    """Return where to look for the markers of these spans of the record.
+
+    C1b read each partition's end and saw the transactions open afterwards: their markers come at that end or later.
+    What lies between a task's rows and that end are the rows of other tasks, which nobody needs to fetch again.
+    """
+    ends = dict(record.ends)
+    return tuple(op.Place(span.at, owner.pid, max(span.last, ends.get(span.at, 0) - 1)) for owner, span in spans)
+
+
+def verify_all(sink: Sink, record: Record) -> Steps[None]:
+    """Find the COMMIT marker of each transaction in each of its partitions, or repair it, or fail.
 
     A marker counts as lost only when its coordinator has ended the transaction: one that restarts writes its markers
     later than FindMarkers waits.
     """
-    wanted = [(t, span) for t in transactions for span in t.spans]
+    wanted = [(t.owner, span) for t in record.transactions for span in t.spans]
     if not wanted:
         return
-    places = tuple(op.Place(span.at, t.owner.pid, span.last) for t, span in wanted)
-    markers: tuple[op.Marker, ...] = yield op.FindMarkers(places)
+    markers: tuple[op.Marker, ...] = yield op.FindMarkers(marker_places(record, wanted))
     missing = [pair for pair, marker in zip(wanted, markers, strict=True) if marker is op.Marker.MISSING]
     aborted = [pair for pair, marker in zip(wanted, markers, strict=True) if marker is op.Marker.ABORT]
     if missing:
-        yield op.AwaitEnded(tuple(dict.fromkeys(t.owner for t, _ in missing)))
-        opened: tuple[op.OpenProducer, ...] = yield op.DescribeProducers(tuple(sorted({s.at for _, s in missing})))
-        for t, span in missing:
-            if op.OpenProducer(span.at, t.owner.pid, t.owner.epoch, span.first) in opened:
-                yield from _repair(sink, t.owner, span.at)
-        again: tuple[op.Marker, ...] = yield op.FindMarkers(
-            tuple(op.Place(s.at, t.owner.pid, s.last) for t, s in missing)
-        )
+        yield op.AwaitEnded(tuple(dict.fromkeys(owner for owner, _ in missing)))
+        described: tuple[op.OpenProducer, ...] = yield op.DescribeProducers(tuple(sorted({s.at for _, s in missing})))
+        opened = set(described)
+        for owner, span in missing:
+            if op.OpenProducer(span.at, owner.pid, owner.epoch, span.first) in opened:
+                yield from _repair(sink, owner, span.at)
+        again: tuple[op.Marker, ...] = yield op.FindMarkers(marker_places(record, missing))
         aborted += [pair for pair, marker in zip(missing, again, strict=True) if marker is op.Marker.ABORT]
         still = {span.at for (_, span), marker in zip(missing, again, strict=True) if marker is op.Marker.MISSING}
         if still and not aborted:
@@ -128,7 +160,7 @@ def verify_all(sink: Sink, transactions: tuple[Transaction, ...]) -> Steps[None]
                 f"next plan, or `oncelog sink settle {sink.prefix}`, looks again"
             )
     if aborted:
-        lost = ", ".join(f"{t.owner.id} in {s.at.topic}-{s.at.partition} {s.first}..{s.last}" for t, s in aborted)
+        lost = ", ".join(f"{o.id} in {s.at.topic}-{s.at.partition} {s.first}..{s.last}" for o, s in aborted)
         raise TornBatchError(
             f"{sink.prefix}: decided transactions were aborted before they could be committed (time-out "
             f"{sink.task_timeout_ms} ms?): {lost}. `oncelog sink abort {sink.prefix}` takes the batch back if "

@@ -55,6 +55,7 @@ class Tasking:
     permission: Permission = NO_PERMISSION
     name: Callable[[str, int, Attempt, int], str] = task_id
     skip: bool = False
+    empty: bool = False
     owner: Owner | None = None
     rows: op.Rows | None = None
 
@@ -75,13 +76,23 @@ class Tasking:
         return Prepared(self.attempt.slot, transaction, self.rows.rows, self.carried, self.source)
 
 
-def k1_compare(state: Tasking) -> Steps[Tasking]:
-    """The record must still be the plan's own; it tells whether the batch is committed already.
+def k0_peek(state: Tasking) -> Steps[Tasking]:
+    """Look whether there are rows: a task without any opens no transaction.
 
+    Before K1, because the first rows may take long to compute, and K2 should follow K1 soon.
+    """
+    found: bool = yield op.PeekRows()
+    return replace(state, empty=not found)
+
+
+def k1_compare(state: Tasking) -> Steps[Tasking]:
+    """Check that the record is still the plan's own; it says whether the batch is committed already.
+
+    The task reads from the plan's own record on, which is small, and is the last one unless another driver is at work.
     Another driver's record may say so before that driver has ended the batch's transactions (C3): whoever skipped
     because of it would tell Spark of rows that are not there.
     """
-    window: op.Window = yield op.ReadDecisions(state.sink.decision)
+    window: op.Window = yield op.ReadDecisions(state.sink.decision, since=state.carried.offset)
     now = None
     if window.stable == window.end:
         now = yield from read_record(state.sink, window)
@@ -103,7 +114,7 @@ def k2_begin(state: Tasking) -> Steps[Tasking]:
     coordinator after the decision would abort what was decided; under an unused id it finds nothing to abort. Spark's
     local masters make no second attempt of a task, so failing here would end the query.
     """
-    if state.skip:
+    if state.skip or state.empty:
         return state
     for turn in range(TURNS):
         name = state.name(state.sink.prefix, state.carried.record.plan, state.attempt, turn)
@@ -137,7 +148,7 @@ def k3_produce(state: Tasking) -> Steps[Tasking]:
     return replace(state, rows=rows)
 
 
-TASK: tuple[Phase[Tasking], ...] = (k1_compare, k2_begin, k3_produce)
+TASK: tuple[Phase[Tasking], ...] = (k0_peek, k1_compare, k2_begin, k3_produce)
 
 
 def abandon(owner: Owner) -> Steps[None]:
