@@ -165,6 +165,9 @@ class Broker:
             self._stalls = StallWatch(self.config.loop_stall_log_ms, describe_request)
             handler = self._stalls.handler(handler)
         self._server = await serve(handler, self.config.host, self.config.port, limits)
+        for directory in self.directories.online:
+            for folder in directory.deleted:
+                self.unlinker.folder(directory.disk, folder, 0)
         self.spawn(self._warm_up(), "load coordinators")
         housekeeping.start(self)
         if self.config.log_cleaner_enable:

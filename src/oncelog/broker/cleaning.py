@@ -48,7 +48,7 @@ class LogCleaner:
             if current is not None and current.is_due:
                 cleaned = await self._clean(current) or cleaned
         async for log in self._compacted():
-            self._retain(log)
+            await self._retain(log)
         self._uncleanable = {log for log in self._uncleanable if not log.closed}
         return cleaned
 
@@ -127,10 +127,11 @@ class LogCleaner:
         finally:
             steps.close()
 
-    def _retain(self, log: Log) -> None:
-        """Kafka applies the retention of compacted logs from here too, more often than that of the others."""
+    async def _retain(self, log: Log) -> None:
+        """Apply retention to a compacted log, as Kafka's cleaner does, more often than the retention task."""
         try:
-            if apply_retention(log, self._broker.now_ms()):
+            while apply_retention(log, self._broker.now_ms()):
                 self._broker.log.info("%r: dropped old segments", log)
+                await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - `_give_up` tells all of it
             self._give_up(log, error)

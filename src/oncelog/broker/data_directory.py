@@ -71,6 +71,8 @@ class DataDirectory:
         """What it is called in Kafka's metadata (KIP-858)."""
         self.clean = False
         """The broker before this one closed every log in it."""
+        self.deleted: list[str] = []
+        """Folders of deleted topics that were here at the start, still to be removed."""
         self.found: set[tuple[str, int]] = set()
         """The partitions whose folders were here at the start."""
         self.recovery_points: Offsets = {}
@@ -122,11 +124,11 @@ class DataDirectory:
         return {"cluster.id": cluster_id, "node.id": str(self._node_id)}
 
     def open(self, cluster_id: str, new_directory_id: Callable[[], UUID], known_id: UUID | None = None) -> None:
-        """Checks whose directory it is, and takes the clean-shutdown mark away until the next clean stop.
+        """Check whose directory it is, and take the clean-shutdown mark away until the next clean stop.
 
-        Topics whose deletion was interrupted are removed for good. Raises OSError, with which it is offline, and
-        INCONSISTENT_CLUSTER_ID when it belongs to another cluster, broker or version. `known_id` is what the broker
-        called the directory of this path before: it is offline if nothing is in it now.
+        `deleted` then names the folders of topics whose deletion was interrupted. `known_id` is what the broker called
+        the directory of this path before: it is offline if nothing is in it now. Raises OSError, with which it is
+        offline, and INCONSISTENT_CLUSTER_ID when it belongs to another cluster, broker or version.
         """
         self.disk.mkdir(self.path)
         if known_id is not None and not self.identity() and not self.list_partitions():
@@ -138,9 +140,7 @@ class DataDirectory:
         self.clean = self.disk.exists(mark)
         if self.clean:
             self.disk.remove(mark)
-        for name in self.disk.listdir(self.path):
-            if name.endswith(DELETE_SUFFIX):
-                self.disk.remove_tree(self._file(name))
+        self.deleted = [self._file(name) for name in self.disk.listdir(self.path) if name.endswith(DELETE_SUFFIX)]
         self.found = set(self.list_partitions())
         self.recovery_points = self._read(RECOVERY_POINTS)
         self.start_offsets = self._read(START_OFFSETS)

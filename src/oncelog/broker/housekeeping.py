@@ -82,9 +82,9 @@ async def _sync(broker: Broker, replica: Replica) -> None:
 
 
 async def _retain(broker: Broker, replica: Replica) -> None:
-    dropped = apply_retention(replica.log, broker.now_ms())
-    if dropped:
+    while dropped := apply_retention(replica.log, broker.now_ms()):
         broker.log.info("%r: dropped %d old segments", replica, dropped)
+        await asyncio.sleep(0)
 
 
 async def _expire(broker: Broker, replica: Replica) -> None:

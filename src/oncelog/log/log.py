@@ -485,9 +485,9 @@ class Log:
             self._epochs.truncate_from_start(offset)
             self._state.advance_log_start(offset)
 
-    def delete_old_segments(self) -> int:
-        """Delete the segments before the log's start and return how many; their files are unlinked later."""
-        doomed = self._segments.before(self.log_start_offset)
+    def delete_old_segments(self, most: int | None = None) -> int:
+        """Delete (at most so many) segments before the log's start, and return how many; `unlink` gets their files."""
+        doomed = self._segments.before(self.log_start_offset)[:most]
         with self._storage("delete segments of"):
             self._delete_segments(doomed)
             self._epochs.flush()

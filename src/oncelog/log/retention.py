@@ -5,19 +5,24 @@ Whole segments go, oldest first, and only those whose every batch is committed.
 
 from __future__ import annotations
 
+from itertools import islice
+
 from oncelog.log.log import Log
 from oncelog.log.segment import Segment
 
+SEGMENTS_AT_ONCE = 50
+"""Segments that one call may drop: the indexes of each are read, and its files are renamed."""
+
 
 def retained_from(log: Log, now_ms: int) -> int:
-    """Return the offset that the log may begin at."""
+    """Return the offset that the log may begin at, `SEGMENTS_AT_ONCE` segments later at most."""
     start = log.log_start_offset
     if not log.config.delete:
         return start
     segments = list(log.segments)
     ends = [segment.base_offset for segment in segments[1:]] + [log.log_end_offset]
     size = log.size_bytes
-    for segment, end in zip(segments, ends, strict=True):
+    for segment, end in islice(zip(segments, ends, strict=True), SEGMENTS_AT_ONCE):
         expired = _is_old(segment, log.config.retention_ms, now_ms) or (
             0 <= log.config.retention_bytes <= size - segment.size
         )
@@ -32,13 +37,13 @@ def retained_from(log: Log, now_ms: int) -> int:
 def apply_retention(log: Log, now_ms: int) -> int:
     """Drop what has outlived its time or does not fit any more; return the number of segments.
 
-    Raises KAFKA_STORAGE_ERROR.
+    Drops at most `SEGMENTS_AT_ONCE`: call it until it returns 0. Raises KAFKA_STORAGE_ERROR.
     """
     start = retained_from(log, now_ms)
     if start == log.log_end_offset:
         log.roll(now_ms)
     log.advance_log_start(start)
-    return log.delete_old_segments()
+    return log.delete_old_segments(SEGMENTS_AT_ONCE)
 
 
 def _is_old(segment: Segment, retention_ms: int, now_ms: int) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
-from oncelog.log.retention import apply_retention
+from oncelog.log.retention import SEGMENTS_AT_ONCE, apply_retention
 from support.logs import NOW, append, batch, new_log, of_producer, values
 
 
@@ -49,6 +49,15 @@ def test_what_does_not_fit_goes() -> None:
     assert bases(log) == [20, 30]
     log = filled(retention_ms=-1, retention_bytes=2 * size + 1)
     assert apply_retention(log, NOW) == 1
+
+
+def test_many_segments_are_dropped_some_at_a_time() -> None:
+    _, log = new_log(LogConfig(segment_bytes=100, retention_ms=1000))
+    for _ in range(2 * SEGMENTS_AT_ONCE + 10):
+        append(log, batch(timestamp=NOW))
+    counts = [apply_retention(log, NOW + 5000) for _ in range(4)]
+    assert counts == [SEGMENTS_AT_ONCE, SEGMENTS_AT_ONCE, 10, 0]
+    assert log.log_start_offset == log.log_end_offset
 
 
 def test_what_is_not_committed_stays() -> None:
