@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,6 +56,20 @@ def test_a_member_that_waits_for_records_is_closed_by_another_thread(
         with pytest.raises(errors.ClientClosedError):
             reading.result(WITHIN_S)
     assert not admin.describe_group(topic).members, "it has left its group"
+
+
+def test_the_thread_that_closes_a_polling_consumer_calls_its_listener(server: Server, admin: Admin, topic: str) -> None:
+    called: list[tuple[int, object]] = []
+    consumer = Consumer(server.bootstrap, group_id=topic, **EARLIEST)
+    consumer.subscribe([topic], on_revoked=lambda gone: called.append((threading.get_ident(), gone)))
+    wait_until(lambda: consumer.poll(0.1), "the consumer has joined and read")
+    with ThreadPoolExecutor(1) as pool:
+        polling = pool.submit(consumer.poll, None)
+        wait_until(lambda: consumer._reader.polls._under_way, "it waits for more")
+        consumer.close()
+        with pytest.raises(errors.ClientClosedError):
+            polling.result(WITHIN_S)
+    assert called == [(threading.get_ident(), [(topic, 0)])]
 
 
 @pytest.mark.parametrize("tables", [False, True])

@@ -7,7 +7,7 @@ import asyncio
 import pyarrow as pa
 import pytest
 
-from oncelog import Admin, Producer, aio, errors
+from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client.producer import table_batches
 from support.processes import wait_until
 from support.reading import read
@@ -99,3 +99,19 @@ def test_a_topic_that_is_created_again_with_fewer_partitions_is_asked_for_with_p
         assert len(asked) - before <= 20, "with back-off, 100 ms at first"
         with pytest.raises(errors.TimedOutError):
             producer.close(0)
+
+
+def test_a_partition_that_was_just_added_can_be_read(server: Server, admin: Admin, name: str) -> None:
+    """The consumer knew the topic with two partitions, for metadata.max.age.ms."""
+    admin.create_topics(name, 2)
+    with Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer:
+        assert consumer.end_offsets([(name, 1)]) == {(name, 1): 0}
+        admin.create_partitions(name, 3)
+        assert consumer.end_offsets([(name, 2)]) == {(name, 2): 0}
+        admin.create_partitions(name, 4)
+        with Producer(server.bootstrap) as producer:
+            producer.send(name, b"x", partition=3)
+        consumer.assign([(name, 3)])
+        assert [record.value for record in consumer.poll(WITHIN_S)] == [b"x"]
+        with pytest.raises(errors.UnknownTopicError, match="partitions 0 to 3, not 4"):
+            consumer.end_offsets([(name, 4)])

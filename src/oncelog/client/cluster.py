@@ -237,15 +237,21 @@ class ClusterClient:
         self._refreshed_at = asyncio.get_running_loop().time()
 
     async def topic(
-        self, name: str, *, create: bool = False, timeout_ms: float | None = None, missing_ms: float | None = None
+        self,
+        name: str,
+        *,
+        create: bool = False,
+        timeout_ms: float | None = None,
+        missing_ms: float | None = None,
+        partition: int = 0,
     ) -> Topic:
-        """What is known of a topic, asked for if it is not known (or too long ago); UnknownTopicError and the like.
+        """Return a topic with this partition, asking for it if it is not known; UnknownTopicError and the like.
 
-        While nobody knows it, it is asked for again for `missing_ms`; default: as for all topics.
+        A topic or partition that no broker knows is asked for again for `missing_ms`; default: as for all topics.
         """
         now = asyncio.get_running_loop().time
         found = self.topology.topics.get(name)
-        if found is not None and now() - self._refreshed_at < self._max_age:
+        if found is not None and partition in found.partitions and now() - self._refreshed_at < self._max_age:
             return found
         missing_ms = self.missing_topic_ms if missing_ms is None else missing_ms
         begun = now()
@@ -254,22 +260,20 @@ class ClusterClient:
         while True:
             await self._retry(lambda: self.refresh([name], create=create), timeout_ms, begun)
             found = self.topology.topics.get(name)
-            if found is not None:
+            if found is not None and partition in found.partitions:
                 return found
             code = self.topology.failures.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             delay = backoff.next_ms(self._chance()) / 1000
             if not code.retriable or now() + delay > limit:
+                if found is not None:
+                    last = len(found.partitions) - 1
+                    raise errors.UnknownTopicError(f"topic {name!r} has partitions 0 to {last}, not {partition}")
                 raise errors.error_for(code, f"topic {name!r}: {code.text}")
             await asyncio.sleep(delay)
 
     async def partition(self, topic: str, partition: int, *, timeout_ms: float | None = None) -> Partition:
-        """Leader and epoch of a partition; UnknownTopicError if the topic has no such partition."""
-        known = await self.topic(topic, timeout_ms=timeout_ms)
-        found = known.partitions.get(partition)
-        if found is None:
-            count = len(known.partitions)
-            raise errors.UnknownTopicError(f"topic {topic!r} has partitions 0 to {count - 1}, not {partition}")
-        return found
+        """Return leader and epoch of a partition; UnknownTopicError if the topic has no such partition."""
+        return (await self.topic(topic, timeout_ms=timeout_ms, partition=partition)).partitions[partition]
 
     async def topics(self, *, internal: bool = False) -> dict[str, Topic]:
         """All topics by name."""

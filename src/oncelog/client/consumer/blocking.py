@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,6 +31,9 @@ __all__ = ["Consumer", "ConsumerRecord", "GroupMetadata", "OffsetAndMetadata"]
 
 T = TypeVar("T")
 
+_CALLS: ContextVar[SimpleQueue[Callable[[], object] | None]] = ContextVar("calls")
+"""On the loop: what the thread that waits for this task is to call. Another thread may close the consumer meanwhile."""
+
 
 class Consumer(ConsumerFace, Blocking[Awaited]):
     """Reads records, as a member of a group (`subscribe`) or by itself (`assign`). Not for several threads at once.
@@ -50,7 +54,6 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
         self.options = self._awaited.options
         self._started = self._awaited._start(self._thread.loop)
         self._started.tell = self._tell
-        self._to_call: SimpleQueue[Callable[[], object] | None] | None = None
 
     def _serve(self, work: Coroutine[Any, Any, T], give_back: Callable[[T], None] = lambda _: None) -> T:
         """Run what may call the user's listeners: they run here, in the caller's thread, and may use the consumer.
@@ -59,11 +62,11 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
         gets it: that is given back.
         """
         calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        before, self._to_call = self._to_call, calls
 
         results: list[T] = []
 
         async def run() -> None:
+            _CALLS.set(calls)
             try:
                 results.append(await work)
             finally:
@@ -78,7 +81,6 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
             runner = self._thread.start(run())
         except errors.UsageError:
             work.close()
-            self._to_call = before
             raise
         try:
             while (call := calls.get()) is not None:
@@ -87,8 +89,6 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
             runner.cancel()
             self._thread.run(undo())
             raise
-        finally:
-            self._to_call = before
         try:
             runner.result()
         except concurrent.futures.CancelledError:
@@ -97,7 +97,6 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
 
     async def _tell(self, listener: Listener, partitions: list[TopicPartition]) -> None:
         """Have a listener called by the thread that waits for this."""
-        assert self._to_call is not None
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -115,7 +114,7 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
                 failure = error
             loop.call_soon_threadsafe(finish, failure)
 
-        self._to_call.put(call)
+        _CALLS.get().put(call)
         await done
 
     def close(self, timeout: float = 30.0) -> None:

@@ -167,11 +167,13 @@ class Reader:
         take: Callable[[TopicPartition, PartitionState], bool],
         enough: Callable[[], bool],
     ) -> None:
+        if self.subscription.telling:
+            raise errors.UsageError("poll() was called from a listener, or while one runs")
         self.polls.check()
         if self.subscription.member is None and not self.states:
             raise errors.UsageError("subscribe() or assign() comes before poll()")
-        if self._polling or self.subscription.telling:
-            raise errors.UsageError("a poll is under way: no other from a listener, a task or a thread beside it")
+        if self._polling:
+            raise errors.UsageError("another task or thread polls this consumer already")
         with self.polls.call():
             self._polling = True
             if self.iteration is not None:
