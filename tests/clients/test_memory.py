@@ -91,6 +91,7 @@ def test_clients_that_do_not_read_cost_no_more_than_the_budget(
         missing = set(range(partitions))
         while missing:
             topics[0].partitions = [wanted[index] for index in sorted(missing)]
+            everything.min_bytes = min(MB, 60_000 * len(missing))
             answer = wire.call(everything, 16)
             brought = {each.partition_index for each in answer.responses[0].partitions if each.records}
             assert brought, "an answer without data"

@@ -20,6 +20,7 @@ from oncelog.broker.large_messages import (
     encoded_elsewhere,
     has_many_items,
 )
+from oncelog.net.frames import BUFFER_BYTES
 from oncelog.net.server import BadFrameError, Holds
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.codec import TooManyItemsError, codec
@@ -92,7 +93,7 @@ class Dispatcher:
             else:
                 request, _ = route.decode_at_most(frame, position, FEW_ITEMS)
         except TooManyItemsError:
-            return Holds(self._decode_elsewhere(route, frame, position, context))
+            return self._elsewhere(route, frame, position, context)
         except DecodeError as error:
             raise BadRequestError(f"{ApiKey(api_key).name} v{version}: {error}") from error
         try:
@@ -109,6 +110,13 @@ class Dispatcher:
             return Holds(self._later(response.answer, request, context))
         return self._later(response, request, context)
 
+    def _elsewhere(
+        self, route: _Route, frame: memoryview, position: int, context: RequestContext
+    ) -> Awaitable[Chunks | None] | Holds:
+        if context.api_key == ApiKey.PRODUCE:  # its records stay in the frame
+            return Holds(self._decode_elsewhere(route, frame, position, context))
+        return self._decode_elsewhere(route, _apart(frame), position, context)
+
     async def _decode_elsewhere(
         self, route: _Route, frame: memoryview, position: int, context: RequestContext
     ) -> Chunks | None:
@@ -117,6 +125,7 @@ class Dispatcher:
             request, _ = await self._broker.compute(route.decode_at_most, frame, position, MOST_ITEMS)
         except DecodeError as error:
             raise BadRequestError(f"{ApiKey(context.api_key).name} v{context.api_version}: {error}") from error
+        del frame  # the wait may be long
         return await self._later(self._handled(route, request, context), request, context)
 
     async def _handled(self, route: _Route, request: Message, context: RequestContext) -> Message | None:
@@ -169,6 +178,11 @@ class Dispatcher:
 
         header = encode_response_header(ApiKey.API_VERSIONS, 0, correlation_id)
         return [header, unsupported(ErrorCode.UNSUPPORTED_VERSION).encode(0)]
+
+
+def _apart(frame: memoryview) -> memoryview:
+    """Return a frame that is no part of a read buffer: the buffer is for the next requests."""
+    return memoryview(bytes(frame)) if len(frame) <= BUFFER_BYTES else frame
 
 
 def describe_request(frame: memoryview, peer: Peer) -> str:

@@ -145,6 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         """The client is gone; an answer in progress goes nowhere."""
         self._closing = True
         self._server.all_read(self)
+        self._server.unsent.drop_draft(self._peer.connection_id)
         self._tell_hang_up()
         self._tail, self._long = b"", None
         if not self._pinned:
@@ -307,6 +308,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if out:
             self._write(out, size)
+        if not self._busy and self._server.unsent.drafts:
+            self._server.unsent.drop_draft(peer.connection_id)
 
     def _next_frame(self, view: memoryview | None) -> memoryview | None:
         """The next whole frame, taken off what is at hand; BadFrameError for an impossible length."""
@@ -330,10 +333,11 @@ class Connection(asyncio.BufferedProtocol):
         return memoryview(bytearray(frame)) if length <= SMALL_BYTES else frame
 
     async def _wait(self, pending: Awaitable[Chunks | None]) -> None:
-        """Answers a request whose handler has to wait."""
+        """Answer a request whose handler has to wait."""
         try:
             chunks = await pending
         except Exception as error:  # noqa: BLE001 - a bad request must not reach the event loop
+            self._server.unsent.drop_draft(self._peer.connection_id)
             self._busy = self._pinned = False
             self._fail(error, [], 0)
             return
@@ -342,6 +346,7 @@ class Connection(asyncio.BufferedProtocol):
         if chunks is not None and not self._closing:
             out: Chunks = []
             self._write(out, _add(out, chunks))
+        self._server.unsent.drop_draft(self._peer.connection_id)
         if self._server.draining:
             self._hang_up()
         self._next_turn()

@@ -19,19 +19,30 @@ class Unsent:
     those that come later still get a share. An answer that was sent at once takes nothing.
     """
 
-    __slots__ = ("_copies", "_limit", "bytes")
+    __slots__ = ("_copies", "_limit", "bytes", "drafts")
 
     def __init__(self, limit: int, *, copies: bool) -> None:
         """`limit` in bytes, -1 for none; `copies`: the transport copies whatever is written to it."""
         self._limit = limit
         self._copies = copies
         self.bytes = 0
+        self.drafts: dict[int, int] = {}
+        """Memory of answers that are being made, by connection; it is part of `bytes`."""
 
-    def room(self) -> int:
-        """Return how many bytes of memory the next answer may take."""
+    def room(self, own: int = 0) -> int:
+        """Return how many bytes of memory an answer may still take of which `own` bytes are made."""
         if self._limit < 0:
             return 2**63 - 1
-        return max((self._limit - self.bytes) // 2, LEAST)
+        return max((self._limit - self.bytes + own) // 2, LEAST) - own
+
+    def draft(self, connection_id: int, size: int) -> None:
+        """Count what an answer takes that is being made: others may be made at the same time."""
+        self.drafts[connection_id] = self.drafts.get(connection_id, 0) + size
+        self.bytes += size
+
+    def drop_draft(self, connection_id: int) -> None:
+        """Note that the answer was written, which is counted elsewhere, or is made again."""
+        self.bytes -= self.drafts.pop(connection_id, 0)
 
     @property
     def too_much(self) -> bool:

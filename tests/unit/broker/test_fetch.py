@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,32 @@ def test_a_fetch_returns_less_while_other_answers_are_not_read(
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(run())
+
+
+def test_fetches_that_are_read_in_turns_share_the_budget(tmp_path: Path) -> None:
+    async def run() -> None:
+        settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
+        broker = Broker(
+            load({**settings, "queued.max.response.bytes": "2000000"}),
+            disk=OsDisk(),
+            tree=MemoryTree(lambda: 0),
+            now_ms=lambda: 10**12,
+        )
+        await broker.start()
+        await broker.create_topic("t", partitions=150)
+        for partition in range(150):
+            batch = build_batch([Record(0, 10**12, None, bytes(20_000))])
+            broker.partitions.find("t", partition).append(memoryview(batch), now_ms=10**12)
+        wanted = [FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in range(150)]
+
+        async def fetch(connection_id: int) -> int:
+            request = FetchRequest(max_wait_ms=0, topics=[FetchTopic(topic="t", partitions=wanted)])
+            answer = await handle(broker, request, replace(CONTEXT, connection_id=connection_id))  # type: ignore[misc]
+            return sum(len(each.records) for each in answer.responses[0].partitions)
+
+        sizes = await asyncio.gather(*map(fetch, range(20)))
+        assert min(sizes) >= LEAST
+        assert sum(sizes) == broker.unsent.bytes < 2_000_000 + 20 * 2 * LEAST
+        await broker.stop()
+
+    asyncio.run(run())

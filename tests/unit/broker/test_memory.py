@@ -14,11 +14,13 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.dispatch import Dispatcher
+from oncelog.broker.large_messages import FEW_ITEMS
 from oncelog.net.frames import Peer
 from oncelog.net.server import BadFrameError, Holds
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from oncelog.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -143,6 +145,53 @@ def test_a_produce_that_a_failed_disk_refuses_releases_its_bytes(house: House) -
         house.disk.repair()
 
     house.live(life)
+
+
+def test_a_waiting_request_of_many_elements_releases_its_bytes(house: House) -> None:
+    """A worker thread decodes it, from a copy: the read buffer is for the next requests."""
+
+    async def life(broker: Broker) -> None:
+        await start(broker)
+        await settled_group(broker)
+        protocols = [JoinGroupRequestProtocol(name=f"p{number}", metadata=b"") for number in range(10 * FEW_ITEMS)]
+        request = joining([JoinGroupRequestProtocol(name="p0", metadata=b""), *protocols[1:]])
+        bytes_of_it = frame(request, 3)
+        reference = weakref.ref(bytes_of_it)
+        on_hang_up: list[Callable[[], None]] = []
+        answer: Any = Dispatcher(broker)(memoryview(bytes_of_it), Peer("127.0.0.1", 1, 2, on_hang_up))
+        del bytes_of_it, request, protocols
+        assert not isinstance(answer, Holds)
+        task = asyncio.ensure_future(answer)
+        while not on_hang_up:
+            await asyncio.sleep(0.001)
+        assert reference() is None
+        assert not task.done()
+        on_hang_up[0]()
+        assert await task is None
+
+    house.live(life)
+
+
+def joining(protocols: list[JoinGroupRequestProtocol]) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        protocol_type="consumer",
+        protocols=protocols,
+    )
+
+
+async def settled_group(broker: Broker) -> None:
+    """A group of one member, for which others have to wait."""
+    protocols = [JoinGroupRequestProtocol(name="p0", metadata=b"")]
+    while True:
+        answer, _ = await serve(broker, joining(protocols), 3)
+        assert answer is not None
+        _, position = decode_response_header(memoryview(answer), JoinGroupRequest.API_KEY, 3)
+        if not JoinGroupResponse.decode(answer[position:], 3).error_code:
+            return
+        await asyncio.sleep(0.001)
 
 
 def test_a_produce_refused_without_acknowledgement_releases_its_bytes(house: House) -> None:

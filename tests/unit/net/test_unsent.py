@@ -27,6 +27,24 @@ def test_an_answer_gets_half_of_what_is_left_and_always_a_little() -> None:
     assert Unsent(0, copies=False).room() == LEAST
 
 
+def test_answers_that_are_made_at_the_same_time_share_the_budget() -> None:
+    unsent = Unsent(64 * MB, copies=False)
+    made = dict.fromkeys(range(30), 0)
+    growing = set(made)
+    while growing:
+        for connection_id in tuple(growing):
+            if unsent.room(made[connection_id]) <= 0:
+                growing.discard(connection_id)
+            else:
+                made[connection_id] += 50_000
+                unsent.draft(connection_id, 50_000)
+    assert unsent.bytes == sum(made.values()) < 64 * MB + 30 * 2 * LEAST
+    assert min(made.values()) >= LEAST
+    for connection_id in made:
+        unsent.drop_draft(connection_id)
+    assert (unsent.bytes, unsent.drafts) == (0, {})
+
+
 def test_pages_of_files_take_no_memory_unless_they_are_copied() -> None:
     pages = memoryview(mmap.mmap(-1, 8192))[100:]
     for copies, expected in ((False, 0), (True, len(pages))):

@@ -61,7 +61,7 @@ def handle(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchR
         return FetchResponse(error_code=context.error)
     if len(context.positions) > ITEMS_A_TURN:
         return _in_turns(broker, request, ctx, context)
-    reads = at_once(_read_all(broker, request, context))
+    reads = at_once(_read_all(broker, request, ctx, context))
     if _is_over(request, context, reads):
         return at_once(_response(context, reads))
     return _wait_then_read(broker, request, ctx, context, _Missing(request, reads))
@@ -71,10 +71,12 @@ async def _in_turns(
     broker: Broker, request: FetchRequest, ctx: RequestContext, context: FetchContext
 ) -> FetchResponse:
     """Answer a request for so many partitions that others must have their turn in between."""
-    reads = await in_turns(_read_all(broker, request, context))
+    reads = await in_turns(_read_all(broker, request, ctx, context))
     if _is_over(request, context, reads):
         return await in_turns(_response(context, reads))
-    return await _wait_then_read(broker, request, ctx, context, _Missing(request, reads))
+    missing = _Missing(request, reads)
+    del reads  # the wait may be long
+    return await _wait_then_read(broker, request, ctx, context, missing)
 
 
 def _is_over(request: FetchRequest, context: FetchContext, reads: list[_Read]) -> bool:
@@ -107,26 +109,30 @@ def _name_of(broker: Broker, topic_id: UUID) -> str | None:
 
 
 def _read_all(
-    broker: Broker, request: FetchRequest, context: FetchContext
+    broker: Broker, request: FetchRequest, ctx: RequestContext, context: FetchContext
 ) -> Generator[None, None, list[_Read]]:
-    """Read from each partition, with a pause after each."""
+    """Read from each partition, with a pause after each, as far as the budget for unread answers allows."""
     read_committed = request.isolation_level == _READ_COMMITTED
     left = min(request.max_bytes, broker.config.fetch_max_bytes)
     unsent = broker.unsent
-    room = unsent.room()
-    at_once = max(room, LEAST_AT_ONCE)
+    unsent.drop_draft(ctx.connection_id)
+    own = 0
     first = True
     reads = []
     for position in context.positions:
         read = _Read(position)
+        room = unsent.room(own)
+        limit = min(left, max(room, LEAST_AT_ONCE)) if room > 0 else 0
         try:
-            _read_one(broker, read, min(left, at_once) if room > 0 else 0, read_committed, at_least_one=first)
+            _read_one(broker, read, limit, read_committed, at_least_one=first)
         except ProtocolError as error:
             read.error = error.code
         if read.data:
             first = False
             left -= len(read.data)
-            room -= unsent.taken_by(read.data)
+            if taken := unsent.taken_by(read.data):
+                own += taken
+                unsent.draft(ctx.connection_id, taken)
         elif room <= 0 < left and read.replica is not None:
             read.held_back = read.position.fetch_offset < read.end
         reads.append(read)
@@ -217,16 +223,19 @@ class _Missing:
 async def _wait_then_read(
     broker: Broker, request: FetchRequest, ctx: RequestContext, context: FetchContext, missing: _Missing
 ) -> FetchResponse:
+    broker.unsent.drop_draft(ctx.connection_id)
     now_s = broker.loop.time  # the wall clock may be set back, and the answer would be late by as much
     deadline_s = now_s() + request.max_wait_ms / 1000
     while await wait_until(
         missing.has_come, missing.replicas, max(0, int((deadline_s - now_s()) * 1000)), ctx.on_hang_up
     ):
-        reads = await in_turns(_read_all(broker, request, context))
+        reads = await in_turns(_read_all(broker, request, ctx, context))
         if _enough(reads, request.min_bytes):
             return await in_turns(_response(context, reads))
         missing.read_again(reads)
-    return await in_turns(_response(context, await in_turns(_read_all(broker, request, context))))
+        del reads
+        broker.unsent.drop_draft(ctx.connection_id)
+    return await in_turns(_response(context, await in_turns(_read_all(broker, request, ctx, context))))
 
 
 def _response(context: FetchContext, reads: list[_Read]) -> Generator[None, None, FetchResponse]:
