@@ -1,9 +1,9 @@
 """Kernels as machine code: numba compiles them once on a machine, then llvmlite alone loads them.
 
 numba's own cache needs all of numba to load a kernel: 0.75 s of CPU and 70 MB in every Python worker that Spark starts,
-ten times what llvmlite takes. The files are in the folder that NUMBA_CACHE_DIR names, else beside this module, else in
-the user's cache folder. A lock file there lets one process compile while others wait for its result. If no folder can
-be written, each process compiles for itself. A file's name is a digest of what its code depends on: the kernels'
+ten times what llvmlite takes. The files are in the folder that NUMBA_CACHE_DIR names, otherwise both beside this module
+and in the user's cache folder. A lock file lets one process compile while others wait for its result. If no folder can
+be written, each process compiles for itself. A file's name has a digest of what its code depends on: the kernels'
 source, llvmlite's version, the processor.
 
 A kernel takes integers, and `at(array)` for arrays. It lets go of the interpreter's lock: the client's loop receives
@@ -239,11 +239,14 @@ def _tell_once() -> None:
 
 
 def _keep(place: str, contents: bytes) -> None:
-    """Where it can be kept; a reader sees the whole file or none."""
-    folder = _writable()
-    if folder is None:
-        return
-    with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=folder) as drafts:
-        draft = Path(drafts) / place
-        draft.write_bytes(contents)
-        os.replace(draft, folder / place)
+    """Write a file to each folder that takes it: another installation of this version finds it in the user's cache.
+
+    A reader sees the whole file or none.
+    """
+    for folder in _folders():
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder) as drafts:
+                draft = Path(drafts) / place
+                draft.write_bytes(contents)
+                os.replace(draft, folder / place)

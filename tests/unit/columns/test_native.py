@@ -97,6 +97,18 @@ def test_without_a_folder_a_process_compiles_for_itself(monkeypatch: pytest.Monk
     assert told.endswith("they are kept nowhere, for no folder can be written (NUMBA_CACHE_DIR names another folder)")
 
 
+def test_what_is_compiled_is_kept_for_other_installations_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    taken = tmp_path / "a file"
+    taken.touch()
+    folders = [tmp_path / "beside the module", taken, tmp_path / "user" / "cache"]
+    monkeypatch.setattr(native, "_folders", lambda: iter(folders))
+    native._keep("kernel.o", b"code")
+    assert [(folder / "kernel.o").read_bytes() for folder in (folders[0], folders[2])] == [b"code"] * 2
+    assert [path.name for path in folders[0].iterdir()] == ["kernel.o"]
+
+
 def test_every_kernel_loads() -> None:
     for name in SIGNATURES:
         assert native.kernel(name) is native.kernel(name)
