@@ -44,7 +44,8 @@ class Write:
         """Two tasks, a row each."""
         messages = []
         for slot in range(2):
-            FakeTaskContext.current = FakeTaskContext(slot, 0, slot, 0, "")
+            FakeTaskContext.current = context = FakeTaskContext(slot, 0, slot, 0, "")
+            context.properties = {}  # a batch write outside of foreachBatch
             value = [f"{self.prefix}-{slot}"]
             rows = pa.RecordBatch.from_pydict({"key": value, "value": value})
             messages.append(pickle.loads(pickle.dumps(pickle.loads(plan).write(iter([rows])))))

@@ -11,12 +11,13 @@ from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import AnotherDriverError, NotDecidedError, NotVerifiedError
 from oncelog.spark.commit.names import Attempt, task_id
 from oncelog.spark.commit.ownership import Permission, already_committed, check_idle, check_owner
-from oncelog.spark.commit.record import APP, NOBODY, WRITE, Owner, Record, Source
+from oncelog.spark.commit.record import APP, EACH, NOBODY, WRITE, Owner, Record, Source
 from oncelog.spark.commit.steps import commit_all, verify_all, write_record
 from oncelog.spark.commit.task import Prepared
 from oncelog.spark.commit.undo import UNDO_ACCEPTING
 from spark.explorer.worlds import (
     APPLICATION,
+    FOREACH_BATCH,
     ID,
     MOVED,
     QUERY,
@@ -198,6 +199,11 @@ def older_version_written(record: Record, source: Source, permission: Permission
 def version_ignored(record: Record, source: Source, permission: Permission) -> bool:
     """K1 where txnVersion tells nothing."""
     return source.kind != APP and already_committed(PREFIX, record, source, permission)
+
+
+def batch_ignored(record: Record, source: Source, permission: Permission) -> bool:
+    """K1 that does not compare the batch number of a write inside foreachBatch."""
+    return source.kind != EACH and already_committed(PREFIX, record, source, permission)
 
 
 def writes_follow_all(record: Record, source: Source, permission: Permission) -> bool:
@@ -428,6 +434,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "txnVersion not compared": Mutant(
         Rules(task=_deciding(version_ignored)), {"driver": 1}, begin="commit", queries=(APPLICATION,)
+    ),
+    "foreachBatch not compared": Mutant(
+        Rules(task=_deciding(batch_ignored)), {"driver": 1}, begin="commit", queries=(FOREACH_BATCH,)
     ),
     "a write without a name follows": Mutant(
         Rules(task=_deciding(writes_follow_all)), {"other": 1}, begin="commit", queries=(QUERY, *WRITES)

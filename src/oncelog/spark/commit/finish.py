@@ -68,12 +68,12 @@ def c1_collect(state: Committing) -> Steps[Committing]:
 
 def _note_call(state: Committing, skipped: Sequence[Skipped]) -> Committing:
     """Note in the record which call of foreachBatch has skipped the batch: K1 refuses the call's second write."""
-    plans = {(m.carried, m.source) for m in skipped}
+    plans = {(m.carried, m.call) for m in skipped}
     if len(plans) > 1:
         raise _different_plans(state.sink)
-    for carried, source in plans:
+    for carried, call in plans:
         if carried is not None:
-            record = replace(carried.record, source=carried.record.source._replace(call=source.call))
+            record = replace(carried.record, source=carried.record.source._replace(call=call))
             return replace(state, carried=carried, record=record)
     return state
 

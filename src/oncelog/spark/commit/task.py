@@ -27,8 +27,8 @@ class Skipped(NamedTuple):
     total: int
     batch: int
     carried: Carried | None = None
-    """The task's plan, if the commit has to note this call of foreachBatch in the record."""
-    source: Source = NOBODY
+    """The task's plan, if the commit has to note the call of foreachBatch in the record; then `call` names it."""
+    call: str = ""
 
 
 class Prepared(NamedTuple):
@@ -69,7 +69,7 @@ class Tasking:
             compared = batch == record.source.batch and batch != self.permission.accept_replay
             noted = self.carried if self.source.kind == EACH else None
             total = record.rows if compared else -1
-            return Skipped(self.attempt.slot, self.rows.rows, total, batch, noted, self.source)
+            return Skipped(self.attempt.slot, self.rows.rows, total, batch, noted, self.source.call)
         transaction = None
         if self.owner is not None and self.rows.spans:
             transaction = Transaction(self.owner, self.rows.spans)
