@@ -33,7 +33,7 @@ def arguments() -> argparse.Namespace:
         "With --only broker, a query that ends is a failure, too.",
     )
     parser.add_argument("--rounds", type=int, default=20, help="faults (20)")
-    parser.add_argument("--batches", type=int, default=3, help="micro-batches a fault (3)")
+    parser.add_argument("--batches", type=float, default=3, help="micro-batches a fault (3)")
     parser.add_argument("--records", type=int, default=1_000_000, help="rows (1000000)")
     parser.add_argument("--server", action="append", choices=SERVERS, help="repeat for several (oncelog)")
     parser.add_argument("--master", action="append", help=f"repeat for several ({MASTERS[0]}); others: {MASTERS[1:]}")

@@ -42,12 +42,17 @@ class Plan:
     """The Python whose PySpark runs the pipeline."""
     jars: str = ""
     span: float = 1.5
-    batches: int = 3
+    batches: float = 3
     """Micro-batches a round."""
     only: tuple[str, ...] = ()
     """The kinds of faults; empty: all."""
     level: int | None = None
     """The server's transaction.version; None: its default."""
+
+    @property
+    def wanted(self) -> int:
+        """Micro-batches in which the faults happen."""
+        return int(self.rounds * self.batches)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -72,7 +77,7 @@ class Run:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.plan.seed)
         self.checkpoint = self.folder / "checkpoint"
-        self.rows = max(self.plan.records // (self.plan.rounds * self.plan.batches + 2), 1)
+        self.rows = max(self.plan.records // (self.plan.wanted + 2), 1)
         self.frozen: ManagedProcess | None = None
 
     def __enter__(self) -> Run:
@@ -115,14 +120,15 @@ class Run:
         return ManagedProcess(["/usr/bin/env", "-C", str(folder), *program], folder, "driver")
 
     def batches(self) -> int:
-        """In Spark's commit log."""
+        """Return the number of batches in Spark's commit log, which keeps the files of the last hundred."""
         folder = self.checkpoint / "commits"
-        return sum(1 for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else 0
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        return max((int(name) + 1 for name in names if name.isdigit()), default=0)
 
     def go(self) -> judge.Count:
         """Rows in, faults, rows counted."""
         judge.fill(self.server.bootstrap, "in", "out", self.plan.records, PARTITIONS)
-        wanted = self.plan.rounds * self.plan.batches
+        wanted = self.plan.wanted
         if self.plan.level is not None:
             self.set_level(self.plan.level)
         faults = draw(self.rng, self.plan.rounds, wanted, self.plan.kinds, self.plan.span)
