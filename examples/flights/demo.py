@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from oncelog import Admin
+from oncelog.errors import OncelogError
 
 HERE = Path(__file__).resolve().parent
 STALLED = 600.0
@@ -127,7 +128,7 @@ def fail(run: Run, reason: str) -> NoReturn:
     """Say what went wrong and where to look."""
     for child in run.children:
         run.console.rule(f"{child.name}, status {child.status}: {child.log}")
-        run.console.print(child.tail(), markup=False)
+        run.console.print(child.tail(1), markup=False)
     raise SystemExit(f"demo: {reason}; the logs are in {run.folder}")
 
 
@@ -217,6 +218,8 @@ def main() -> None:
         run.console.print(f"all in {time.monotonic() - started:.0f} s")
     except KeyboardInterrupt:
         raise SystemExit("demo: interrupted; nothing is left running") from None
+    except (OncelogError, RuntimeError) as error:
+        raise SystemExit(f"demo: {error}; the logs are in {run.folder}") from None
     finally:
         run.stop()
     run.console.print(NEXT.format(folder=arguments.data, joined=data.JOINED), soft_wrap=True)

@@ -111,8 +111,8 @@ def run(brokers: str, checkpoints: Path) -> None:
     print("running", flush=True)
     while not stopping:
         for query in queries:
-            if not query.isActive:
-                query.awaitTermination()
+            if (error := query.exception()) is not None:
+                raise SystemExit(f"query {query.name} ended: {oncelog.spark.cause(error)}")
         time.sleep(0.2)
     for query in queries:
         query.stop()

@@ -81,7 +81,7 @@ class Child:
         assert self._process.returncode is not None
         return self._process.returncode
 
-    def tail(self, lines: int = 15) -> str:
+    def tail(self, lines: int) -> str:
         """The end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
@@ -91,6 +91,7 @@ class Broker:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "broker"
+        self._killed = 0
         program = Path(sys.executable).with_name("oncelog")
         self.child = Child(
             [program, "up", "--port", "0", "--data", self._folder], folder / "broker.log", "broker"
@@ -104,14 +105,19 @@ class Broker:
                 if line.startswith("BROKERS="):
                     return line.removeprefix("BROKERS=")
             time.sleep(0.02)
-        raise RuntimeError(f"the broker did not start:\n{self.child.tail()}")
+        raise RuntimeError(f"the broker did not start:\n{self.child.tail(1)}")
 
     def pid(self) -> int:
         """Process id of the broker itself (not of the supervisor that starts it again)."""
         return int((self._folder / "broker-1" / "broker.pid").read_text())
 
     def kill(self) -> int:
-        """SIGKILL the broker; the process id it had."""
-        pid = self.pid()
-        os.kill(pid, signal.SIGKILL)
-        return pid
+        """SIGKILL the broker, once it runs again if it was killed a moment ago; return the process id that it had."""
+        while True:
+            with contextlib.suppress(OSError, ValueError):
+                pid = self.pid()
+                if pid != self._killed:
+                    os.kill(pid, signal.SIGKILL)
+                    self._killed = pid
+                    return pid
+            time.sleep(0.02)

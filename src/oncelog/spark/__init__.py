@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from oncelog.spark.faces import cause
 from oncelog.spark.java import find_java
 
 if TYPE_CHECKING:
     from oncelog.spark.datasource import OncelogDataSource, register
 
-__all__ = ["OncelogDataSource", "register"]
+__all__ = ["OncelogDataSource", "cause", "register"]
 
 find_java()
 

@@ -1,11 +1,9 @@
-"""What the methods that Spark calls are wrapped in, so that a user sees the cause last and short.
-
-Not a task that reads: its traceback tells where it was.
-"""
+"""Errors as a user of Spark sees them: wrappers for what Spark calls, and the cause of a query that failed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -15,11 +13,14 @@ from oncelog.spark.commit.errors import SinkError
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_OURS = re.compile(r"^oncelog\.[\w.]+: (.+)$", re.MULTILINE)
+_ANY = re.compile(r"^(?!org\.|java\.)[A-Za-z_][\w.]*(?:Error|Exception): .+$", re.MULTILINE)
+
 
 def plain(method: Callable[P, T]) -> Callable[P, T]:
-    """Spark shows an exception as the text of its traceback, with all that led to it before: let it have none.
+    """Wrap a method that Spark calls, so that its errors carry no traceback and no cause.
 
-    What the client raised becomes a SinkError (see there) of the same text.
+    Spark shows an exception as the text of its traceback. An error of the client becomes a SinkError of the same text.
     """
 
     @wraps(method)
@@ -32,3 +33,35 @@ def plain(method: Callable[P, T]) -> Callable[P, T]:
             raise SinkError(f"{type(error).__name__}: {error}") from None
 
     return told
+
+
+def plain_batches(batches: Iterator[T]) -> Iterator[T]:
+    """Yield what a task reads; errors as of `plain`."""
+    try:
+        yield from batches
+    except SinkError as error:
+        raise error.with_traceback(None) from None
+    except OncelogError as error:
+        raise SinkError(f"{type(error).__name__}: {error}") from None
+
+
+def cause(error: BaseException) -> str:
+    """Return, in one line, why a query or a write failed: the message of oncelog's error within Spark's exception.
+
+    Without one, return the first exception of Python that Spark names, else the first line of the error.
+    """
+    text = "\n".join(_texts(error))
+    if (ours := _OURS.search(text)) is not None:
+        return ours[1]
+    if (known := _ANY.search(text)) is not None:
+        return known[0]
+    return text.partition("\n")[0]
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """Yield what an error of Spark says, and what it was caused by: the stack trace of the JVM has both."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield str(seen)
+        yield str(getattr(seen, "_stackTrace", ""))
+        seen = getattr(seen, "_cause", None) or seen.__cause__

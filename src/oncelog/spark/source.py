@@ -21,7 +21,7 @@ from oncelog.protocol.schema import NO_UUID
 from oncelog.spark import partitions
 from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.faces import plain
+from oncelog.spark.faces import plain, plain_batches
 from oncelog.spark.filters import Pushed
 from oncelog.spark.offsets import (
     EARLIEST,
@@ -228,7 +228,8 @@ class Source:
         """The records of a slice."""
         if isinstance(partition, Slice):
             with BlockingCluster(**self.options.client) as cluster:
-                yield from Reading(cluster, self.options, partition.range, partition.topic_id).batches()
+                reading = Reading(cluster, self.options, partition.range, partition.topic_id)
+                yield from plain_batches(reading.batches())
 
 
 class StreamSource(Source, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -62,9 +62,7 @@ def find_open(sink: Sink, known: Container[str] = ()) -> Steps[tuple[tuple[Owner
         sorted(
             t.id
             for t in listed
-            if t.id not in known
-            and is_task_id(sink.prefix, t.id)
-            and (t.state is op.State.ONGOING or t.pid in hanging)
+            if t.id not in known and is_task_id(sink.prefix, t.id) and (t.state is op.State.ONGOING or t.pid in hanging)
         )
     )
     if not ids:
