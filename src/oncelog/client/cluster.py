@@ -247,7 +247,8 @@ class ClusterClient:
     ) -> Topic:
         """Return a topic with this partition, asking for it if it is not known; UnknownTopicError and the like.
 
-        A topic or partition that no broker knows is asked for again for `missing_ms`; default: as for all topics.
+        A topic or partition that no broker knows is asked for again for `missing_ms` after a broker has said so;
+        default: as for all topics.
         """
         now = asyncio.get_running_loop().time
         found = self.topology.topics.get(name)
@@ -255,16 +256,18 @@ class ClusterClient:
             return found
         missing_ms = self.missing_topic_ms if missing_ms is None else missing_ms
         begun = now()
-        limit = begun + min(self.api_timeout_ms if timeout_ms is None else timeout_ms, missing_ms) / 1000
+        limit = begun + (self.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        answered = None
         backoff = self._new_backoff()
         while True:
             await self._retry(lambda: self.refresh([name], create=create), timeout_ms, begun)
+            answered = now() if answered is None else answered
             found = self.topology.topics.get(name)
             if found is not None and partition in found.partitions:
                 return found
             code = self.topology.failures.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             delay = backoff.next_ms(self._chance()) / 1000
-            if not code.retriable or now() + delay > limit:
+            if not code.retriable or now() + delay > min(limit, answered + missing_ms / 1000):
                 if found is not None:
                     last = len(found.partitions) - 1
                     raise errors.UnknownTopicError(f"topic {name!r} has partitions 0 to {last}, not {partition}")

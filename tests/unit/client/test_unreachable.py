@@ -13,8 +13,10 @@ from oncelog import Admin, Consumer, Producer, errors
 from oncelog.client import cluster as module
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.offsets import fetch_committed
+from oncelog.client.topology import Partition, Topic
 from oncelog.net.connection import Connection, ConnectionLostError
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
+from oncelog.protocol.schema import NO_UUID
 from oncelog.sim.loop import SimLoop
 from oncelog.spark.commit.errors import SinkError
 from oncelog.spark.commit.record import NOBODY
@@ -53,6 +55,25 @@ def dead() -> Iterator[str]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_the_time_without_a_broker_does_not_count_for_a_missing_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that has just restarted may not know a topic, or its leader, at once."""
+    answers = iter([None, Topic("t", NO_UUID, False, {0: Partition(1, 0, (1,), (1,))})])
+
+    async def refresh(cluster: ClusterClient, names: list[str], **more: bool) -> None:
+        found = next(answers)
+        if found is None:
+            await asyncio.sleep(0.4)
+        else:
+            cluster.topology.topics["t"] = found
+
+    async def go() -> Topic:
+        async with ClusterClient("h:1", missing_topic_ms=300) as cluster:
+            return await cluster.topic("t")
+
+    monkeypatch.setattr(ClusterClient, "refresh", refresh)
+    assert asyncio.run(go()).name == "t"
 
 
 def test_first_calls_name_the_address_and_the_cause(dead: str) -> None:
