@@ -19,8 +19,8 @@ from oncelog.log.config import LogConfig
 from oncelog.log.disk import Disk
 from oncelog.log.epochs import UNDEFINED_EPOCH
 from oncelog.log.leftovers import Unlink, unlink_now
-from oncelog.log.producer_state import CompletedTransaction, Origin, ProducerAppend, ProducerEntry, ProducerInfo
-from oncelog.log.recovery import Loaded, Loader, finish_transactions, rebuild_state
+from oncelog.log.producer_state import Origin, ProducerAppend, ProducerEntry, ProducerInfo
+from oncelog.log.recovery import Loaded, Loader, commit_producers, rebuild_state
 from oncelog.log.segment import Segment, TornWriteError, torn_on_failure
 from oncelog.log.segments import Segments
 from oncelog.log.timestamps import TimeStep
@@ -214,22 +214,8 @@ class Log:
         for header in headers:
             segment.commit(header, header.last_offset, header.max_timestamp)
         if appends:
-            self._commit_producers(headers, appends, segment, now_ms)
+            commit_producers(self._state, headers, appends.values(), segment.txn_index, now_ms)
         self._state.end_offset = self.log_end_offset = last.next_offset
-
-    def _commit_producers(
-        self, headers: list[BatchHeader], appends: dict[int, ProducerAppend], segment: Segment, now_ms: int
-    ) -> None:
-        completed: list[CompletedTransaction] = []
-        for append in appends.values():
-            self._state.commit(append, now_ms)
-            completed += append.completed
-        if len(completed) > 1:
-            completed.sort(key=lambda transaction: transaction.last_offset)
-        finish_transactions(self._state, completed, segment.txn_index)
-        for header in headers:
-            if header.is_transactional:
-                self._state.end_verification(header)
 
     def _segment_for(self, first: BatchHeader, last: BatchHeader, size: int, now_ms: int) -> Segment:
         """Return the segment to write ``size`` bytes to, rolling if they do not fit the active one."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from oncelog.log.config import LogConfig
@@ -126,6 +127,26 @@ def finish_transactions(
                 )
             )
         state.complete(transaction)
+
+
+def commit_producers(
+    state: ProducerState,
+    headers: list[BatchHeader],
+    appends: Iterable[ProducerAppend],
+    txn_index: TransactionIndex,
+    now_ms: int,
+) -> None:
+    """Count batches that were written, whose producers are in ``appends``."""
+    completed: list[CompletedTransaction] = []
+    for append in appends:
+        state.commit(append, now_ms)
+        completed += append.completed
+    if len(completed) > 1:
+        completed.sort(key=lambda transaction: transaction.last_offset)
+    finish_transactions(state, completed, txn_index)
+    for header in headers:
+        if header.is_transactional:
+            state.end_verification(header)
 
 
 def add_batch(append: ProducerAppend, header: BatchHeader, view: Buffer, offset: int, version: int = 0) -> None:
