@@ -152,6 +152,13 @@ def check(bootstrap: str, tasks: int, count: int, batches: int) -> None:
     assert set(ends.values()) == {(ROWS + 1) * tasks * batches}, "rows or markers are missing"
 
 
+def wait_for_leaders(bootstrap: str, count: int) -> None:
+    """Ask each partition for its end until all have answered."""
+    with BlockingCluster(bootstrap, missing_topic_ms=60_000) as cluster:
+        wanted = dict.fromkeys((TopicPartition(TOPIC, number) for number in range(count)), partitions.LATEST)
+        partitions.list_offsets(cluster, wanted)
+
+
 def measure(server: str, tasks: int, count: int, batches: int, meter: Meter) -> dict[str, Any]:
     """One server, one number of tasks -> the costs of the last batch, or the error."""
     result: dict[str, Any] = {"server": server, "tasks": tasks, "partitions": count}
@@ -160,6 +167,7 @@ def measure(server: str, tasks: int, count: int, batches: int, meter: Meter) -> 
         try:
             with Admin(started.bootstrap) as admin:
                 admin.create_topics(TOPIC, partitions=count)
+            wait_for_leaders(started.bootstrap, count)
             given = {"kafka.bootstrap.servers": started.bootstrap, "topic": TOPIC, "transactionalIdPrefix": PREFIX}
             options = sink_options(given, streaming=True)
             try:
