@@ -6,7 +6,7 @@ import struct
 import time
 
 from attack_resources import produce
-from attack_target import MB, TOPIC_PARTITIONS, Target, answer_size, ask, create, send_raw, waves
+from attack_target import MB, PATIENCE_S, TOPIC_PARTITIONS, Target, answer_size, ask, create, send_raw, waves
 
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.headers import RequestHeader, encode_request_header
@@ -20,6 +20,7 @@ from oncelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from oncelog.protocol.messages.describe_producers import DescribeProducersRequest
 from oncelog.protocol.messages.describe_producers import TopicRequest as DescribedTopic
 from oncelog.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.list_groups import ListGroupsRequest
@@ -198,7 +199,16 @@ def transaction_partitions(target: Target) -> None:
         )
         wire.call(request, 3)
         wire.end("wide transaction", who)
-        wire.init_producer("wide transaction")
+        end = time.monotonic() + PATIENCE_S
+        while describe(wire, "wide transaction") != "CompleteCommit":
+            assert time.monotonic() < end, "the markers are not written"
+            time.sleep(0.1)
+
+
+def describe(wire: Wire, transactional_id: str) -> str:
+    """Return the state of a transaction."""
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    return str(wire.call(request, 0).transaction_states[0].transaction_state)
 
 
 def full_fetches(target: Target) -> None:

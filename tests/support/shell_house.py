@@ -77,6 +77,9 @@ class House:
             raise self.fails.pop(0)
         return self.replica
 
+    async def open_in_turns(self, topic: str, partition: int) -> None:
+        """The log is open."""
+
     def run(self, life: Callable[[CoordinatorShell[Remembering]], Awaitable[None]]) -> None:
         async def main() -> None:
             tasks: list[asyncio.Future[None]] = []
@@ -86,7 +89,9 @@ class House:
                 now_ms=lambda: NOW,
                 spawn=lambda work, name: tasks.append(asyncio.ensure_future(work)),
                 metadata=SimpleNamespace(topic=lambda name: SimpleNamespace(partition_count=1)),
-                partitions=SimpleNamespace(get=self.get, leads=lambda topic, partition: self.leading),
+                partitions=SimpleNamespace(
+                    get=self.get, open_in_turns=self.open_in_turns, leads=lambda topic, partition: self.leading
+                ),
             )
             shell = CoordinatorShell(broker, TOPIC, lambda partition: Remembering(), decode)
             try:

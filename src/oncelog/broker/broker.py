@@ -147,6 +147,7 @@ class Broker:
             checkpoint=self.checkpoint,
             flush=self.flusher,
             unlink=self.unlinker.files,
+            later=self.spawn,
             logger=self.log,
         )
         self.transactions = TransactionService(self)
@@ -247,7 +248,7 @@ class Broker:
         for topic in tuple(self.metadata.topics()):
             for partition in range(topic.partition_count):
                 try:
-                    self.partitions.get(topic.name, partition)
+                    await self.partitions.open_in_turns(topic.name, partition)
                 except ProtocolError as error:  # one log that cannot be opened; its users are told each time
                     self.log.error("%s", error)
                 await asyncio.sleep(0)

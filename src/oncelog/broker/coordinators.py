@@ -367,6 +367,7 @@ class CoordinatorShell(Generic[S]):
 
         A little at a time: between two parts the others have their turn, and the log may grow.
         """
+        await self.broker.partitions.open_in_turns(self.topic, partition)
         replica = self.broker.partitions.get(self.topic, partition)
         if replica is None or not self.broker.partitions.leads(self.topic, partition):
             return

@@ -6,9 +6,11 @@ opens the rest in the background.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from oncelog.broker.data_directory import DELETE_SUFFIX, STRAY_SUFFIX, DataDirectory, LogOffsets
 from oncelog.broker.log_directories import LogDirectories
@@ -17,8 +19,12 @@ from oncelog.cluster.replica import Flush, Replica
 from oncelog.log.config import LogConfig
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.log import AppendResult, Log
+from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS
+
+STEPS_AT_ONCE = 4
+"""Steps of a log's recovery that the first request for it waits for: some 20 ms."""
 
 
 class Partitions:
@@ -36,12 +42,13 @@ class Partitions:
         checkpoint: Callable[[], None],
         flush: Flush,
         unlink: Callable[[GuardedDisk, Sequence[str], int], None],
+        later: Callable[[Coroutine[Any, Any, None], str], None],
         logger: logging.Logger,
     ) -> None:
         """Take what partitions need of the broker.
 
         `checkpoint` writes the present offsets into the checkpoint files. `unlink` unlinks files of a disk after a time
-        in ms.
+        in ms. `later` runs a coroutine, which has a name, in the background.
         """
         self._topics = topics
         self._node_id = node_id
@@ -53,7 +60,10 @@ class Partitions:
         self._flush = flush
         self._unlink = unlink
         self._logger = logger
+        self._later = later
         self._replicas: dict[tuple[str, int], Replica] = {}
+        self._opening: dict[tuple[str, int], Steps[Replica]] = {}
+        """Logs whose recovery takes long, and the rest of it."""
         self.on_transaction_end: Callable[[int, int, int, bool], None] | None = None
 
     def __len__(self) -> int:
@@ -74,11 +84,45 @@ class Partitions:
         return self._directories.is_offline(topic, partition)
 
     def get(self, topic: str, partition: int) -> Replica | None:
-        """The replica that this broker leads; opened now if it was not. None where there is none."""
-        replica = self._replicas.get((topic, partition))
-        if replica is None and self.leads(topic, partition):
-            replica = self._open(topic, partition)
-        return replica
+        """Return the replica that this broker leads, None where there is none; its log is opened now if it was not.
+
+        Raises NOT_LEADER_OR_FOLLOWER if that takes long: the log is recovered in the background, and clients come
+        again. Raises KAFKA_STORAGE_ERROR.
+        """
+        key = topic, partition
+        replica = self._replicas.get(key)
+        if replica is not None or not self.leads(topic, partition):
+            return replica
+        if key not in self._opening:
+            self._opening[key] = self._open(topic, partition)
+            replica = self._advance(key, STEPS_AT_ONCE)
+            if replica is not None:
+                return replica
+            self._later(self.open_in_turns(topic, partition), f"recovery of {topic}-{partition}")
+        raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is being recovered")
+
+    async def open_in_turns(self, topic: str, partition: int) -> None:
+        """Open a log, with its recovery, in turns with other work; nothing if it is open. KAFKA_STORAGE_ERROR."""
+        key = topic, partition
+        if key not in self._opening and key not in self._replicas and self.leads(topic, partition):
+            self._opening[key] = self._open(topic, partition)
+        while key in self._opening and self._advance(key, 1) is None:
+            await asyncio.sleep(0)
+
+    def _advance(self, key: tuple[str, int], steps: int) -> Replica | None:
+        """Carry out some steps of the opening of a log; return its replica if that is complete."""
+        work = self._opening[key]
+        try:
+            for _ in range(steps):
+                next(work)
+        except StopIteration as done:
+            del self._opening[key]
+            replica: Replica = done.value
+            return replica
+        except BaseException:
+            del self._opening[key]
+            raise
+        return None
 
     def find(self, topic: str, partition: int) -> Replica:
         """As `get`; UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER or KAFKA_STORAGE_ERROR instead of None."""
@@ -98,12 +142,12 @@ class Partitions:
         """Every replica whose log is open."""
         yield from self._replicas.values()
 
-    def _open(self, topic: str, partition: int) -> Replica:
+    def _open(self, topic: str, partition: int) -> Steps[Replica]:
         info = self._topics.topic(topic)
         assert info is not None
         home = self._directories.home(topic, partition)
         renewed = not self._is_own_folder(home, info, partition) and home.forget_offsets(topic, partition)
-        log = Log.open(
+        log = yield from Log.opening(
             home.disk,
             home.folder(topic, partition),
             topic,
@@ -116,6 +160,9 @@ class Partitions:
             log_start_offset=home.start_offsets.get((topic, partition), 0),
             unlink=partial(self._unlink, home.disk),
         )
+        before, info = info, self._topics.topic(topic) or info
+        if info is not before:  # the topic has changed in the meantime
+            log.reconfigure(self._log_config(info))
         replica = Replica(
             topic,
             partition,
@@ -217,6 +264,7 @@ class Partitions:
         """
         doomed = []
         for partition in range(topic.partition_count):
+            self._stop_opening((topic.name, partition))
             replica = self._replicas.pop((topic.name, partition), None)
             if replica is not None:
                 replica.log.discard()
@@ -233,6 +281,11 @@ class Partitions:
             except OSError as error:
                 self._logger.error("%s-%d is left in %s: %s", topic.name, partition, home.path, error)
         return doomed
+
+    def _stop_opening(self, key: tuple[str, int]) -> None:
+        work = self._opening.pop(key, None)
+        if work is not None:
+            work.close()
 
     def fail(self, directory: DataDirectory) -> list[tuple[str, int]]:
         """Takes every partition of a directory that has failed offline, and tells who waits for them; which they are.
@@ -259,6 +312,8 @@ class Partitions:
         One is not among them when a log in it could not be closed, or when one that a crash has left behind was not
         opened this time.
         """
+        for key in tuple(self._opening):
+            self._stop_opening(key)
         clean = set()
         for directory in self._directories.online:
             left = directory.found - self._replicas.keys()

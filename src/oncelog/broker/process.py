@@ -54,7 +54,7 @@ OTHER_FILES = 64
 """File descriptors for all else that is neither a log nor a connection: metadata, locks, the event loop."""
 ALLOCATIONS_A_COLLECTION = 10_000
 """Young-generation threshold of the garbage collector. A collection of so many objects takes 3 ms."""
-COLLECTIONS_OF_THE_YOUNG = 4
+COLLECTIONS_OF_THE_YOUNG = 2
 """Collections of the young generation before one of the next."""
 LONG_COLLECTION_S = 0.005
 """CPU time of a collection after which what it has left is not looked at again."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
 from typing import TypeVar
+
+from oncelog.log.steps import Steps
+from oncelog.log.steps import at_once as at_once
 
 T = TypeVar("T")
 
@@ -31,17 +33,7 @@ class Turns:
             await asyncio.sleep(0)
 
 
-def at_once(work: Generator[None, None, T]) -> T:
-    """Carry out work that yields after each item, without a pause; return what it returns."""
-    try:
-        while True:
-            next(work)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-
-
-async def in_turns(work: Generator[None, None, T], items: int = ITEMS_A_TURN) -> T:
+async def in_turns(work: Steps[T], items: int = ITEMS_A_TURN) -> T:
     """Carry out work that yields after each item; others have their turn in between. Return what it returns."""
     turns = Turns(items)
     try:

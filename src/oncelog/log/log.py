@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from oncelog.log.admission import Admission, AppendResult, LogStatistics, check_offsets, number
 from oncelog.log.checkpoint import PARTITION_METADATA, encode_partition_metadata
@@ -23,6 +24,7 @@ from oncelog.log.producer_state import Origin, ProducerAppend, ProducerEntry, Pr
 from oncelog.log.recovery import Loaded, Loader, commit_producers, rebuild_state
 from oncelog.log.segment import Segment, TornWriteError, torn_on_failure
 from oncelog.log.segments import Segments
+from oncelog.log.steps import Steps, at_once
 from oncelog.log.timestamps import TimeStep
 from oncelog.log.validate import ValidBatches, validate
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -73,6 +75,13 @@ class Log:
 
     @classmethod
     def open(
+        cls, disk: Disk, directory: str, topic: str, partition: int, config: LogConfig, now_ms: int, **options: Any
+    ) -> Log:
+        """Open the log in ``directory`` without a pause; see `opening`."""
+        return at_once(cls.opening(disk, directory, topic, partition, config, now_ms, **options))
+
+    @classmethod
+    def opening(
         cls,
         disk: Disk,
         directory: str,
@@ -86,8 +95,8 @@ class Log:
         clean: bool = False,
         log_start_offset: int = 0,
         unlink: Unlink | None = None,
-    ) -> Log:
-        """Open the log in ``directory``, recovering it unless the last stop was ``clean``.
+    ) -> Steps[Log]:
+        """Open the log in ``directory``, recovering it unless the last stop was ``clean``; a pause every few ms.
 
         A log that was never written to has no files: the first append makes them. ``unlink`` gets the files that are no
         longer part of the log, and the time in ms to wait; without it they go at once. Raises KAFKA_STORAGE_ERROR.
@@ -95,7 +104,7 @@ class Log:
         unlink = unlink or partial(unlink_now, disk)
         loader = Loader(disk, directory, config, now_ms)
         try:
-            loaded = loader.load(recovery_point=recovery_point, clean=clean, log_start=log_start_offset)
+            loaded = yield from loader.load(recovery_point=recovery_point, clean=clean, log_start=log_start_offset)
         except OSError as error:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot open {topic}-{partition}: {error}") from error
         unlink(loaded.deleted, 0)

@@ -29,12 +29,18 @@ from oncelog.log.segment import (
     file_name,
 )
 from oncelog.log.snapshot import CorruptSnapshotError, decode_snapshot, encode_snapshot
+from oncelog.log.steps import Steps, at_once
 from oncelog.log.txn_index import AbortedTransaction, TransactionIndex
 from oncelog.protocol.compression import Buffer
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.records import BatchHeader, check_crc, decode_control
 
 logger = logging.getLogger(__name__)
+
+BATCHES_A_STEP = 300
+"""Batches that are read before others may have their turn: some ms ..."""
+BYTES_AS_A_BATCH = 32 * 1024
+"""... where so many bytes cost as much as a batch."""
 
 
 class Snapshots:
@@ -181,15 +187,24 @@ def rebuild_state(
     state: ProducerState, segments: list[Segment], snapshots: Snapshots, log_start: int, end: int, now_ms: int
 ) -> None:
     """Make ``state`` that of the log up to ``end``: the newest snapshot, and what follows it in the log."""
+    at_once(rebuilding(state, segments, snapshots, log_start, end, now_ms))
+
+
+def rebuilding(
+    state: ProducerState, segments: list[Segment], snapshots: Snapshots, log_start: int, end: int, now_ms: int
+) -> Steps[None]:
+    """Do what `rebuild_state` does, with pauses."""
     snapshots.load(state, log_start, end, now_ms)
     bases = [segment.base_offset for segment in segments]
     for segment in segments[max(bisect_right(bases, state.end_offset) - 1, 0) :]:
         if segment.base_offset >= end:
             break
         position = segment.position_of(state.end_offset) if segment.base_offset < state.end_offset else 0
-        for header, at in segment.headers(position):
+        for count, (header, at) in enumerate(segment.headers(position)):
             if header.base_offset >= end:
                 break
+            if count % BATCHES_A_STEP == BATCHES_A_STEP - 1:
+                yield
             view = segment.pread(header.size, at) if header.is_control else b""
             replay(state, header, view, None, now_ms)
     state.end_offset = end
@@ -208,8 +223,8 @@ class Loader:
         self._snapshots = Snapshots(disk, directory, [])
         self._deleted: list[str] = []
 
-    def load(self, *, recovery_point: int, clean: bool, log_start: int) -> Loaded:
-        """Return the folder's content.
+    def load(self, *, recovery_point: int, clean: bool, log_start: int) -> Steps[Loaded]:
+        """Return the folder's content, after pauses if there is much to read.
 
         ``clean``: the last stop was orderly, so nothing needs to be checked. ``recovery_point``: what lies before it
         is known to be on the device. ``log_start``: the checkpointed log start offset.
@@ -236,7 +251,7 @@ class Loader:
                 logger.warning("%s, though the last stop was clean: it is checked", error)
                 first = len(segments) - 1
         if first is not None:
-            segments = self._recover(segments, first, log_start)
+            segments = yield from self._recover(segments, first, log_start)
             end = self._state.end_offset
         if end < log_start:
             logger.warning("%s ends at %d, before its start at %d: emptied", self._directory, end, log_start)
@@ -245,7 +260,7 @@ class Loader:
             self._epochs.clear()
             return self._empty(log_start, exists=True)
         if first is None:
-            rebuild_state(self._state, segments, self._snapshots, log_start, end, self._now_ms)
+            yield from rebuilding(self._state, segments, self._snapshots, log_start, end, self._now_ms)
         self._epochs.truncate_from_end(end)
         self._epochs.truncate_from_start(log_start)
         self._snapshots.remove_strays([segment.base_offset for segment in segments])
@@ -318,16 +333,17 @@ class Loader:
                 return slot
         return suspect if suspect < len(segments) else None
 
-    def _recover(self, segments: list[Segment], first: int, log_start: int) -> list[Segment]:
+    def _recover(self, segments: list[Segment], first: int, log_start: int) -> Steps[list[Segment]]:
         """Read the segments from ``first`` on and return those that are left."""
         base = segments[first].base_offset
-        rebuild_state(self._state, segments[:first], self._snapshots, min(log_start, base), base, self._now_ms)
+        start = min(log_start, base)
+        yield from rebuilding(self._state, segments[:first], self._snapshots, start, base, self._now_ms)
         for slot in range(first, len(segments)):
             segment = segments[slot]
             if segment.base_offset > self._state.end_offset and not self._config.compact:
                 return self._cut_behind(segments, slot)
             self._state.end_offset = segment.base_offset
-            whole = self._recover_segment(segment)
+            whole = yield from self._recover_segment(segment)
             segment.finish()
             if self._state.end_offset > segments[0].base_offset:
                 self._snapshots.take(self._state)
@@ -342,11 +358,12 @@ class Loader:
             self._deleted += segment.delete()
         return segments[:end]
 
-    def _recover_segment(self, segment: Segment) -> bool:
+    def _recover_segment(self, segment: Segment) -> Steps[bool]:
         """Read one segment and cut it off where it is damaged; return whether it was whole."""
         size = segment.size
         expected = segment.base_offset
         reason = "batches out of order"
+        cost = 0
         segment.reset()
         try:
             for header, view in segment.batches(size):
@@ -359,6 +376,10 @@ class Loader:
                 if latest is None or header.partition_leader_epoch > latest:
                     self._epochs.assign(header.partition_leader_epoch, header.base_offset)
                 expected = header.next_offset
+                cost += 1 + header.size // BYTES_AS_A_BATCH
+                if cost >= BATCHES_A_STEP:
+                    cost = 0
+                    yield
         except ProtocolError as error:
             reason = str(error)
         if segment.size == size:

@@ -62,6 +62,7 @@ async def _by_directory(broker: Broker, wanted: Iterable[tuple[str, int]]) -> di
     found: dict[DataDirectory, Partitions] = {}
     for topic, index in wanted:
         try:
+            await broker.partitions.open_in_turns(topic, index)
             replica = broker.partitions.get(topic, index)
         except ProtocolError as error:  # it cannot be opened, which takes its directory offline
             broker.log.error("%s", error)

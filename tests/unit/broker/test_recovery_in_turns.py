@@ -1,0 +1,102 @@
+"""A log that takes long to recover is opened in turns with the requests of other clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.config import load
+from oncelog.broker.partitions import STEPS_AT_ONCE
+from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.log.disk import OsDisk
+from oncelog.log.recovery import BATCHES_A_STEP
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.records import Record, build_batch
+
+NOW = 1_700_000_000_000
+BATCHES = 3 * STEPS_AT_ONCE * BATCHES_A_STEP
+
+
+def live(folder: Path, tree: MemoryTree, body: Callable[[Broker], Awaitable[None]], *, crash: bool = False) -> None:
+    async def run() -> None:
+        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder)})
+        broker = Broker(config, disk=OsDisk(), tree=tree, now_ms=lambda: NOW)
+        await broker.start()
+        try:
+            await asyncio.wait_for(body(broker), 60)
+        finally:
+            if crash:
+                broker.directories.online[0].mark_clean = lambda: None  # type: ignore[method-assign]
+            await broker.stop()
+
+    asyncio.run(run())
+
+
+def append(broker: Broker, topic: str) -> int:
+    records = build_batch([Record(0, NOW, b"k", b"v")])
+    return broker.partitions.find(topic, 0).append(memoryview(records), now_ms=NOW).last_offset
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> MemoryTree:
+    """The metadata of a broker that died with a long log and a short one."""
+    tree = MemoryTree(lambda: NOW)
+
+    async def first(broker: Broker) -> None:
+        for topic in ("long", "short"):
+            await broker.create_topic(topic, partitions=1)
+        append(broker, "short")
+        for _ in range(BATCHES):
+            append(broker, "long")
+
+    live(tmp_path, tree, first, crash=True)
+    return tree
+
+
+def test_request_for_a_log_that_takes_long_to_recover_is_told_to_come_again(tmp_path: Path, tree: MemoryTree) -> None:
+    async def body(broker: Broker) -> None:
+        with pytest.raises(ProtocolError, match="long-0 is being recovered") as caught:
+            append(broker, "long")
+        assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert append(broker, "short") == 1
+        turns = 0
+        while ("long", 0) in broker.partitions._opening:
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns > 3, "others have their turn meanwhile"
+        assert append(broker, "long") == BATCHES
+
+    live(tmp_path, tree, body)
+
+
+def test_recovery_of_a_topic_that_is_deleted_ends(tmp_path: Path, tree: MemoryTree) -> None:
+    async def body(broker: Broker) -> None:
+        with pytest.raises(ProtocolError, match="long-0 is being recovered"):
+            append(broker, "long")
+        topic = broker.metadata.topic("long")
+        assert topic is not None
+        await broker.delete_topic(topic)
+        await broker.create_topic("long", partitions=1)
+        assert append(broker, "long") == 0
+        await asyncio.sleep(0.1)
+        assert append(broker, "long") == 1
+        assert broker.directories.online
+
+    live(tmp_path, tree, body)
+
+
+def test_broker_that_stops_during_a_recovery_recovers_at_the_next_start(tmp_path: Path, tree: MemoryTree) -> None:
+    async def interrupted(broker: Broker) -> None:
+        with pytest.raises(ProtocolError, match="long-0 is being recovered"):
+            append(broker, "long")
+
+    async def again(broker: Broker) -> None:
+        await broker.partitions.open_in_turns("long", 0)
+        assert append(broker, "long") == BATCHES
+
+    live(tmp_path, tree, interrupted)
+    live(tmp_path, tree, again)
