@@ -28,6 +28,8 @@ BATCHES_REMEMBERED = 5
 
 MAX_PRODUCER_EPOCH = 2**15 - 1
 NO_TRANSACTION = -1
+VERIFICATIONS_MAX = 10_000
+"""Verifications that a partition remembers. One that the coordinator refuses stays until it expires, after a day."""
 
 
 class Origin(IntEnum):
@@ -393,6 +395,8 @@ class ProducerState:
             return None
         verification = self._verifications.get(producer_id)
         if verification is None:
+            if len(self._verifications) >= VERIFICATIONS_MAX:
+                del self._verifications[next(iter(self._verifications))]  # a batch that still waits for it is refused
             verification = Verification(self._next_guard, epoch, sequence, strict, now_ms)
             self._verifications[producer_id] = verification
             self._next_guard += 1

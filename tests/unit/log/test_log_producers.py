@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -118,6 +119,19 @@ def test_a_guard_is_void_once_a_marker_came_in_between() -> None:
     guard = log.start_verification(1, 0, 0, transaction_version=0, now_ms=NOW)
     append(log, of_producer(1, 0, txn=True), guard=guard)
     assert log.start_verification(1, 0, 1, transaction_version=0, now_ms=NOW) is None
+
+
+def test_refused_verifications_do_not_grow_without_bound() -> None:
+    _, log = new_log()
+    tracemalloc.start()
+    try:
+        for producer_id in range(100_000):  # the coordinator refuses each of these producers
+            last = log.start_verification(producer_id, 0, 0, transaction_version=0, now_ms=NOW)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 5_000_000
+    append(log, of_producer(99_999, 0, txn=True), guard=last)
 
 
 def test_a_stale_epoch_is_told_before_the_missing_transaction() -> None:
