@@ -249,7 +249,7 @@ async def _verify_then_append(
     if not implicit and not broker.config.transaction_partition_verification_enable:
         for target in targets:
             target.verified = True
-        return await _appended(broker, request, ctx, resolved)
+        return await _awaited(_append(broker, request, ctx, resolved))
     names = [(target.topic, target.data.index) for target in targets]
     results = await broker.transactions.confirm(request.transactional_id, producer_id, epoch, names, implicit=implicit)
     for target in targets:
@@ -257,12 +257,6 @@ async def _verify_then_append(
         target.verified = code == ErrorCode.NONE
         if not target.verified:
             target.refusal = _translate(code, ctx.api_version)
-    return await _appended(broker, request, ctx, resolved)
-
-
-async def _appended(
-    broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
-) -> ProduceResponse | None:
     return await _awaited(_append(broker, request, ctx, resolved))
 
 
