@@ -130,8 +130,12 @@ class Segment:
         return self._file
 
     def create(self) -> None:
-        """Make the ``.log`` file, empty whatever was there under its name."""
-        self._log.truncate(0)
+        """Make the ``.log`` file, and empty it if there was one.
+
+        A new file is not cut: ext4 flushes a file that was once cut to nothing each time it is closed.
+        """
+        if self._log.size():
+            self._log.truncate(0)
 
     def _load_indexes(self) -> None:
         sound = self._offset_index.load() and self._time_index.load()

@@ -28,6 +28,7 @@ from oncelog.protocol.records import (
     iter_batches,
     parse_header,
 )
+from support.crashdisk import CrashFile
 from support.logs import (
     FOLDER,
     NOW,
@@ -304,6 +305,27 @@ def test_segments_roll_before_offsets_outgrow_32_bits() -> None:
         append(log, batch(base_offset=base, leader_epoch=0), origin=Origin.REPLICATION)
     assert [segment.base_offset for segment in log.segments] == [0, 2**31]
     assert values(log) == [b"v"] * 3
+
+
+def test_a_new_file_is_not_cut_but_an_old_one_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut: list[str] = []
+    really_cut = CrashFile.truncate
+
+    def truncate(file: CrashFile, size: int) -> None:
+        cut.append(file._path)
+        really_cut(file, size)
+
+    monkeypatch.setattr(CrashFile, "truncate", truncate)
+    disk, log = new_log(SMALL)
+    old = f"{FOLDER}/{10:020d}.log"
+    disk.mkdir(FOLDER)
+    disk.open(old, create=True).pwrite(b"left by a roll that failed", 0)
+    for number in range(20):
+        append(log, batch(value=b"%d" % number))
+        if log.log_end_offset in (5, 10):
+            log.roll(NOW)
+    assert cut == [old]
+    assert values(log) == [b"%d" % number for number in range(20)]
 
 
 def test_an_empty_segment_is_not_rolled() -> None:
