@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from oncelog.protocol.schema import Message
 from oncelog.spark import partitions
 from oncelog.spark.brokers import Brokers, run
 from oncelog.spark.commit import operations as op
-from oncelog.spark.commit.errors import NotDecidedError
+from oncelog.spark.commit.errors import NotDecidedError, NotVerifiedError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.plan import read_parts, read_record
 from oncelog.spark.commit.record import STREAM, Owner, Record, Source, Span, Transaction
@@ -58,6 +59,37 @@ def test_an_end_from_another_connection_can_be_repeated(cluster: BlockingCluster
     place = op.Place(at, owner.pid, offset)
     assert brokers.answer(op.FindMarkers((place,))) == (op.Marker.COMMIT,)
     assert brokers.answer(op.DescribeProducers((at,))) == ()
+
+
+def test_transactions_are_waited_for_as_long_as_some_of_them_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look asks only about those that were not ended at the last one."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += 10.0
+
+    monkeypatch.setattr(
+        "oncelog.spark.brokers.time", SimpleNamespace(time=lambda: 0.0, monotonic=lambda: now[0], sleep=sleep)
+    )
+    owners = tuple(Owner(f"p/{slot}/0/0.0", slot, 0) for slot in range(9))
+    asked: list[int] = []
+    stuck = [0]
+
+    def describe(self: Brokers, o: op.DescribeTransactions) -> tuple[op.Described, ...]:
+        asked.append(len(o.ids))
+        still = max(stuck[0], 9 - len(asked))
+        return tuple(op.Described(w.id, w.pid, 0, op.State.ENDING, 0) for w in owners[:still] if w.id in o.ids)
+
+    monkeypatch.setattr(Brokers, "_describe", describe)
+    with BlockingCluster("nobody:1") as nothing:
+        brokers = Brokers(nothing, end_wait_ms=15_000)
+        brokers.answer(op.AwaitEnded(owners))
+        assert asked == [9, 8, 7, 6, 5, 4, 3, 2, 1]
+        asked.clear()
+        stuck[0] = 7
+        with pytest.raises(NotVerifiedError, match="7 transactions are still being ended, and none has ended in 15000"):
+            brokers.answer(op.AwaitEnded(owners))
+        assert asked == [9, 8, 7, 7]
 
 
 def test_a_newer_owner_fences_and_aborts(cluster: BlockingCluster, at: TopicPartition) -> None:
