@@ -34,6 +34,8 @@ SMALL_BYTES = 16 * 1024
 """An uncompressed batch up to this size is checked record by record within a few ms."""
 LARGE_BYTES = 2 * 1024 * 1024
 """Above this size, the checksum alone takes long."""
+MOST_NAMED = 10_000
+"""Invalid records of a batch that an error names. Kafka names all of them."""
 _ATTRIBUTES_LOW = 22
 _CODEC = 0x07
 
@@ -46,11 +48,14 @@ class ValidBatches(NamedTuple):
 
 
 class InvalidRecordsError(ProtocolError):
-    """A batch is refused for some of its records: ``records`` has their indexes, each with its reason (KIP-467)."""
+    """A batch is refused for some of its records: ``records`` has their indexes, each with its reason (KIP-467).
 
-    def __init__(self, code: ErrorCode, records: list[tuple[int, str]], count: int) -> None:
+    At most `MOST_NAMED` are named: a batch of 300 bytes may have a million invalid records.
+    """
+
+    def __init__(self, code: ErrorCode, records: list[tuple[int, str]], invalid: int, count: int) -> None:
         index, reason = records[0]
-        super().__init__(code, f"{len(records)} of {count} records are invalid, so all are refused; {index}: {reason}")
+        super().__init__(code, f"{invalid} of {count} records are invalid, so all are refused; {index}: {reason}")
         self.records = records
 
 
@@ -155,16 +160,19 @@ def _check_records(header: BatchHeader, view: memoryview, config: LogConfig, now
     """Raise InvalidRecordsError that names each invalid record; INVALID_TIMESTAMP if one has that, as in Kafka."""
     code = ErrorCode.INVALID_RECORD
     found: list[tuple[int, str]] = []
+    invalid = 0
     for index, (offset, timestamp, has_key) in enumerate(iter_heads(view)):
         reason = _contradiction(index, offset, timestamp, has_key, header, config)
         if reason is None and (reason := _wrong_time(timestamp, header, config, now_ms)) is not None:
             code = ErrorCode.INVALID_TIMESTAMP
         if reason is not None:
-            found.append((index, reason))
+            invalid += 1
+            if invalid <= MOST_NAMED:
+                found.append((index, reason))
     if not found and (reason := _wrong_time(header.max_timestamp, header, config, now_ms)) is not None:
         raise ProtocolError(ErrorCode.INVALID_TIMESTAMP, reason)  # no record has what the header says
     if found:
-        raise InvalidRecordsError(code, found, header.count)
+        raise InvalidRecordsError(code, found, invalid, header.count)
 
 
 def _contradiction(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import mmap
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -42,6 +43,8 @@ SMALL_BYTES = 4096
 """Up to here, copying is cheaper than holding on to a whole read buffer."""
 GROWTH = 8
 """A long frame's memory is at most this many times what has come of it: a length alone reserves nothing."""
+MAPPED_BYTES = 4 * 1024 * 1024
+"""A frame from this size on is read into mapped memory."""
 CROWD = 64
 """Connections that may be in the middle of a frame at once, before memory counts for more than copying ..."""
 CROWDED_GROWTH = 2
@@ -429,7 +432,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin_long(self, view: memoryview, length: int) -> None:
         got = self._end - self._start - 4
         size = CROWDED_GROWTH * got if self._crowded() else max(GROWTH * got, BUFFER_BYTES)
-        self._long = memoryview(bytearray(min(length, size)))
+        self._long = _mapped(length) or memoryview(bytearray(min(length, size)))
         self._long[:got] = view[self._start + 4 : self._end]
         self._long_size, self._got = length, got
         self._drop_buffer()
@@ -456,6 +459,19 @@ class Connection(asyncio.BufferedProtocol):
         if self._long is not None:
             return self._got == self._long_size
         return self._buffer is not None and self._end == len(self._buffer)
+
+
+def _mapped(length: int) -> memoryview | None:
+    """Return memory for a very long frame, which the system provides page by page as bytes come; None for others.
+
+    To let such a frame's memory grow would copy and zero tens of MB at a time, while all clients wait.
+    """
+    if length < MAPPED_BYTES:
+        return None
+    try:
+        return memoryview(mmap.mmap(-1, length))
+    except OSError:  # the system does not promise so much memory
+        return None
 
 
 def _wrong_length(length: int, limit: int) -> str:

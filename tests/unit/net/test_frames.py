@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import mmap
 import struct
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncelog.net.frames import BUFFER_BYTES, CROWD, CROWDED_GROWTH, FRAMES_A_TURN, JOIN_BYTES, SMALL_BYTES
+from oncelog.net.frames import (
+    BUFFER_BYTES,
+    CROWD,
+    CROWDED_GROWTH,
+    FRAMES_A_TURN,
+    JOIN_BYTES,
+    MAPPED_BYTES,
+    SMALL_BYTES,
+)
 from oncelog.net.server import Holds, Peer
 from support.sockets import Client, both_loops, echo, framed, run, serving, until
 
@@ -279,7 +289,7 @@ def test_a_length_alone_reserves_no_memory(loop: str) -> None:
     async def body() -> None:
         async with serving(echo) as server:
             client = await Client.connect(server)
-            await client.send(struct.pack(">i", 100_000_000) + b"z" * 20_000)
+            await client.send(struct.pack(">i", MAPPED_BYTES - 1) + b"z" * 20_000)
             await until(lambda: any(c._got or c._end for c in server.connections))
             (connection,) = server.connections
             await until(lambda: connection._long is not None and connection._got == 20_000)
@@ -287,6 +297,38 @@ def test_a_length_alone_reserves_no_memory(loop: str) -> None:
             assert len(connection._long) == BUFFER_BYTES
 
     run(loop, body)
+
+
+@both_loops
+def test_length_of_a_very_long_frame_alone_takes_no_memory(loop: str) -> None:
+    async def body() -> None:
+        async with serving(echo) as server:
+            clients = [await Client.connect(server) for _ in range(5)]
+            before = _resident()
+            for client in clients:
+                await client.send(struct.pack(">i", 100_000_000) + b"z" * 20_000)
+            await until(lambda: all(c._got == 20_000 for c in server.connections))
+            assert _resident() - before < 50_000_000
+
+    run(loop, body)
+
+
+@both_loops
+def test_very_long_frame_is_answered(loop: str) -> None:
+    async def body() -> None:
+        async with serving(echo) as server:
+            client = await Client.connect(server)
+            payload = bytes(range(256)) * (MAPPED_BYTES // 256 + 1)
+            await client.send(framed(payload) + framed(b"next"))
+            assert await client.answer() == b"echo:" + payload
+            assert await client.answer() == b"echo:next"
+
+    run(loop, body)
+
+
+def _resident() -> int:
+    """Resident memory of this process in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 @both_loops
