@@ -229,10 +229,8 @@ class Log:
     def _segment_for(self, first: BatchHeader, last: BatchHeader, size: int, now_ms: int) -> Segment:
         """Return the segment to write ``size`` bytes to, rolling if they do not fit the active one."""
         if size > self.config.segment_bytes:
-            raise ProtocolError(
-                ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{size} bytes of record batches, segment.bytes is {self.config.segment_bytes}",
-            )
+            message = f"{size} bytes of record batches, segment.bytes is {self.config.segment_bytes}"
+            raise ProtocolError(ErrorCode.RECORD_LIST_TOO_LARGE, message)
         segment = self._segments.active
         if not self._exists:
             self._create(segment)
@@ -284,11 +282,7 @@ class Log:
         Raises OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise ProtocolError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is outside of {self.log_start_offset}..{self.log_end_offset} of "
-                f"{self.topic}-{self.partition}",
-            )
+            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside of {self!r}")
         if offset >= upto:
             return b""
         with self._storage("read"):
@@ -472,9 +466,8 @@ class Log:
         Raises OFFSET_OUT_OF_RANGE beyond the high watermark.
         """
         if offset > self.high_watermark:
-            raise ProtocolError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is beyond the high watermark {self.high_watermark}"
-            )
+            message = f"offset {offset} is beyond the high watermark {self.high_watermark}"
+            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self._epochs.truncate_from_start(offset)
