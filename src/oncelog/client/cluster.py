@@ -10,7 +10,6 @@ ended) are tried again, with back-off, until time is up. Other error codes stay 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +19,7 @@ from oncelog.client.addresses import parse_bootstrap
 from oncelog.client.backoff import Backoff
 from oncelog.client.calls import Calls
 from oncelog.client.connections import Connections
+from oncelog.client.outage import Outage
 from oncelog.client.outcomes import first_error
 from oncelog.client.topology import Partition, Topic, Topology
 from oncelog.client.versions import Request, for_connection
@@ -39,10 +39,6 @@ TRANSACTION = 1
 """Kind of coordinator: of transactional ids."""
 KINDS = {"group": GROUP, "transaction": TRANSACTION}
 
-log = logging.getLogger(__name__)
-
-SILENT_SECONDS = 3.0
-"""After how long without any broker it is said; a broker that starts again is back before."""
 MISSING_TOPIC_MS = 5_000
 """How long a topic that nobody knows is asked for again: one just created is not known everywhere yet."""
 
@@ -119,11 +115,7 @@ class ClusterClient:
         self._coordinators: dict[tuple[int, str], int] = {}
         self._refreshing: dict[tuple[frozenset[str] | None, bool], asyncio.Task[None]] = {}
         self._refreshed_at = float("-inf")
-        self._unreachable_since: float | None = None
-        self._said_unreachable = False
-        self._reached = False
-        self.unreachable = ""
-        """Why no broker could be reached the last time that one was looked for; empty if one was."""
+        self._outage = Outage()
 
     async def __aenter__(self) -> ClusterClient:
         return self
@@ -169,28 +161,21 @@ class ClusterClient:
         self.calls.check()
         found = self._connections.least_loaded()
         if found is not None:
-            self.unreachable = ""
+            self._outage.over()
             return found
         try:
             found = await self._connections.get_any((-1, ""), [*self.topology.brokers.values(), *self.bootstrap])
         except ConnectionLostError as error:
-            what = self.unreachable = f"no broker can be reached: {error}"
-            self._note_unreachable(what)
+            what = f"no broker can be reached: {error}"
+            self._outage.failed(what, asyncio.get_running_loop().time())
             raise errors.ConnectionFailedError(what) from error
-        self._reached = True
-        self._unreachable_since = None
-        self._said_unreachable = False
-        self.unreachable = ""
+        self._outage.over()
         return found
 
-    def _note_unreachable(self, what: str) -> None:
-        """Log, once an outage, that nobody answers: a client that tries on in silence looks like one that hangs."""
-        now = asyncio.get_running_loop().time()
-        if self._unreachable_since is None:
-            self._unreachable_since = now
-        elif not self._said_unreachable and now - self._unreachable_since >= SILENT_SECONDS:
-            self._said_unreachable = True
-            log.warning("%s; still trying", what)
+    @property
+    def unreachable(self) -> str:
+        """Why no broker could be reached the last time; empty if one was."""
+        return self._outage.reason
 
     async def reach(self, timeout_ms: float) -> None:
         """Be connected to some broker within this time; ConnectionFailedError names addresses."""
@@ -425,7 +410,9 @@ class ClusterClient:
     def patience(self, timeout_ms: float | None) -> float:
         """Seconds for which what fails is tried again."""
         if timeout_ms is None:
-            timeout_ms = self.api_timeout_ms if self._reached else min(self.first_contact_ms, self.api_timeout_ms)
+            timeout_ms = self.api_timeout_ms
+            if not self._outage.reached:
+                timeout_ms = min(timeout_ms, self.first_contact_ms)
         return timeout_ms / 1000
 
     async def _answered(

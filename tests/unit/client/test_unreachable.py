@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from oncelog import Admin, Consumer, Producer, errors
-from oncelog.client import cluster as module
+from oncelog.client import outage as module
 from oncelog.client.cluster import ClusterClient
 from oncelog.client.offsets import fetch_committed
 from oncelog.client.topology import Partition, Topic
