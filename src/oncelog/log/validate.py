@@ -20,13 +20,12 @@ from oncelog.protocol.records import (
     LOG_APPEND_TIME,
     NO_TIMESTAMP,
     BatchHeader,
-    build_batch,
     check_batch,
     check_crc,
-    decode_records,
     iter_batches,
     iter_heads,
     parse_header,
+    recompress,
     set_max_timestamp,
 )
 
@@ -85,7 +84,7 @@ def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int
                 ErrorCode.INVALID_RECORD, f"{len(headers)} record batches for one partition, one is allowed"
             )
         if config.compression is not None and headers[0].codec != config.compression:
-            records = memoryview(_recompress(records, headers[0], config))
+            records = memoryview(_recompress(records, config))
             headers = [parse_header(records)]
             _check_size(headers[0], config)
     if config.timestamp_type == LOG_APPEND_TIME:
@@ -187,26 +186,17 @@ def _contradiction(
     return None
 
 
-def _recompress(view: memoryview, header: BatchHeader, config: LogConfig) -> bytearray:
+def _recompress(view: memoryview, config: LogConfig) -> bytearray:
     """Return the batch with the topic's codec; what must be too large in the end is not decompressed as a whole."""
     assert config.compression is not None
     limit = DEFAULT_DECOMPRESSED_LIMIT
     if config.compression == Codec.NONE:
         limit = min(limit, config.max_message_bytes)
     try:
-        records = decode_records(view, limit=limit)
+        return recompress(view, config.compression, level=config.compression_level, limit=limit)
     except TooMuchDataError as error:
         message = f"record batch for compression.type={config.compression.name.lower()}: {error}"
         raise ProtocolError(ErrorCode.MESSAGE_TOO_LARGE, message) from error
-    return build_batch(
-        records,
-        codec=config.compression,
-        level=config.compression_level,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        transactional=header.is_transactional,
-    )
 
 
 def _stamp(view: memoryview, headers: list[BatchHeader], timestamp_type: int, timestamp: int) -> list[BatchHeader]:

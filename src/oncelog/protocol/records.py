@@ -442,6 +442,33 @@ def iter_heads(view: Buffer, *, limit: int = DEFAULT_DECOMPRESSED_LIMIT) -> Iter
         raise _invalid("record is cut off by the end of its batch") from error
 
 
+def recompress(view: Buffer, codec: Codec | int, *, level: int | None, limit: int) -> bytearray:
+    """Return a produced batch with another codec. Its records stay byte by byte what they are.
+
+    Raises INVALID_RECORD if they are not numbered from 0 on, and what `decode_records` raises.
+    """
+    header, payload = _payload(view, limit)
+    largest = NO_TIMESTAMP
+    try:
+        heads = decode_heads(memoryview(payload), header.count, 0, header.base_timestamp, None)
+        for index, (offset, timestamp, _) in enumerate(heads):
+            if offset != index:
+                raise _invalid(f"record {index} of a batch has the offset delta {offset}")
+            largest = max(largest, timestamp)
+    except IndexError as error:
+        raise _invalid("record is cut off by the end of its batch") from error
+    return pack_batch(
+        compress(codec, payload, level),
+        header.count,
+        attributes=int(codec) | header.attributes & _TRANSACTIONAL,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=largest,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
+
+
 def _payload(view: Buffer, limit: int) -> tuple[BatchHeader, Buffer]:
     """Return the header of a batch and its records, decompressed; they are empty after compaction took them all."""
     header = parse_header(view)

@@ -313,3 +313,34 @@ def test_batch_that_claims_more_records_than_its_bytes_can_hold_is_refused_first
     with pytest.raises(ProtocolError, match="claims 2147483647 records") as caught:
         read(batch)
     assert caught.value.code == ErrorCode.INVALID_RECORD
+
+
+# --- another codec ---
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_batch_with_another_codec_has_the_same_records(codec: Codec) -> None:
+    batch = r.build_batch(
+        ROWS, codec=Codec.GZIP, producer_id=7, producer_epoch=3, base_sequence=11, transactional=True
+    )
+    found = r.recompress(batch, codec, level=None, limit=10_000)
+    header = r.parse_header(found)
+    r.check_batch(header, memoryview(found))
+    assert header._replace(crc=0, batch_length=0, attributes=0) == r.parse_header(batch)._replace(
+        crc=0, batch_length=0, attributes=0
+    )
+    assert (header.codec, header.is_transactional) == (codec, True)
+    assert r.decode_records(found) == ROWS
+
+
+def test_header_name_that_is_not_utf8_survives_another_codec() -> None:
+    name = b"\xff\xfe".decode(errors=r.LOSSLESS)
+    batch = r.build_batch([r.Record(0, 5, b"k", b"v", ((name, b"1"),))])
+    found = r.recompress(batch, Codec.LZ4, level=None, limit=10_000)
+    (record,) = r.decode_records(found, names=r.LOSSLESS)
+    assert record.headers == ((name, b"1"),)
+
+
+def test_batch_whose_records_are_not_numbered_in_order_gets_no_other_codec() -> None:
+    batch = r.build_batch([ROWS[0], ROWS[2]], keep_offsets=True)
+    assert code_of(lambda: r.recompress(batch, Codec.LZ4, level=None, limit=10_000)) == ErrorCode.INVALID_RECORD
