@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from oncelog.log.validate import MOST_NAMED
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -58,12 +59,12 @@ def test_metadata_by_topic_id_before_version_12(wire: Wire, name: str, version: 
         assert (topic.error_code, topic.name, topic.topic_id) == (code("INVALID_REQUEST"), asked or "", topic_id)
 
 
-def test_as_many_record_errors_as_records(wire: Wire, name: str) -> None:
-    """A few hundred bytes of zeros ask for an answer of some forty megabytes."""
+def test_a_small_batch_of_very_many_invalid_records(wire: Wire, server: Server, name: str) -> None:
+    """DIFFERS: oncelog names 10,000 invalid records at most; Kafka names all, in an answer of some forty megabytes."""
     wire.create_topic(name, cleanup_policy="compact")
     count = 400_000
     records = build_batch([Record(index, 1_000, None, b"") for index in range(count)], codec=4)
     answer = wire.produce(name, records)
     assert answer.error_code == code("INVALID_RECORD")
-    assert len(answer.record_errors) == count
+    assert len(answer.record_errors) == (MOST_NAMED if server.name == "oncelog" else count)
     assert not wire.call(ApiVersionsRequest(), 0).error_code
