@@ -164,7 +164,7 @@ def test_close_lets_a_commit_complete_that_can(server: Server, admin: Admin, nam
         proxy.rule = lambda request: PASS
         closing.result(WITHIN_S)
         committing.result(WITHIN_S)
-    assert read(server, name) == [b"in a transaction"]
+    wait_until(lambda: read(server, name) == [b"in a transaction"], "the record is visible")
 
 
 def run_program(tmp_path: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
