@@ -19,11 +19,6 @@ from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from oncelog.protocol.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from oncelog.protocol.records import pack_batch
@@ -155,16 +150,34 @@ def waiting_joins(target: Target) -> None:
 
 
 def failed_group_writes(target: Target) -> None:
-    """The offsets of one commit do not fit into a batch of `__consumer_offsets`."""
+    """The assignment of each group's leader does not fit into a record of `__consumer_offsets`."""
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
     with target.wire() as wire:
-        create(wire, ["committed"], 400)
-        partitions = [
-            OffsetCommitRequestPartition(partition_index=index, committed_offset=1, committed_metadata="x" * 4000)
-            for index in range(400)
-        ]
-        topics = [OffsetCommitRequestTopic(name="committed", partitions=partitions)]
         for number in range(200):
-            wire.call(OffsetCommitRequest(group_id=f"failing {number}", topics=topics), 8)
+            group = f"failing {number}"
+            joined = wire.call(
+                JoinGroupRequest(
+                    group_id=group,
+                    session_timeout_ms=60_000,
+                    rebalance_timeout_ms=60_000,
+                    member_id="",
+                    protocol_type="consumer",
+                    protocols=protocols,
+                ),
+                3,
+            )
+            assert not joined.error_code, joined
+            assignment = SyncGroupRequestAssignment(member_id=joined.member_id, assignment=bytes(2 * MB))
+            answer = wire.call(
+                SyncGroupRequest(
+                    group_id=group,
+                    generation_id=joined.generation_id,
+                    member_id=joined.member_id,
+                    assignments=[assignment],
+                ),
+                3,
+            )
+            assert answer.error_code, "the assignment was written"
 
 
 def deleted_topic(target: Target) -> None:

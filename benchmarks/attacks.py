@@ -62,7 +62,7 @@ ATTACKS = (
     Attack("slow-small-reads", "30 readers that take nothing of 1,000 batches of 50 KB",
            resources.slow_readers_of_small_batches),
     Attack("waiting-joins", "1,500 JoinGroups of 4.2 KB that wait", resources.waiting_joins),
-    Attack("failed-group-writes", "200 OffsetCommits of 1.6 MB that do not fit", resources.failed_group_writes),
+    Attack("failed-group-writes", "200 assignments of 2 MB that do not fit", resources.failed_group_writes),
     Attack("half-frames", "300 connections that announce 100 MB", resources.half_frames),
     Attack("deleted-topic", "deletion of a topic of 1 GiB", resources.deleted_topic, settings=NO_DELAY),
     Attack("deleted-records", "DeleteRecords of all of 1 GiB", resources.deleted_records, settings=NO_DELAY),
@@ -90,8 +90,8 @@ ATTACKS = (
     Attack("log-dirs", "DescribeLogDirs of 30,000 partitions", requests.log_dirs, large=True),
     Attack("topic-partitions", "DescribeTopicPartitions of 2,000 topics", requests.topic_partitions, large=True),
     Attack("wide-produce", "Produce to 10,000 partitions", requests.wide_produce, 200, large=True),
-    Attack("large-batch", "Produce of 50 MB to a topic that compresses", requests.large_batch, 400),
-    Attack("huge-requests", "100 MB of the smallest items, of 7 APIs", requests.huge_requests, 700, large=True),
+    Attack("large-batch", "Produce of 50 MB to a topic that compresses", requests.large_batch, 200),
+    Attack("huge-requests", "100 MB of the smallest items, of 7 APIs", requests.huge_requests, 150, large=True),
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from oncelog.broker.turns import Turns
 from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers, Reply
 from oncelog.coordinator.partitioning import partition_for
@@ -379,7 +380,7 @@ class CoordinatorShell(Generic[S]):
             if not data:  # compaction has left nothing up to the end
                 break
             for header, view in iter_batches(data):
-                self._replay_batch(shard, header, view)
+                await self._replay_batch(shard, header, view)
                 offset = header.next_offset
             await asyncio.sleep(0)
             if replica.offline or log.closed:
@@ -388,14 +389,17 @@ class CoordinatorShell(Generic[S]):
         self._written[partition] = log.log_end_offset - 1  # which may have to be synced before it is told
         self.apply(partition, shard.loaded(self.now()))
 
-    def _replay_batch(self, shard: S, header: BatchHeader, view: memoryview) -> None:
+    async def _replay_batch(self, shard: S, header: BatchHeader, view: memoryview) -> None:
+        """Replay one batch into a shard that is not served yet; others have their turn in between."""
         if header.is_control:
             if header.count:  # of an emptied marker the transaction is gone as well
                 commit, _ = decode_control(view)
                 shard.replay_end_transaction(header.producer_id, header.producer_epoch, commit)
             return
         producer = (header.producer_id, header.producer_epoch) if header.is_transactional else None
+        turns = Turns()
         for record in decode_records(view):
+            await turns.next()
             if record.key is None:
                 continue
             decoded = self._decode_record(record.key, record.value)
