@@ -469,7 +469,7 @@ def _mapped(length: int) -> memoryview | None:
     if length < MAPPED_BYTES:
         return None
     try:
-        return memoryview(mmap.mmap(-1, length))
+        return memoryview(mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
     except OSError:  # the system does not promise so much memory
         return None
 

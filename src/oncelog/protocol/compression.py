@@ -278,7 +278,9 @@ def _output(size: int) -> memoryview:
     A large piece comes from the system page by page, as it is written to. A `bytearray` would be filled with zeros
     first, and all threads wait for that: 128 MiB take up to 0.1 s.
     """
-    return memoryview(mmap.mmap(-1, size) if size >= _MAPPED_BYTES else bytearray(size))
+    if size < _MAPPED_BYTES:
+        return memoryview(bytearray(size))
+    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 _COMPRESS: dict[int, Callable[[Buffer, int | None], Buffer]] = {
