@@ -53,6 +53,7 @@ class Attack(NamedTuple):
 
 NO_DELAY = {"log.segment.delete.delay.ms": "0"}
 
+# A batch may grow to 128 MiB, one at a time: that row's limit is above the others'.
 ATTACKS = (
     Attack("refused-produces", "300 Produces of 9 MB, refused", resources.refused_produces),
     Attack("refused-syncs", "90 SyncGroups of 10 MB, refused", resources.refused_syncs),
@@ -70,7 +71,7 @@ ATTACKS = (
     Attack("record-errors", "5 small Produces with 400,000 invalid records", resources.record_errors),
     Attack("stored-bomb", "ListOffsets by time in a batch of 1,000,000 records", resources.stored_bomb),
     Attack("compacted-bomb", "Produce of 1,000,000 records to a compacted topic", resources.compacted_bomb),
-    Attack("large-bomb", "Produce of 1 GB, compressed, to a compacted topic", resources.large_bomb),
+    Attack("large-bomb", "Produce of 1 GB, compressed, to a compacted topic", resources.large_bomb, 150),
     Attack("unknown-names", "Metadata of 20,000 unknown names", requests.unknown_names, large=True),
     Attack("all-metadata", "Metadata of all topics, 30,000 partitions", requests.all_metadata, large=True),
     Attack("all-configs", "DescribeConfigs of 2,000 topics", requests.all_configs, 200, large=True),
