@@ -10,6 +10,7 @@ from oncelog import errors
 from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import build_control_batch
 from oncelog.spark import partitions
+from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.names import TopicPartition
 
 AT = TopicPartition("decisions", 0)
@@ -26,11 +27,11 @@ def broker(monkeypatch: pytest.MonkeyPatch, answers: list[PartitionData]) -> Any
 
 
 @pytest.mark.parametrize("before", [None, 1])
-def test_the_window_goes_to_the_end_that_was_told(monkeypatch: pytest.MonkeyPatch, before: int | None) -> None:
+def test_the_window_extends_to_the_reported_end(monkeypatch: pytest.MonkeyPatch, before: int | None) -> None:
     behind = PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)
     there = PartitionData(log_start_offset=0, high_watermark=1, last_stable_offset=1, records=MARKER)
     cluster = broker(monkeypatch, [behind, behind, there])
-    window = partitions.read_window(cluster, AT, before)
+    window = partitions.read_window(cluster, op.ReadDecisions(AT, before))
     assert (window.end, [message.commit for message in window.messages]) == (1, [True])
 
 
@@ -40,4 +41,4 @@ def test_an_end_that_never_shows_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch, [PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)]
     )
     with pytest.raises(errors.TimedOutError, match="decisions-0 shows nothing from 0 on, its end was 1"):
-        partitions.read_window(cluster, AT, None)
+        partitions.read_window(cluster, op.ReadDecisions(AT))

@@ -25,8 +25,11 @@ PAIRS = [
 ]
 """(blocking, of coroutines)"""
 
-INTERNAL = {"patience", "connection", "open_connection", "forget_coordinator", "require_broker"}
-"""Calls of `ClusterClient` that others of its methods, and the clients' loops, make."""
+INTERNAL = {
+    *("patience", "connection", "open_connection", "require_broker", "unreachable"),
+    *("known_coordinator", "learn_coordinator", "forget_coordinator"),
+}
+"""Methods of `ClusterClient` that its other methods, the clients' loops and the sink call on the event loop."""
 
 
 class Awaited:
