@@ -9,6 +9,7 @@ from attack_resources import produce
 from attack_target import MB, PATIENCE_S, TOPIC_PARTITIONS, Target, answer_size, ask, create, send_raw, waves
 
 from oncelog.protocol.apis import ApiKey
+from oncelog.protocol.codec import varint
 from oncelog.protocol.headers import RequestHeader, encode_request_header
 from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -268,19 +269,10 @@ def huge_requests(target: Target) -> None:
             body += b"\x00"
         count = (100 * MB - len(body) - 8) // len(item)
         if flexible:
-            payload = body + _varint(count + 1) + item * count + b"\x00"
+            payload = body + varint(count + 1) + item * count + b"\x00"
         else:
             payload = body + struct.pack(">i", count) + item * count
         sock = send_raw(target, struct.pack(">i", len(payload)) + payload)
         answer_size(sock)  # the broker may hang up
         sock.close()
         time.sleep(0.2)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
