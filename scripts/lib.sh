@@ -43,9 +43,9 @@ guarded() {
     return "$status"
 }
 
-# environment [demo]: make .venv and install oncelog into it, with what the demo uses or, by default, with what tests and
-# checks use as well. Nothing is installed if that was done from the same pyproject.toml before. During an installation
-# .cache/venv.unfinished exists; a run that finds it makes .venv again.
+# environment [demo]: create .venv and install oncelog into it, with the packages that the demo needs, or (the default) with
+# those that tests and checks need as well. Install nothing if this was done before with the same pyproject.toml. During an
+# installation, .cache/venv.unfinished exists. A run that finds it creates .venv again.
 environment() {
     wanted=${1:-dev}
     stamp=$(cksum pyproject.toml)
@@ -76,7 +76,7 @@ environment() {
     rm -f "$unfinished"
 }
 
-# Whether a mark of .venv is from this pyproject.toml.
+# Return 0 if a mark of .venv was made from this pyproject.toml.
 installed() { [ "$(cat "$VENV/$1" 2>/dev/null)" = "$stamp" ]; }
 
 # Installs a Debian package when the command is not there: package, command.
