@@ -38,7 +38,7 @@ The class alone says what to do, so the class of an error depends on where it ha
 transaction is an AbortableError or a FatalError; its `__cause__` is the error that the broker or the client met.
 Outside a transaction there is no AbortableError.
 
-Which class a code has by itself: `CLASSES`. What to do: `ADVICE`. Codes are those of Kafka's `Errors`.
+`CLASSES` maps a code to its default class, `ADVICE` to what to do. Codes are those of Kafka's `Errors`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class UsageError(OncelogError, RuntimeError):
 class ClientClosedError(UsageError):
     """The client is closed, or another thread or task closed it while this call waited: make a new client.
 
-    What the call asked for may still have happened.
+    The operation may have succeeded nevertheless.
     """
 
 
@@ -175,7 +175,7 @@ class KafkaError(OncelogError):
         return type(self), (self.message, self.code)
 
     def _advice(self) -> str:
-        """Return the advice of the class, and that of the code where the two do not contradict each other."""
+        """Return the advice of the class, and that of the code if it does not contradict the class."""
         specific = ADVICE.get(self.code)
         if specific is None or self.own_advice:
             return self.default_advice
@@ -226,7 +226,7 @@ class UnknownTopicError(RetriableError):
 
 
 class ServerError(KafkaError):
-    """The broker failed and does not say why. Whether the request took effect is not known."""
+    """The broker failed and does not say why. The request may have taken effect."""
 
     default_advice = "Read the broker's log to learn what failed, and whether the request took effect."
 
@@ -445,23 +445,23 @@ def _class_of(code: ErrorCode) -> type[KafkaError]:
 
 
 def abortable(error: KafkaError) -> AbortableError:
-    """Return what an error means for the transaction in which it happened: it has to be aborted.
+    """Convert an error inside a transaction to an AbortableError.
 
-    A retriable error is abortable there, too: a repeated call would meet the same transaction (KIP-1050).
+    A retriable error becomes abortable as well: a repeated call would meet the same transaction (KIP-1050).
     """
     return error if isinstance(error, AbortableError) else _caused(AbortableError, error)
 
 
 def fatal(error: KafkaError) -> FatalError:
-    """Return what an error means for a producer that cannot continue after it."""
+    """Convert an error to a FatalError: the producer cannot continue."""
     return error if isinstance(error, FatalError) else _caused(FatalError, error)
 
 
 def outside_transaction(error: KafkaError, *, in_doubt: bool = False) -> KafkaError:
-    """Return what an error of a batch means for a producer that has no transaction to abort.
+    """Convert an error of a batch for a producer that has no transaction to abort.
 
-    A refused batch is not in the log, so its records may be sent again, unless an earlier attempt of it may be there
-    (`in_doubt`, or the broker says that it is stale).
+    A rejected batch is not in the log, so the caller may send its records again. This does not apply if an earlier
+    attempt may be in the log (`in_doubt`, or the broker reports that the batch is stale).
     """
     if not isinstance(error, AbortableError):
         return error

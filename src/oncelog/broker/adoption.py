@@ -1,8 +1,9 @@
-"""A new cluster on old log directories: take over topics, ids, settings and producer ids from what is in them.
+"""Create a new cluster on existing log directories: adopt the topics, ids, settings and producer ids found in them.
 
-The source is Apache Kafka's `__cluster_metadata-0` if there is one, else the partitions' folders. If oncelog has
-written the directories, its own metadata is gone; then the folders are used only if `restore.metadata` is set. All of
-this happens before the cluster has an id in the tree, and starts again after an interruption.
+The source is Apache Kafka's `__cluster_metadata-0` if it exists, otherwise the partitions' folders. If oncelog has
+written the directories, its own metadata is missing. In this case, the broker uses the folders only if
+`restore.metadata` is set. All of this happens before the tree contains a cluster id, and starts again after an
+interruption.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ class Adoption:
         self._logger = logger
 
     def run(self) -> dict[str, int]:
-        """Fill the tree of a new cluster; return the features that it is to have.
+        """Fill the tree of a new cluster, and return the features to enable.
 
-        Raise INCONSISTENT_CLUSTER_ID for directories that cannot be taken over, CORRUPT_MESSAGE, and OSError.
+        Raises INCONSISTENT_CLUSTER_ID if the broker cannot adopt the directories, CORRUPT_MESSAGE, and OSError.
         """
         initial = {TRANSACTION_VERSION_FEATURE: self._config.initial_transaction_version}
         cluster_id = self._directories.cluster_id()
@@ -106,7 +107,7 @@ class Adoption:
         return initial
 
     def _check_may_restore(self, topics: list[TopicInfo]) -> None:
-        """Raise INCONSISTENT_CLUSTER_ID if the metadata is gone and the operator has not asked to restore it."""
+        """Raise INCONSISTENT_CLUSTER_ID if the metadata is missing and `restore.metadata` is not set."""
         if self._config.restore_metadata:
             return
         paths = ", ".join(directory.path for directory in self._directories)
@@ -121,7 +122,7 @@ class Adoption:
         )
 
     def _without_retention(self, topics: list[TopicInfo]) -> list[TopicInfo]:
-        """Return the topics with settings by which no record expires; those that were compacted stay compacted."""
+        """Return the topics with settings that let no record expire. Compacted topics stay compacted."""
         compacted: set[str] = set()
         for directory in self._directories:
             compacted |= directory.compacted_topics()

@@ -33,7 +33,7 @@ R = TypeVar("R", bound=Resource)
 async def alter_each(
     resources: Sequence[R], change: Callable[[R], Awaitable[None]]
 ) -> list[tuple[R, ErrorCode, str | None]]:
-    """Change each resource and return its error and message; a resource named twice is not changed at all."""
+    """Change each resource and return its error and message. A resource that is named twice is not changed."""
     named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     outcomes = []
     turns = Turns()

@@ -66,9 +66,9 @@ class Broker:
     ) -> None:
         """Make a broker that is not yet started.
 
-        `metadata_dir` is the log directory that holds the tree, if one does; the broker stops if it fails.
-        `most_clients` bounds `max.connections`: a connection must not take the last file descriptor from a log.
-        `now_ms` is the wall clock; `offload(fn, *args)` runs blocking code away from the loop.
+        `metadata_dir` is the log directory that holds the tree, if any; the broker stops if that directory fails.
+        `most_clients` bounds `max.connections`, so that a connection cannot take the last file descriptor from a log.
+        `now_ms` returns the wall-clock time; `offload(fn, *args)` runs blocking code in another thread.
         """
         self.config = config
         """The settings of now: some change while the broker runs, and this attribute with them."""
@@ -116,7 +116,7 @@ class Broker:
 
     @property
     def unsent(self) -> Unsent:
-        """The memory that answers take until their clients have read them."""
+        """The memory of responses that clients have not read yet."""
         assert self._server is not None
         return self._server.unsent
 
@@ -207,9 +207,10 @@ class Broker:
         task.add_done_callback(self._ended)
 
     async def compute(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Run work that needs the processor for long in a worker thread; what comes meanwhile waits for it in order.
+        """Run work that needs much processor time in a worker thread. Later calls wait for it in order.
 
-        Each thread that computes makes the event loop wait up to 5 ms for the interpreter, so there are few.
+        Each computing thread makes the event loop wait up to 5 ms for the interpreter, so the number of threads is
+        small.
         """
         async with self._computing:
             result: T = await self.offload(work, *arguments)
@@ -254,9 +255,9 @@ class Broker:
                 await asyncio.sleep(0)
 
     def checkpoint(self) -> None:
-        """Write the checkpoints before anything else happens; they reach the device soon afterwards.
+        """Write the checkpoints at once, and sync them soon afterwards.
 
-        A new log must not find the offsets of an older one of its name, whenever the broker dies.
+        A new log must not find the offsets of an older log of its name, even if the broker dies.
         """
         for directory in self.directories.online:
             try:
@@ -295,7 +296,7 @@ class Broker:
             self.transactions.features_changed()
 
     def limit_connections(self, most: int) -> None:
-        """Accept no more than so many clients from now on; present ones stay."""
+        """Limit the number of clients from now on. Existing connections stay open."""
         assert self._server is not None
         self._server.limits = replace(self._server.limits, max_connections=min(most, self._most_clients))
 

@@ -1,7 +1,7 @@
-"""The offset checkpoints of all log directories, which must survive the machine.
+"""Write the offset checkpoints of all log directories, so that they survive a crash of the machine.
 
-As in Kafka's ``CheckpointFile``, the new content is on the device before it replaces the old one. A worker thread waits
-for the device; the event loop puts the files in place, so that an older round never replaces newer content.
+As in Kafka's ``CheckpointFile``, the new content is on the device before it replaces the old one. A worker thread syncs
+the new files. The event loop renames them into place, so that an older round never replaces newer content.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Checkpoints:
-    """Writes checkpoints in rounds; all that ask during one round share the next."""
+    """Write checkpoints in rounds. All callers that arrive during one round share the next one."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -26,14 +26,14 @@ class Checkpoints:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def write(self) -> None:
-        """Write how far each log is safe, begins and is committed; return when that is on the device.
+        """Write the recovery point, log start offset and high watermark of each log, and wait for the device.
 
-        An error of the disk is logged: it has taken the directory offline.
+        A disk error takes its directory offline and is logged.
         """
         await asyncio.shield(self.start())
 
     def start(self) -> asyncio.Task[None]:
-        """Start to write, and return the task. It must not be cancelled: its worker thread would continue."""
+        """Start a round and return its task. Do not cancel the task: its worker thread would continue."""
         self._asked += 1
         task = self._broker.loop.create_task(self._round(self._asked), name="write checkpoints")
         self._tasks.add(task)
@@ -48,7 +48,7 @@ class Checkpoints:
     async def _round(self, number: int) -> None:
         async with self._lock:
             if self._done >= number:
-                return  # a round that began after this request has covered it
+                return  # a round that began after this call has covered it
             covered = self._asked
             for directory in self._broker.directories.online:
                 try:
@@ -63,6 +63,6 @@ class Checkpoints:
             checkpoints = directory.checkpoints(self._broker.partitions.offsets(directory))
             await self._broker.offload(directory.write_aside, checkpoints)
             if version == directory.checkpoint_version:
-                break  # nobody has written newer content meanwhile
+                break  # no other code has written newer content in the meantime
         directory.put_in_place(checkpoints)
         await self._broker.offload(directory.disk.sync, directory.path)

@@ -164,10 +164,10 @@ class CoordinatorShell(Generic[S]):
     ) -> Any:
         """Run `operation(shard, token)` and wait for the reply to `token`.
 
-        `producer` (id, epoch) makes the records part of that producer's transaction, `guard` is that of its
+        `producer` (id, epoch) makes the records part of that producer's transaction. `guard` belongs to its
         verification (`Log.start_verification`). Raises ProtocolError if the records cannot be appended; the
-        coordinator's state is then as before. With the connection's `on_hang_up`, the wait ends when the client hangs
-        up: the result is None then, and the request can be released. The coordinator's reply is dropped.
+        coordinator's state does not change then. If `on_hang_up` of the connection is given and the client hangs up,
+        the wait ends and the result is None. The request can be freed then, and the coordinator's reply is dropped.
         """
         shard = self.shard(partition)
         token: asyncio.Future[Any] = self.broker.loop.create_future()
@@ -176,7 +176,7 @@ class CoordinatorShell(Generic[S]):
         waiting.add(token)
         token.add_done_callback(waiting.discard)
         self.apply(partition, effects, producer=producer, guard=guard)
-        # A refusal comes as a value: a future that keeps an exception keeps this frame, and with it the request.
+        # A refusal is a value: a future that keeps an exception also keeps this frame and the request alive.
         answer = await (token if on_hang_up is None else _while_connected(token, on_hang_up))
         if isinstance(answer, Refusal):
             raise answer.error()
@@ -213,7 +213,7 @@ class CoordinatorShell(Generic[S]):
                 self.broker.log.warning("cannot append to %s-%d: %s", self.topic, partition, refusal.message)
                 self._refuse(partition, effects, refusal)
                 return
-            except Exception as error:  # a record that cannot be encoded, for one: nothing was appended
+            except Exception as error:  # for example, a record cannot be encoded: nothing was appended
                 self.broker.log.exception("cannot append to %s-%d", self.topic, partition)
                 self._refuse(partition, effects, Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
                 return
@@ -390,7 +390,7 @@ class CoordinatorShell(Generic[S]):
         self.apply(partition, shard.loaded(self.now()))
 
     async def _replay_batch(self, shard: S, header: BatchHeader, view: memoryview) -> None:
-        """Replay one batch into a shard that is not served yet; others have their turn in between."""
+        """Replay one batch into a shard that does not serve requests yet. The loop serves other requests in between."""
         if header.is_control:
             if header.count:  # of an emptied marker the transaction is gone as well
                 commit, _ = decode_control(view)
@@ -456,7 +456,7 @@ def _replay(shard: Shard, record: CoordinatorRecord, producer: tuple[int, int] |
 
 
 async def _while_connected(token: asyncio.Future[Any], on_hang_up: list[Callable[[], None]]) -> Any:
-    """Wait for the reply, or until the client hangs up; the result is None then."""
+    """Wait for the reply, and return it. Return None if the client hangs up before."""
 
     def give_up() -> None:
         if not token.done():

@@ -46,7 +46,7 @@ _ASIDE = ".new"
 
 
 class LogOffsets(NamedTuple):
-    """What the checkpoints say of the logs in one directory."""
+    """The checkpointed offsets of the logs in one directory."""
 
     recovery_points: Offsets
     start_offsets: Offsets
@@ -100,7 +100,7 @@ class DataDirectory:
         return self.disk.absolute(self.path)
 
     def identity(self) -> dict[str, str]:
-        """Return what `meta.properties` says, nothing if there is no such file; OSError."""
+        """Return the entries of `meta.properties`, or none if there is no such file. Raises OSError."""
         data = read_if_exists(self.disk, self._file(META_PROPERTIES))
         lines = [] if data is None else data.decode(errors="replace").splitlines()
         pairs = (line.partition("=") for line in lines if "=" in line and not line.startswith("#"))
@@ -124,11 +124,12 @@ class DataDirectory:
         return {"cluster.id": cluster_id, "node.id": str(self._node_id)}
 
     def open(self, cluster_id: str, new_directory_id: Callable[[], UUID], known_id: UUID | None = None) -> None:
-        """Check whose directory it is, and take the clean-shutdown mark away until the next clean stop.
+        """Check the owner of the directory, and remove the clean-shutdown mark until the next clean stop.
 
-        `deleted` then names the folders of topics whose deletion was interrupted. `known_id` is what the broker called
-        the directory of this path before: it is offline if nothing is in it now. Raises OSError, with which it is
-        offline, and INCONSISTENT_CLUSTER_ID when it belongs to another cluster, broker or version.
+        `deleted` then names the folders of topics whose deletion was interrupted. `known_id` is the directory id that
+        the broker has stored for this path. If it is given and the directory is empty, the directory is offline. Raises
+        OSError if the directory is offline, and INCONSISTENT_CLUSTER_ID if it belongs to another cluster, broker or
+        version.
         """
         self.disk.mkdir(self.path)
         if known_id is not None and not self.identity() and not self.list_partitions():
@@ -220,17 +221,17 @@ class DataDirectory:
         self.disk.atomic_write(path, encode_partition_metadata(topic_id))
 
     def forget_offsets(self, topic: str, partition: int) -> bool:
-        """Forget what the checkpoints say of a log that is gone; return whether they say anything.
+        """Remove the checkpointed offsets of a deleted log; return whether there were any.
 
-        If they do, they must be written: a new log of this name must not begin, nor count as compacted, at the offsets
-        of the old one.
+        If so, write the checkpoints: a new log of this name must not begin at the old log's offsets, or count as
+        compacted up to them.
         """
         known = [offsets.pop((topic, partition), None) for offsets in (self.recovery_points, self.start_offsets)]
         cleaned = self._cleaned.pop((topic, partition), None)
         return any(known) or cleaned is not None
 
     def compacted_topics(self) -> set[str]:
-        """Return the topics of which a log here has been compacted; OSError."""
+        """Return the topics that have a compacted log in this directory. Raises OSError."""
         return {topic for topic, _ in self._read(CLEANER_OFFSETS)}
 
     def cleaned(self, topic: str, partition: int) -> int | None:
@@ -238,23 +239,23 @@ class DataDirectory:
         return self._cleaned.get((topic, partition))
 
     def note_cleaned(self, topic: str, partition: int, end: int) -> None:
-        """Remember that a log has been compacted up to `end`; the next checkpoint has it."""
+        """Record that a log is compacted up to `end`, for the next checkpoint."""
         self._cleaned[topic, partition] = end
 
     def checkpoints(self, offsets: LogOffsets) -> dict[str, Offsets]:
-        """Return the content of each checkpoint file; the cleaner's only if it has changed."""
+        """Return the content of each checkpoint file. The cleaner's file is included only if it has changed."""
         files = dict(zip((RECOVERY_POINTS, START_OFFSETS, HIGH_WATERMARKS), offsets, strict=True))
         if self._cleaned != self._cleaned_in_place:
             files[CLEANER_OFFSETS] = self._cleaned.copy()
         return files
 
     def write_aside(self, checkpoints: dict[str, Offsets]) -> None:
-        """Write checkpoints beside those in place, and wait for the device: for a worker thread. Raises OSError."""
+        """Write and sync new checkpoint files beside the current ones, in a worker thread. Raises OSError."""
         for name, offsets in checkpoints.items():
             write_offset_checkpoint(self.disk, self._file(name + _ASIDE), offsets, sync=True)
 
     def put_in_place(self, checkpoints: dict[str, Offsets]) -> None:
-        """Let what `write_aside` has written replace the present checkpoints. Raises OSError."""
+        """Replace the current checkpoints with the files that `write_aside` has written. Raises OSError."""
         for name in checkpoints:
             self.disk.rename(self._file(name + _ASIDE), self._file(name))
         self._cleaned_in_place = checkpoints.get(CLEANER_OFFSETS, self._cleaned_in_place)

@@ -61,7 +61,7 @@ class Dispatcher:
         self._routes: dict[tuple[int, int], _Route] = {}
 
     def __call__(self, frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | None:
-        """Answer one frame. Raises BadFrameError for a frame without an answer: the server closes the connection."""
+        """Answer one frame. Raises BadFrameError if it has no answer; the server then closes the connection."""
         try:
             header, position = decode_request_header(frame)
         except DecodeError as error:
@@ -113,14 +113,14 @@ class Dispatcher:
     def _elsewhere(
         self, route: _Route, frame: memoryview, position: int, context: RequestContext
     ) -> Awaitable[Chunks | None] | Holds:
-        if context.api_key == ApiKey.PRODUCE:  # its records stay in the frame
+        if context.api_key == ApiKey.PRODUCE:  # its records refer to the frame
             return Holds(self._decode_elsewhere(route, frame, position, context))
         return self._decode_elsewhere(route, _apart(frame), position, context)
 
     async def _decode_elsewhere(
         self, route: _Route, frame: memoryview, position: int, context: RequestContext
     ) -> Chunks | None:
-        """Answer a request with many elements: a worker thread decodes it first."""
+        """Decode a request with many elements in a worker thread, and answer it."""
         try:
             request, _ = await self._broker.compute(route.decode_at_most, frame, position, MOST_ITEMS)
         except DecodeError as error:
@@ -146,7 +146,7 @@ class Dispatcher:
             return self._failed(error, request, context)
 
     async def _encoded(self, response: list[Message | None], context: RequestContext) -> Chunks | None:
-        """Encode the only element of a list, in a worker thread if it has many elements itself."""
+        """Encode the only response in a list, in a worker thread if the response has many elements."""
         if response[0] is None:
             return None
         if not has_many_items(response[0]):
@@ -155,7 +155,7 @@ class Dispatcher:
         return await self._broker.compute(encoded_elsewhere, response, key, version, context.correlation_id)
 
     def _failed(self, error: Exception, request: Message, context: RequestContext) -> Chunks:
-        """Answer a request whose handler has failed, or whose answer cannot be encoded."""
+        """Answer a request if its handler failed, or if its response cannot be encoded."""
         what = f"{ApiKey(context.api_key).name} v{context.api_version} of client {context.client_id[:100]!r}"
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         if isinstance(error, ProtocolError):
@@ -181,12 +181,12 @@ class Dispatcher:
 
 
 def _apart(frame: memoryview) -> memoryview:
-    """Return a frame that is no part of a read buffer: the buffer is for the next requests."""
+    """Return a copy of the frame outside the read buffer, which the next requests need."""
     return memoryview(bytes(frame)) if len(frame) <= BUFFER_BYTES else frame
 
 
 def describe_request(frame: memoryview, peer: Peer) -> str:
-    """Return the API, its version, the client id and the connection of a request, as words of a log line."""
+    """Return the API, its version, the client id and the connection of a request, as text for a log line."""
     try:
         header, _ = decode_request_header(frame)
     except DecodeError:

@@ -1,7 +1,7 @@
-"""The answer to a request that failed as a whole, in the form that each API has for it.
+"""Build the response to a request that failed as a whole, in the form of its API.
 
-After Kafka's `AbstractRequest.getErrorResponse`: an error field of the response, or the same error for each topic,
-partition, group or resource that the request names.
+As in Kafka's `AbstractRequest.getErrorResponse`, this is either an error field of the response, or the same error for
+each topic, partition, group or resource that the request names.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _KEYS = (
     *("name", "topic", "topic_id", "index", "partition", "partition_index"),
     *("producer_id", "group_id", "resource_type", "resource_name"),
 )
-"""Fields that an element of the answer has in common with the element of the request that it is about."""
+"""Fields that an element of the request and the matching element of the response may share."""
 
 
 class _Each(NamedTuple):
-    """For each element of the request's array `asked`, one in the answer's array `answered`."""
+    """Map each element of the request's array `asked` to one of the response's array `answered`."""
 
     asked: str
     answered: str
     key: str = ""
-    """The field of the answer that gets the element, if that is no struct, or its partition."""
+    """The response field that gets the element, or its partition if the element is a struct."""
     inner: _Each | None = None
 
 

@@ -53,7 +53,7 @@ class Flusher:
     def files(self, replica: Replica) -> None:
         """Sync the small files of the replica's log (leader epochs, partition metadata), and their names.
 
-        Kafka waits for the device when it writes them. Recovery can do without them, so no append waits here.
+        Kafka syncs these files when it writes them. Recovery works without them, so no append waits for this sync.
         """
         log = replica.log
         disk = self._broker.directories.disk_of(log.directory)
@@ -98,14 +98,14 @@ class Flusher:
             self._running.discard(disk)
 
     async def _round(self, disk: GuardedDisk, replicas: list[Replica]) -> bool:
-        """Sync all logs that wait, in one turn of the worker thread; return False if that has to be repeated."""
+        """Sync all waiting logs in one job of the worker thread. Return False if the caller has to retry."""
         ends = [(replica, replica.log.log_end_offset, replica.log.segments.active.base_offset) for replica in replicas]
         paths = [self._paths(replica) for replica in replicas]
         try:
             missing = await self._broker.offload(_sync_all, disk, paths)
         except OSError as error:
             self._broker.log.error("cannot sync: %s", error)
-            return error.errno not in OF_THE_PROCESS  # any other error has taken the directory offline
+            return error.errno not in OF_THE_PROCESS  # any other error takes the directory offline
         for (replica, end, base), lost in zip(ends, missing, strict=True):
             if _is_over(replica):
                 continue
@@ -131,7 +131,7 @@ def _is_over(replica: Replica) -> bool:
 
 
 def _sync_each(disk: GuardedDisk, paths: list[str]) -> None:
-    """Sync files and folders; one that is gone belonged to a deleted topic. For a worker thread. Raises OSError."""
+    """Sync files and folders in a worker thread. Skip missing ones: their topic was deleted. Raises OSError."""
     for path in paths:
         with suppress(FileNotFoundError):
             disk.sync(path)

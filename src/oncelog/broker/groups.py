@@ -86,7 +86,7 @@ class GroupService:
     # -- membership -------------------------------------------------------------------------------------------------
 
     async def join_group(self, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse | None:
-        """Answer JoinGroup once the other members have joined; None if the client hangs up before."""
+        """Answer JoinGroup after the other members have joined. Return None if the client hangs up before."""
         try:
             home = self._home(request.group_id)
             response: JoinGroupResponse | None = await self.shell.request(
@@ -103,7 +103,7 @@ class GroupService:
         return response
 
     async def sync_group(self, request: SyncGroupRequest, ctx: RequestContext) -> SyncGroupResponse | None:
-        """Answer SyncGroup once the leader has sent its own; None if the client hangs up before."""
+        """Answer SyncGroup after the leader has sent its own. Return None if the client hangs up before."""
         try:
             home = self._home(request.group_id)
             response: SyncGroupResponse | None = await self.shell.request(
@@ -138,10 +138,10 @@ class GroupService:
     # -- offsets ----------------------------------------------------------------------------------------------------
 
     async def commit_offsets(self, request: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
-        """OffsetCommit of topics that exist, with their names and ids. An empty group id is one like any other.
+        """Commit offsets of existing topics, given with their names and ids. An empty group id is valid.
 
-        Many offsets are written in parts, and others have their turn in between. If one part fails, the answer is its
-        error, and offsets of the parts before it are committed: the client commits all of them again.
+        The broker writes many offsets in parts, and serves other requests in between. If one part fails, the answer
+        carries its error, although the parts before it are committed: the client commits all offsets again.
         """
         home = self.shell.partition_for(request.group_id)
         answers: list[OffsetCommitResponse] = []

@@ -1,6 +1,7 @@
-"""Requests and answers with many elements: a worker thread decodes and encodes them, so that other clients do not wait.
+"""Decode and encode messages with many elements in a worker thread, so that other clients do not wait.
 
-Kafka's brokers have a pool of threads for that. Here each element costs about a microsecond, and there is one loop.
+Kafka's brokers use a pool of threads. Here, each element takes about a microsecond, and all clients share one event
+loop.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from oncelog.protocol.schema import Message
 Chunks = list[bytes | memoryview]
 
 SMALL_FRAME = 16 * 1024
-"""A request of up to so many bytes cannot have many elements."""
+"""Bytes of a request that is too small to have many elements."""
 FEW_ITEMS = 2_000
-"""Array elements that are decoded or encoded on the event loop."""
+"""Array elements that the event loop decodes or encodes itself."""
 MOST_ITEMS = 500_000
-"""Array elements that a request may have. Its memory is what they cost, not what its bytes do."""
+"""Array elements that a request may have. Its memory depends on them, not on its bytes."""
 
 
 def encoded(response: Message, api_key: int, version: int, correlation_id: int) -> Chunks:
-    """Return an answer as it goes over the wire, without its length; record data is not copied."""
+    """Return an encoded response without its length prefix. Record data is not copied."""
     chunks: Chunks = [encode_response_header(api_key, version, correlation_id)]
     chunks += response.chunks(version)
     return chunks
 
 
 def encoded_elsewhere(response: list[Message | None], api_key: int, version: int, correlation_id: int) -> Chunks:
-    """Return an answer with many elements as few chunks. Runs in a worker thread.
+    """Return an encoded response with many elements in few chunks. Runs in a worker thread.
 
-    `response` has the answer as its only element, and loses it: to free its many objects takes time as well.
+    `response` contains only the response, and the function removes it: freeing its many objects takes time as well.
     """
     message = response.pop()
     assert message is not None
@@ -49,7 +50,7 @@ def encoded_elsewhere(response: list[Message | None], api_key: int, version: int
 
 
 def has_many_items(message: Message) -> bool:
-    """Tell whether a message has more than a few array elements, in all of its arrays together."""
+    """Return whether all arrays of a message together have more than FEW_ITEMS elements."""
     left = FEW_ITEMS
     todo = [message]
     while todo:

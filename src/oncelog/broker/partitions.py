@@ -45,10 +45,10 @@ class Partitions:
         later: Callable[[Coroutine[Any, Any, None], str], None],
         logger: logging.Logger,
     ) -> None:
-        """Take what partitions need of the broker.
+        """Take the parts of the broker that partitions need.
 
-        `checkpoint` writes the present offsets into the checkpoint files. `unlink` unlinks files of a disk after a time
-        in ms. `later` runs a coroutine, which has a name, in the background.
+        `checkpoint` writes the current offsets to the checkpoint files. `unlink` unlinks files of a disk after a delay
+        in ms. `later` runs a named coroutine in the background.
         """
         self._topics = topics
         self._node_id = node_id
@@ -84,10 +84,10 @@ class Partitions:
         return self._directories.is_offline(topic, partition)
 
     def get(self, topic: str, partition: int) -> Replica | None:
-        """Return the replica that this broker leads, None where there is none; its log is opened now if it was not.
+        """Return the replica that this broker leads, or None if there is none. Open its log if necessary.
 
-        Raises NOT_LEADER_OR_FOLLOWER if that takes long: the log is recovered in the background, and clients come
-        again. Raises KAFKA_STORAGE_ERROR.
+        Raises NOT_LEADER_OR_FOLLOWER if opening takes long: the broker recovers the log in the background, and clients
+        retry. Raises KAFKA_STORAGE_ERROR.
         """
         key = topic, partition
         replica = self._replicas.get(key)
@@ -102,7 +102,7 @@ class Partitions:
         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is being recovered")
 
     async def open_in_turns(self, topic: str, partition: int) -> None:
-        """Open a log, with its recovery, in turns with other work; nothing if it is open. KAFKA_STORAGE_ERROR."""
+        """Open and recover a log in turns with other work, unless it is open. Raises KAFKA_STORAGE_ERROR."""
         key = topic, partition
         if key not in self._opening and key not in self._replicas and self.leads(topic, partition):
             self._opening[key] = self._open(topic, partition)
@@ -110,7 +110,7 @@ class Partitions:
             await asyncio.sleep(0)
 
     def _advance(self, key: tuple[str, int], steps: int) -> Replica | None:
-        """Carry out some steps of the opening of a log; return its replica if that is complete."""
+        """Run some steps that open a log. Return its replica if it is open then."""
         work = self._opening[key]
         try:
             for _ in range(steps):
@@ -328,9 +328,9 @@ class Partitions:
         return [directory for directory in self._directories.online if directory in clean]
 
     def offsets(self, directory: DataDirectory) -> LogOffsets:
-        """Return how far each log of a directory is safe, begins and is committed.
+        """Return the recovery point, log start offset and high watermark of each log in a directory.
 
-        A log that was never opened keeps its offsets of before.
+        A log that the broker has not opened keeps its checkpointed offsets.
         """
         logs = {
             key: replica.log for key, replica in self._replicas.items() if self._directories.find(*key) is directory

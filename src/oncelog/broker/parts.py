@@ -1,6 +1,6 @@
-"""Requests with many items in parts, and the answers to the parts as one.
+"""Split a request with many items into parts, and join the responses to the parts.
 
-A coordinator carries out an operation in one go. One with thousands of items would stop other clients, so it is split.
+A coordinator executes each operation without a pause. An operation with thousands of items would block other clients.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from oncelog.protocol.schema import Message
 M = TypeVar("M", bound=Message)
 
 ITEMS_A_PART = 200
-"""Offsets, groups or the like that are one operation of a coordinator: some ms."""
+"""Offsets, groups or similar items in one operation of a coordinator, which takes some ms."""
 
 
 def parts_of(request: M, outer: str, inner: str, most: int = ITEMS_A_PART) -> Iterator[M]:
-    """Yield the request in parts of at most so many items: those in the list `inner` of each in its list `outer`.
+    """Yield the request in parts of at most `most` items. Items are the elements of `inner` in each element of `outer`.
 
-    A request that is small enough is the only part.
+    If the request is small enough, it is the only part.
     """
     groups = getattr(request, outer)
     if sum(len(getattr(group, inner)) for group in groups) <= most:
@@ -47,7 +47,7 @@ def parts_of(request: M, outer: str, inner: str, most: int = ITEMS_A_PART) -> It
 
 
 def joined(answers: list[M], outer: str, inner: str) -> M:
-    """Return the answers to the parts of a request as one: a group that was cut is whole again."""
+    """Join the responses to the parts of a request. If a part ended inside a group, join that group as well."""
     first = answers[0]
     groups = getattr(first, outer)
     for answer in answers[1:]:

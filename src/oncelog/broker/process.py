@@ -1,10 +1,11 @@
-"""The process around one broker: its folder's lock and pid file, its event loop, signals, memory, its end.
+"""Run one broker in a process: lock its folder, write the pid file, run the event loop, handle signals, and exit.
 
-`oncelog up` runs it as `python -m oncelog.broker.process`, with a `Launch` as JSON in its only argument; `oncelog
-broker` calls `run`. The exit status is 0 after a clean stop. If the broker cannot start or continue, it is `FAILED` or
-`NO_LOG_DIRECTORY`, with one sentence on stderr.
+`oncelog up` runs this module as `python -m oncelog.broker.process`, with a `Launch` as JSON in its only argument;
+`oncelog broker` calls `run`. The exit status is 0 after a clean stop. If the broker cannot start or continue, the
+status is `FAILED` or `NO_LOG_DIRECTORY`, and one sentence is printed to stderr.
 
-What only a running broker needs is imported then: the supervisor uses this module as well, and both have to be quick.
+The module imports the broker's code only when it runs one. The supervisor uses this module as well, and both must start
+quickly.
 """
 
 from __future__ import annotations
@@ -256,7 +257,7 @@ async def _live(config: BrokerConfig, launch: Launch) -> None:
 
 @contextlib.asynccontextmanager
 async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker]:
-    """Yield a broker that accepts requests, which the body stops; raise StartError or DiskFailureError."""
+    """Yield a broker that accepts requests; the body stops it. Raises StartError or DiskFailureError."""
     from oncelog.broker.broker import Broker
     from oncelog.cluster.tree_sqlite import SqliteTree
     from oncelog.log.disk import OsDisk
@@ -317,10 +318,10 @@ def _supervisor(fd: int) -> socket.socket | None:
 
 
 def _settle_memory() -> None:
-    """Keep the collector away from all that is there now, and from what a large broker will hold for long.
+    """Exclude all existing objects from garbage collection, and later those that a large broker holds for long.
 
-    A collection stops the event loop: all objects of 20,000 open logs take 0.2 s. So a collection that takes long
-    freezes what it has left. Frozen objects are still freed when nothing refers to them any more.
+    A collection blocks the event loop: it takes 0.2 s for the objects of 20,000 open logs. So a collection that takes
+    long freezes all objects that survive it. A frozen object is still freed when its last reference disappears.
     """
     gc.collect()
     gc.freeze()
@@ -346,9 +347,9 @@ def _advertised(settings: dict[str, str]) -> dict[str, str]:
 
 
 def share_descriptors(limit: int) -> tuple[int, int]:
-    """Divide the process's file descriptors; return how many the logs and how many connections may hold.
+    """Divide the process's file descriptors. Return how many the logs and how many the connections may use.
 
-    Half of a small limit is for connections.
+    Connections get half of a small limit.
     """
     logs = min(OPEN_FILES, limit // 4)
     return logs, max(limit - logs - OTHER_FILES, limit // 2)
@@ -363,7 +364,7 @@ def _most_files() -> int:
 
 
 def _allow_many_files() -> None:
-    """Raise the limit of file descriptors to what the system allows this user: each connection needs one."""
+    """Raise the file descriptor limit to this user's hard limit. Each connection needs a descriptor."""
     import resource
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

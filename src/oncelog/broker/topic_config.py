@@ -237,7 +237,7 @@ def _as_list(text: str) -> str:
 
 def _nearest(name: str) -> str:
     if len(name) > 2 * _LONGEST_NAME:
-        return ""  # a name of many thousand characters takes as many microseconds to compare
+        return ""  # comparing a name of many thousand characters takes as many microseconds
     import difflib
 
     near = difflib.get_close_matches(name, TOPIC_KEYS, n=1)

@@ -212,9 +212,9 @@ class TransactionService:
     ) -> dict[Partition, ErrorCode]:
         """Return an error for each partition that is not in the transaction; `implicit` (KIP-890) adds them first.
 
-        Waits a little while the markers of the producer's former transaction are on their way. As in Kafka's
-        `AddPartitionsToTxnManager`, PRODUCER_FENCED becomes INVALID_PRODUCER_EPOCH: this is what producers expect as
-        the answer to Produce and TxnOffsetCommit.
+        If the markers of the producer's previous transaction are still being written, wait a short time. As in Kafka's
+        `AddPartitionsToTxnManager`, PRODUCER_FENCED becomes INVALID_PRODUCER_EPOCH, which producers expect in answers
+        to Produce and TxnOffsetCommit.
         """
         wanted = tuple(partitions)
         waited_ms = 0
@@ -292,7 +292,7 @@ class TransactionService:
         if not shard.wants(markers):
             return
         rest = markers.partitions[MARKERS_A_TURN:]
-        if rest:  # others have their turn before they are written
+        if rest:  # let the loop serve others before the next write
             self._broker.loop.call_soon(self._write_markers, replace(markers, partitions=rest), backoff_ms)
             markers = replace(markers, partitions=markers.partitions[:MARKERS_A_TURN])
         deleted = {partition for partition in markers.partitions if self._is_deleted(partition)}

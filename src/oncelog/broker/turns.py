@@ -1,4 +1,4 @@
-"""Give other clients their turn in the middle of a long request."""
+"""Let the event loop serve other clients in the middle of a long request."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from oncelog.log.steps import at_once as at_once
 T = TypeVar("T")
 
 ITEMS_A_TURN = 100
-"""Partitions, or items of the like, that a request works on before others have their turn: some ms."""
+"""Partitions or similar items that a request handles before the loop serves others: some ms."""
 
 
 class Turns:
-    """Counts the items of one request; awaited before each.
+    """Count the items of one request, and pause after a fixed number of them.
 
-    The count is of items and not of time, so that a simulated run is the same each time.
+    Turns count items instead of time, so that a simulated run is the same each time.
     """
 
     __slots__ = ("_items", "_left")
@@ -26,7 +26,7 @@ class Turns:
         self._left = self._items = items
 
     async def next(self) -> None:
-        """Return at once, or after others had their turn."""
+        """Call this before each item. Returns at once, or after the loop has served others."""
         self._left -= 1
         if self._left < 0:
             self._left = self._items
@@ -34,7 +34,7 @@ class Turns:
 
 
 async def in_turns(work: Steps[T], items: int = ITEMS_A_TURN) -> T:
-    """Carry out work that yields after each item; others have their turn in between. Return what it returns."""
+    """Run work that yields after each item, and let the loop serve others in between. Return its result."""
     turns = Turns(items)
     try:
         while True:

@@ -1,8 +1,8 @@
-"""Files that are no longer part of a log, on their way to be unlinked.
+"""Unlink files that are no longer part of a log.
 
-A log only renames such a file. To unlink it takes a second for each gigabyte on some file systems, so a worker thread
-does that after ``file.delete.delay.ms``. What is left when the broker stops goes at the next start. Source: Kafka's
-``LocalLog.deleteSegmentFiles``.
+A log only renames such a file. On some file systems, unlinking takes a second per gigabyte, so a worker thread unlinks
+the files after ``file.delete.delay.ms``. If the broker stops before that, it unlinks them at its next start. Source:
+Kafka's ``LocalLog.deleteSegmentFiles``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Unlinker:
-    """Unlinks files and folders for one broker."""
+    """Unlink files and folders for one broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -34,7 +34,7 @@ class Unlinker:
         self._later(disk, disk.remove_tree, [path], delay_ms)
 
     def close(self) -> None:
-        """Leave the rest to the next start."""
+        """Cancel what is pending. The broker unlinks those files at its next start."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()

@@ -1,4 +1,4 @@
-"""Find whose transaction keeps the last stable offset of a partition below its high watermark."""
+"""Find the open transaction that keeps a partition's last stable offset below its high watermark."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from oncelog.client.admin.topics import PartitionInfo
 
 Holder = dict[str, Any]
-"""`transactional_id`, `producer_id`, `state`, `since_ms`: None for what no coordinator knows."""
+"""`transactional_id`, `producer_id`, `state`, `since_ms`: None if no coordinator knows the value."""
 
 
 def find_holders(admin: Admin, topic: str, partitions: Sequence[PartitionInfo]) -> dict[int, Holder]:
-    """Return the holder of each partition that has one; a partition is left out if the broker does not tell."""
+    """Return the holder of each partition that has one. Skip partitions for which the broker returns an error."""
     producers: dict[int, int] = {}
     for item in partitions:
         if 0 <= item.last_stable_offset < item.high_watermark:
@@ -37,7 +37,7 @@ def find_holders(admin: Admin, topic: str, partitions: Sequence[PartitionInfo]) 
 
 
 def _transactions(admin: Admin, producer_ids: list[int]) -> dict[int, Holder]:
-    """Return what the coordinators know, by producer id."""
+    """Return the transactions that the coordinators know, by producer id."""
     found: dict[int, Holder] = {}
     if not producer_ids:
         return found
@@ -47,7 +47,7 @@ def _transactions(admin: Admin, producer_ids: list[int]) -> dict[int, Holder]:
             found[listed.producer_id] = holder
             started = admin.describe_transaction(listed.transactional_id).start_time
             holder["since_ms"] = started if started >= 0 else None
-    except errors.KafkaError:  # what was found before it is still of use
+    except errors.KafkaError:  # keep what the coordinators returned before the error
         pass
     return found
 
@@ -62,7 +62,7 @@ def _holder(producer_id: int, transactional_id: str | None = None, state: str | 
 
 
 def sentence(topic: str, partition: int, lso: int, holder: Holder) -> str:
-    """Return a line for people."""
+    """Return a line of text that names the holder."""
     where = f"{topic}-{partition}: readers with read_committed wait at offset {lso} for "
     producer_id, transactional_id = holder["producer_id"], holder["transactional_id"]
     if transactional_id is None or holder["state"] in FINISHED:

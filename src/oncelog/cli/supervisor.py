@@ -31,13 +31,13 @@ PARENT_POLL_S = 0.5
 
 
 class Restarts:
-    """Decides how long to wait before a broker is restarted."""
+    """Compute the delay before a restart of the broker."""
 
     def __init__(self) -> None:
         self._delay = FIRST_DELAY_S
 
     def wait_s(self, lived_s: float, *, was_ready: bool) -> float:
-        """Return 0 for a broker that was ready and did not die early, otherwise a wait that doubles each time."""
+        """Return 0 if the broker was ready and did not die early, otherwise a delay that doubles each time."""
         if was_ready and lived_s >= EARLY_S:
             self._delay = FIRST_DELAY_S
             return 0.0
@@ -50,7 +50,7 @@ class Supervisor:
     """Run one broker until a signal, or the end of the parent process, stops it."""
 
     def __init__(self, launch: Launch, *, restart: bool, parent: int | None = None) -> None:
-        """`parent` is the process whose end stops the broker, None for no such process."""
+        """`parent`: stop the broker when this process ends. None: do not watch any process."""
         self._launch = launch
         self._restart = restart
         self._parent = parent
@@ -114,7 +114,7 @@ class Supervisor:
         self._started_at = time.monotonic()
 
     def _hear(self) -> None:
-        """Read what the broker reports: that it is ready, or, by closing the socket, that it has ended."""
+        """Read the broker's reports: it is ready, or (if it closes the socket) it has ended."""
         assert self._link is not None
         with contextlib.suppress(ConnectionError):
             data = self._link.recv(65536)
@@ -127,7 +127,7 @@ class Supervisor:
         self._forget_link()
 
     def _announce(self) -> None:
-        """Print the broker's address the first time that a broker is ready."""
+        """Print the broker's address when the first broker is ready."""
         if self._announced:
             return
         self._announced = True
@@ -156,7 +156,7 @@ class Supervisor:
         if not self._restart:
             print(f"oncelog: broker 1 ended {what}", file=sys.stderr, flush=True)
             return 1
-        if not os.path.exists(self._launch.metadata):  # new metadata would have none of the acknowledged records
+        if not os.path.exists(self._launch.metadata):  # with new metadata, the acknowledged records would be lost
             text = f"oncelog: broker 1 ended {what}, and {self._launch.metadata} is gone: it is not restarted"
             print(text, file=sys.stderr, flush=True)
             return 1

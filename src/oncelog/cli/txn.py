@@ -105,7 +105,7 @@ def describe(transactional_id: str, bootstrap: str, form: str) -> None:
 
 @contextmanager
 def known_id() -> Iterator[None]:
-    """Add to the error of an unknown transactional id how to list all of them."""
+    """Extend the error for an unknown transactional id: say how to list all transactional ids."""
     try:
         yield
     except errors.RequestError as error:

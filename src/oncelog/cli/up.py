@@ -82,7 +82,7 @@ def up(
 
 
 def _mention_data_above(folder: str) -> None:
-    """Print a line if the default folder has no data, but that of a directory above has."""
+    """Print a line if the default folder has no data, but the default folder of a parent directory has."""
     if os.path.exists(os.path.join(folder, METADATA_FILE)):
         return
     above = os.path.dirname(os.path.dirname(folder))

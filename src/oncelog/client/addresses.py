@@ -1,4 +1,4 @@
-"""Addresses of brokers, as users write them."""
+"""Parse the broker addresses that users specify."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Address = tuple[str, int]
 
 
 def parse_bootstrap(servers: str | Iterable[str]) -> list[Address]:
-    """Read `"a:9092,[::1]:9093"`, or a list of such addresses, as (host, port) pairs; ConfigError."""
+    """Read `"a:9092,[::1]:9093"`, or a list of such addresses, as (host, port) pairs. Raises ConfigError."""
     parts = servers.split(",") if isinstance(servers, str) else list(servers)
     found = []
     for part in parts:

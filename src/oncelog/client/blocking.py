@@ -77,9 +77,9 @@ class LoopThread:
             raise
 
     def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Have a coroutine run on the loop while this thread continues.
+        """Start a coroutine on the loop, and return without waiting for it.
 
-        UsageError where no loop runs any more: in a forked child, and while the interpreter exits.
+        Raises UsageError if no loop runs any more: in a forked child, and while the interpreter exits.
         """
         if self.process_id != os.getpid():
             work.close()
@@ -92,7 +92,7 @@ class LoopThread:
     def settle(self, function: Callable[[], object]) -> None:
         """Call a plain function on the loop and wait until it has returned.
 
-        Do nothing where no loop runs any more. A generator that nobody holds is closed at any moment, by any thread.
+        Do nothing if no loop runs any more. Any thread may close an unreferenced generator at any moment.
         """
         if threading.current_thread() is self._thread:
             function()

@@ -1,7 +1,8 @@
-"""The calls of a client that wait for something: closing the client ends each of them with ClientClosedError.
+"""Track the calls of a client that wait. Closing the client ends each of them with ClientClosedError.
 
-A call is ended as `asyncio.timeout` ends one: its task is cancelled, and the cancellation becomes the error where the
-call began. So it ends wherever it waits, and no place that waits has to look whether the client is still open.
+A call ends in the same way as an `asyncio.timeout` block: its task is cancelled, and the cancellation becomes the error
+where the call began. So the call ends wherever it waits, and no code that waits has to check whether the client is
+open.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ T = TypeVar("T")
 FORKED = "this client was made before a fork: make a new one in the child process"
 
 _MADE_HERE: WeakSet[Calls] = WeakSet()
-"""Of this process."""
+"""The `Calls` of all clients that this process has created."""
 
 
 class Calls:
-    """Of one client, on its event loop. `what` names the client in messages: "consumer"."""
+    """Track the calls of one client, on its event loop. `what` names the client in messages: "consumer"."""
 
     def __init__(self, what: str) -> None:
         self.what = what
         self.closed = False
         self.forked = False
-        """Whether this process is a child of the one that made the client, and shares its connections."""
+        """Whether the parent of this process created the client and still uses its connections."""
         self._under_way: dict[_Call, None] = {}
         self._waiter: asyncio.Future[None] | None = None
         _MADE_HERE.add(self)
 
     def check(self) -> None:
-        """Raise ClientClosedError after `close`, and UsageError in a child process of the client's."""
+        """Raise ClientClosedError after `close`, and UsageError in a forked child process."""
         if self.forked:
             raise errors.UsageError(FORKED)
         if self.closed:
@@ -49,25 +50,25 @@ class Calls:
         return _Call(self)
 
     def close(self) -> None:
-        """End all calls but the caller's own, and refuse new ones."""
+        """End all calls except the caller's own, and reject new ones."""
         self.closed = True
         own = asyncio.current_task()
         for call in self._under_way:
             call.end(own)
 
     async def ended(self) -> None:
-        """Wait until no call but the caller's own is under way."""
+        """Wait until all calls except the caller's own have ended."""
         own = asyncio.current_task()
         while any(call.task is not own for call in self._under_way):
             self._waiter = self._waiter or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._waiter)
 
     def began(self, call: _Call) -> None:
-        """Note a call."""
+        """Register a call."""
         self._under_way[call] = None
 
     def left(self, call: _Call) -> None:
-        """Forget a call that has returned or raised."""
+        """Unregister a call that has returned or raised."""
         self._under_way.pop(call, None)
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
@@ -75,7 +76,7 @@ class Calls:
 
 
 class _Call:
-    """One call under way, in the task that entered it."""
+    """One call in progress, in the task that entered it."""
 
     __slots__ = ("_calls", "_cancelling", "_ended", "task")
 
@@ -103,7 +104,7 @@ class _Call:
             raise errors.ClientClosedError(f"the {self._calls.what} was closed while this call waited") from None
 
     def end(self, own: asyncio.Task[Any] | None) -> None:
-        """Cancel the call unless it is made by the task `own`, which closes the client inside of it."""
+        """Cancel the call, unless the task `own` made it: that task closes the client inside the call."""
         if not self._ended and self.task is not own:
             self._ended = True
             self.task.cancel()
@@ -120,7 +121,7 @@ S = TypeVar("S", bound=_HasCalls)
 def ends_when_closed(
     method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Make a method one of the calls that closing its client ends."""
+    """Decorate a method of a client, so that closing the client ends its calls."""
 
     @functools.wraps(method)
     async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -131,7 +132,7 @@ def ends_when_closed(
 
 
 def _in_child() -> None:
-    """Refuse the parent's clients: a request of the child would enter the parent's connections."""
+    """Reject calls on the parent's clients: the child's requests would use the parent's connections."""
     for calls in _MADE_HERE:
         calls.forked = True
         calls._under_way.clear()

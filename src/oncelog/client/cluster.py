@@ -63,12 +63,12 @@ NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNO
 
 
 class ClusterClient:
-    """Connections to the brokers of one cluster, made when needed, and what is known of its topics.
+    """Connections to the brokers of one cluster, created on demand, and a cache of its topics.
 
-    Use as `async with ClusterClient("localhost:9092") as cluster`. Not for use by several event loops.
-    `api_timeout_ms` bounds each `call_*` with all its attempts; a call's own `timeout_ms` takes its place. Until a
-    broker has answered at all it is `first_contact_ms`, for a mistyped address is answered by nobody.
-    A topic that nobody knows is asked for again for `missing_topic_ms`. `chance` gives random numbers in [0, 1).
+    Use as `async with ClusterClient("localhost:9092") as cluster`, in a single event loop. `api_timeout_ms` bounds each
+    `call_*` with all its attempts, unless the call has its own `timeout_ms`. Until a broker has answered for the first
+    time, the bound is `first_contact_ms`, because no broker answers at a mistyped address. If no broker knows a topic,
+    the client retries for `missing_topic_ms`. `chance` returns random numbers in [0, 1).
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class ClusterClient:
         await self.close()
 
     async def close(self) -> None:
-        """End all calls under way, and hang up everywhere."""
+        """End all calls in progress, and close all connections."""
         self.calls.close()
         await self._connections.close(self._refreshing.values())
 
@@ -154,9 +154,9 @@ class ClusterClient:
         return self._connections.find((node_id, purpose))
 
     async def _any_connection(self) -> Connection:
-        """Return a connection to any broker: the least loaded one that is open, else one that is made now.
+        """Return a connection to any broker: the least loaded open one, otherwise a new one.
 
-        So the answers come from different brokers, and one that lags behind the others is not asked each time.
+        So different brokers answer, and the client does not ask the same slow broker each time.
         """
         self.calls.check()
         found = self._connections.least_loaded()
@@ -174,7 +174,7 @@ class ClusterClient:
 
     @property
     def unreachable(self) -> str:
-        """Why no broker could be reached the last time; empty if one was."""
+        """Why the last attempt to reach a broker failed; empty if it succeeded."""
         return self._outage.reason
 
     async def reach(self, timeout_ms: float) -> None:
@@ -230,10 +230,10 @@ class ClusterClient:
         missing_ms: float | None = None,
         partition: int = 0,
     ) -> Topic:
-        """Return a topic with this partition, asking for it if it is not known; UnknownTopicError and the like.
+        """Return a topic with this partition. Request metadata if it is unknown. Raises UnknownTopicError and others.
 
-        A topic or partition that no broker knows is asked for again for `missing_ms` after a broker has said so;
-        default: as for all topics.
+        If a broker answers that the topic or partition does not exist, retry for `missing_ms` from that answer on
+        (default: as for all topics).
         """
         now = asyncio.get_running_loop().time
         found = self.topology.topics.get(name)
@@ -260,7 +260,7 @@ class ClusterClient:
             await asyncio.sleep(delay)
 
     async def partition(self, topic: str, partition: int, *, timeout_ms: float | None = None) -> Partition:
-        """Return leader and epoch of a partition; UnknownTopicError if the topic has no such partition."""
+        """Return leader and epoch of a partition. Raises UnknownTopicError if the topic has no such partition."""
         return (await self.topic(topic, timeout_ms=timeout_ms, partition=partition)).partitions[partition]
 
     async def topics(self, *, internal: bool = False) -> dict[str, Topic]:
@@ -389,12 +389,12 @@ class ClusterClient:
         return int(answer.node_id)
 
     def known_coordinator(self, kind: str, key: str) -> int | None:
-        """Return the node id of the coordinator if it was looked up before."""
+        """Return the cached node id of the coordinator, if any."""
         found = self._coordinators.get((KINDS[kind], key))
         return found if found in self.topology.brokers else None
 
     def learn_coordinator(self, kind: str, key: str, answer: Any) -> None:
-        """Remember a coordinator and its address from an answer to FindCoordinator."""
+        """Cache a coordinator and its address from an answer to FindCoordinator."""
         self.topology.brokers[answer.node_id] = (answer.host, answer.port)
         self._coordinators[KINDS[kind], key] = answer.node_id
 

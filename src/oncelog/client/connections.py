@@ -31,12 +31,12 @@ def _hang_up_late(task: asyncio.Task[Connection]) -> None:
 
 
 class Connections:
-    """Of one client, on one event loop.
+    """The connections of one client, on one event loop.
 
-    After a connection to an address failed, or one was lost as soon as it was made, the next attempt comes after
-    `reconnect_backoff_ms`, doubled with each failure up to `reconnect_backoff_max_ms`, a fifth more or less. One that
-    nothing was sent over for `max_idle_ms`, and that owes no answer, is closed; a negative number: never. `chance`
-    gives random numbers in [0, 1).
+    If an attempt fails, or a new connection is lost at once, the next attempt waits for `reconnect_backoff_ms`. The
+    wait doubles with each failure up to `reconnect_backoff_max_ms`, with a jitter of 20 %. An idle connection that
+    waits for no answer is closed after `max_idle_ms`; a negative number disables this. `chance` returns random numbers
+    in [0, 1).
     """
 
     def __init__(
@@ -73,8 +73,9 @@ class Connections:
         return None if found is None or found.closed else found
 
     def least_loaded(self) -> Connection | None:
-        """Return an open connection with as few requests under way as any, chosen by chance among those that have as
-        few; None if there is none. (Java's `leastLoadedNode`.)
+        """Return the open connection with the fewest requests in flight, or None if no connection is open.
+
+        Choose by chance if several have the fewest. (Java's `leastLoadedNode`.)
         """
         usable = [each for (_, purpose), each in self._made.items() if purpose not in WAITING and not each.closed]
         fewest = min((each.in_flight for each in usable), default=0)

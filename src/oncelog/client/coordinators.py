@@ -1,4 +1,4 @@
-"""Looking up the coordinators of many groups or transactional ids with few requests (KIP-699)."""
+"""Look up the coordinators of many groups or transactional ids with few requests (KIP-699)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ AT_ONCE = 1_000
 async def find_coordinators(cluster: ClusterClient, kind: str, keys: Iterable[str]) -> None:
     """Look up the coordinators (`kind` "group" or "transaction") that the client does not know yet.
 
-    A key without a coordinator at the moment stays unknown: `ClusterClient.coordinator` asks for it again. Brokers
-    that take one key per request (before version 4) are left to it as well.
+    If a key has no coordinator at the moment, it stays unknown: `ClusterClient.coordinator` retries it. If a broker
+    accepts only one key per request (before version 4), `ClusterClient.coordinator` looks up all keys.
     """
     unknown = [key for key in dict.fromkeys(keys) if cluster.known_coordinator(kind, key) is None]
     for start in range(0, len(unknown), AT_ONCE):

@@ -1,28 +1,28 @@
-"""An outage of all brokers, as one client sees it."""
+"""Log an outage of all brokers."""
 
 from __future__ import annotations
 
 import logging
 
 SILENT_SECONDS = 3.0
-"""How long no broker can be reached before the client logs it. A broker that restarts is back sooner."""
+"""The client logs an outage that lasts longer. A restarting broker is back sooner."""
 
 log = logging.getLogger(__name__)
 
 
 class Outage:
-    """Log each outage once: a client that retries in silence looks like one that hangs."""
+    """Log each outage once, because a client that retries silently appears to hang."""
 
     def __init__(self) -> None:
         self.reached = False
-        """Whether a broker has ever been reached."""
+        """Whether the client has ever reached a broker."""
         self.reason = ""
-        """Why no broker could be reached the last time; empty if one was."""
+        """Why the last attempt to reach a broker failed; empty if it succeeded."""
         self._since: float | None = None
         self._logged = False
 
     def failed(self, reason: str, now: float) -> None:
-        """Note that no broker could be reached at this time, in seconds."""
+        """Record that the client could not reach any broker at the time `now` (in seconds)."""
         self.reason = reason
         if self._since is None:
             self._since = now
@@ -31,6 +31,6 @@ class Outage:
             log.warning("%s; still trying", reason)
 
     def over(self) -> None:
-        """Note that a broker was reached."""
+        """Record that the client has reached a broker."""
         self.reached = True
         self.reason, self._since, self._logged = "", None, False

@@ -1,4 +1,4 @@
-"""Reading partitions without a consumer: no session, no position, no group."""
+"""Read partitions without a consumer: no session, no position, no group."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ async def fetch_partitions(
     max_bytes: int,
     max_wait_ms: int = FETCH_WAIT_MS,
 ) -> dict[TopicPartition, PartitionData]:
-    """Send one Fetch to each leader, for its partitions of `positions`; a deleted partition is left out.
+    """Send one Fetch to each leader, for its partitions of `positions`. Skip deleted partitions.
 
-    Each answer has at most about `max_bytes`: the partitions that come last in `positions` may get nothing. An offset
-    out of range leaves its error code in the partition's answer.
+    An answer has at most about `max_bytes`, so the last partitions in `positions` may get no records. If an offset is
+    out of range, the partition's answer has that error code.
     """
 
     async def where(at: TopicPartition) -> int | None:

@@ -84,7 +84,7 @@ def check_topic_name(name: str) -> None:
 
 
 def _folded(name: str) -> str:
-    """Return the name that all topics share whose metrics would collide."""
+    """Return the common name of all topics whose metrics would collide."""
     return name.replace(".", "_")
 
 

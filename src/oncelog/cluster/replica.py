@@ -16,7 +16,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 
 class Flush(Protocol):
-    """Syncs logs elsewhere, and reports through `Replica.synced`."""
+    """Sync logs outside the event loop, and report through `Replica.synced`."""
 
     def now(self, replica: Replica, /) -> None:
         """An append waits for it."""
@@ -25,7 +25,7 @@ class Flush(Protocol):
         """Something was appended that nobody waits for."""
 
     def files(self, replica: Replica, /) -> None:
-        """Small files of the log were written (`Log.unsynced`); no append waits for them."""
+        """Sync small files of the log that were written (`Log.unsynced`). No append waits for them."""
 
 
 class Replica:
@@ -102,9 +102,9 @@ class Replica:
     ) -> AppendResult:
         """Append one or more batches as leader; offsets are patched into `records` in place.
 
-        With `all_replicas` (acks=all) NOT_ENOUGH_REPLICAS is raised while fewer replicas are in sync than the topic
-        demands. `verified` and `guard`: see `Log.start_verification`. Raises ProtocolError with Kafka's code; nothing
-        is appended then.
+        With `all_replicas` (acks=all), raises NOT_ENOUGH_REPLICAS if fewer replicas are in sync than the topic
+        requires. `verified` and `guard`: see `Log.start_verification`. Raises ProtocolError with Kafka's code, and
+        appends nothing then.
         """
         if all_replicas and self.insync_replicas < self.min_insync_replicas:
             message = f"{self.insync_replicas} replica(s) in sync, min.insync.replicas is {self.min_insync_replicas}"

@@ -120,8 +120,8 @@ class SqliteTree:
     def _switch_on_write_ahead_log(self, path: str) -> None:
         """Set the journal mode; raise UnavailableError if another connection holds the file for too long.
 
-        SQLite returns "database is locked" at once here if another connection is about to write, because waiting
-        could deadlock. Brokers that open a new file at the same time meet this.
+        If another connection is about to write, SQLite returns "database is locked" at once here, because waiting could
+        deadlock. This happens to brokers that open a new file at the same time.
         """
         deadline = time.monotonic() + BUSY_TIMEOUT_S
         while True:

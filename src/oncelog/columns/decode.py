@@ -53,7 +53,7 @@ SMALLEST_RECORD = 7
 
 @dataclass(slots=True)
 class _Batch:
-    """Decompressed records of one batch: all of them, or `count` that follow each other."""
+    """Decompressed records of one batch: all of them, or `count` consecutive ones."""
 
     header: BatchHeader
     payload: Any
@@ -127,8 +127,8 @@ def decode_pieces(
     """Yield the records that `decode_batches` returns in Arrow batches of bounded size; return the next offset.
 
     An Arrow batch holds at most `max_rows` rows, and at most `max_bytes` of decompressed records or a single larger
-    record. Record batches are decompressed one at a time. Raises ProtocolError as `decode_batches`, once it comes to
-    the damaged batch.
+    record. Record batches are decompressed one at a time. Raises the ProtocolError of `decode_batches`
+    when it reaches the damaged batch.
     """
     reached = start_offset
 
@@ -156,11 +156,11 @@ def _unpacked(
     end_offset: int | None,
     check_crcs: bool,
 ) -> Iterator[tuple[int, _Batch | None]]:
-    """Yield (offset after a batch, its decompressed records, or None if no record of it is wanted)."""
+    """Yield (offset after a batch, its decompressed records). The records are None if the caller needs none of them."""
     next_offset = start_offset
     for header, view in _visible(chunks, aborted):
         if end_offset is not None and header.base_offset >= end_offset:
-            yield max(next_offset, end_offset), None  # compaction may have left nothing in between
+            yield max(next_offset, end_offset), None  # compaction may have removed all records in between
             return
         next_offset = max(next_offset, header.next_offset)
         if header.is_control or header.count == 0 or header.next_offset <= start_offset:
@@ -184,7 +184,7 @@ def _unpack(header: BatchHeader, view: memoryview, check_crcs: bool) -> _Batch:
 
 
 def _pieces(batch: _Batch, max_bytes: int, max_rows: int) -> Iterator[_Batch]:
-    """Cut a batch between records. The last piece has all bytes that remain: what follows the records is damage."""
+    """Split a batch between records. The last piece has all remaining bytes: bytes after the records are damage."""
     position, left = 0, batch.count
     after = np.zeros(1, np.int64)
     while len(batch.payload) - position > max_bytes or left > max_rows:
@@ -210,7 +210,7 @@ def _visible(
 
 
 def _groups(batches: Iterable[_Batch], max_bytes: int, max_rows: int | None = None) -> Iterator[list[_Batch]]:
-    """Group what follows each other up to these limits; a batch that is larger comes alone."""
+    """Group consecutive pieces up to these limits. A larger piece is a group of its own."""
     group: list[_Batch] = []
     size = rows = 0
     for batch in batches:

@@ -6,8 +6,8 @@ and in the user's cache folder. A lock file lets one process compile while other
 be written, each process compiles for itself. A file's name has a digest of what its code depends on: the kernels'
 source, llvmlite's version, the processor.
 
-A kernel takes integers, and `at(array)` for arrays. It lets go of the interpreter's lock: the client's loop receives
-the next records while a table is made of these.
+A kernel takes integers, and `at(array)` for arrays. It releases the interpreter's lock, so that the client's loop can
+receive records while another thread builds a table.
 """
 
 # llvmlite has no types of its own to check against:
@@ -79,7 +79,7 @@ def at_binary(ends: Any, valid: Any, data: Any) -> tuple[int, ...]:
 
 @cache
 def kernel(name: str) -> Kernel:
-    """Return one of SIGNATURES, from a file if there is one."""
+    """Return the kernel for one of SIGNATURES, from a file if there is one."""
     place = f"{name}-{_key()}.o"
     found = _find(name, place)
     if found is not None:
@@ -100,7 +100,7 @@ def kernel(name: str) -> Kernel:
 
 
 def _find(name: str, place: str) -> Kernel | None:
-    """Return a kernel from its file, None if no folder has a whole one."""
+    """Return a kernel from its file, or None if no folder has a complete file."""
     for folder in _folders():
         with contextlib.suppress(OSError):
             found = _load(name, (folder / place).read_bytes())
@@ -188,9 +188,9 @@ def _writable() -> Path | None:
 
 @contextlib.contextmanager
 def _turn() -> Iterator[int | None]:
-    """Hold the lock of those who compile; yield its descriptor, None if there is no lock to be had.
+    """Hold the compilation lock. Yield its descriptor, or None if the lock is not available.
 
-    Threads and processes that need the same kernels at the same time would each compile them otherwise.
+    Otherwise, threads and processes that need the same kernels at the same time would all compile them.
     """
     folder = _writable()
     if folder is None or fcntl is None:
@@ -214,9 +214,9 @@ def _turn() -> Iterator[int | None]:
 
 
 def _tell(lock: int | None) -> None:
-    """Log why this takes long: once for these kernels, as the lock file's contents remember.
+    """Log why this takes long, once for these kernels. The lock file stores that the message was logged.
 
-    It is a warning, because a process shows nothing less by default.
+    The message is a warning, because Python shows nothing below this level by default.
     """
     if lock is None:
         _tell_once()
@@ -239,9 +239,9 @@ def _tell_once() -> None:
 
 
 def _keep(place: str, contents: bytes) -> None:
-    """Write a file to each folder that takes it: another installation of this version finds it in the user's cache.
+    """Write a file to each writable folder. Other installations of this version find it in the user's cache.
 
-    A reader sees the whole file or none.
+    A reader sees either the complete file or none.
     """
     for folder in _folders():
         with contextlib.suppress(OSError):

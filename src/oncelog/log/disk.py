@@ -28,7 +28,8 @@ class File(Protocol):
     def pwrite(self, data: Buffer, pos: int) -> None:
         """Write all of ``data`` at ``pos``.
 
-        After an ``OSError`` any part of it may be in the file, but none of it after one of `OF_THE_PROCESS`.
+        After an ``OSError``, any part of the data may be in the file. After an error in `OF_THE_PROCESS`, none of it
+        is.
         """
         ...
 
@@ -134,9 +135,9 @@ def read_if_exists(disk: Disk, path: str) -> bytes | None:
 class OsDisk:
     """The disk of the operating system.
 
-    It holds at most ``max_open`` file descriptors. The handle unused for the longest time is closed, and opens itself
-    again at its next use, so thousands of partitions fit into an ordinary limit. If the process has no descriptor
-    left, the disk reuses one of its own.
+    It holds at most ``max_open`` file descriptors. If it needs another one, it closes the least recently used handle,
+    which reopens its file at its next use. So thousands of partitions fit into an ordinary limit. If the process has no
+    descriptor left, the disk reuses one of its own.
     """
 
     def __init__(self, max_open: int = 512) -> None:
@@ -151,10 +152,10 @@ class OsDisk:
         return file
 
     def make_room(self, error: OSError) -> None:
-        """Close the oldest handle, so that the open that failed with ``error`` can be repeated.
+        """Close the oldest handle, so that the caller can repeat the open that failed with ``error``.
 
-        Raises ``error`` if that cannot help. After one failure no handle is closed until an open succeeds: the
-        handles that are left keep their partitions in service.
+        Raises ``error`` if this cannot help. After one failure, it closes no handle until an open succeeds: the
+        remaining handles keep their partitions in service.
         """
         if error.errno not in OF_THE_PROCESS or not self._open or not self._may_reuse:
             raise error

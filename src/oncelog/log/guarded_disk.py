@@ -54,7 +54,7 @@ class GuardedDisk:
     def fail(self, error: OSError) -> None:
         """Take the directory offline, unless the failure was the process's own."""
         if self.failure is None and error.errno not in OF_THE_PROCESS:
-            self.failure = copy(error)  # without the traceback, whose frames hold what was to be written
+            self.failure = copy(error)  # without the traceback, whose frames hold the data to write
             self._on_failure(self.failure)
 
     # --- the port ---

@@ -1,8 +1,9 @@
-"""Files in a partition's folder that are no longer, or not yet, part of the log.
+"""Handle files in a partition's folder that are no longer, or not yet, part of the log.
 
-Compaction writes ``.cleaned`` files, renames them to ``.swap`` when they are whole, marks the segments they replace as
-``.deleted`` and at last gives the ``.swap`` files their final names. To unlink a large file takes long, so a file is
-only renamed here: the owner of the log unlinks the ``.deleted`` files later. Source: Kafka's ``LogLoader``.
+Compaction writes ``.cleaned`` files, and renames them to ``.swap`` when they are complete. It marks the segments that
+they replace as ``.deleted``. At last, it gives the ``.swap`` files their final names. Unlinking a large file takes
+long, so this module only renames files. The owner of the log unlinks the ``.deleted`` files later. Source: Kafka's
+``LogLoader``.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _LEFTOVERS = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX)
 
 
 Unlink = Callable[[Sequence[str], int], None]
-"""Unlinks files after a time in ms."""
+"""Unlinks files after a delay in ms."""
 
 
 def unlink_now(disk: Disk, paths: Sequence[str], delay_ms: int) -> None:
-    """Unlink the files without the delay."""
+    """Unlink the files at once, and ignore the delay."""
     for path in paths:
         disk.remove(path)
 
@@ -34,7 +35,8 @@ def unlink_now(disk: Disk, paths: Sequence[str], delay_ms: int) -> None:
 def retire(disk: Disk, path: str) -> str:
     """Mark a file as deleted, and return its new path.
 
-    An earlier file of the same name may still wait to be unlinked. It must not be replaced: that would unlink it now.
+    If an earlier file of the same name still waits to be unlinked, choose another name: replacing that file would
+    unlink it now.
     """
     target, number = path + DELETED_SUFFIX, 0
     while disk.exists(target):
@@ -50,7 +52,7 @@ def deleted_files(directory: str, names: list[str]) -> list[str]:
 
 
 def finish_interrupted(disk: Disk, directory: str, names: list[str]) -> list[str]:
-    """Finish or take back what was interrupted, and return the names that are there now."""
+    """Complete or roll back an interrupted compaction, and return the current file names."""
     if not any(name.endswith(_LEFTOVERS) for name in names):
         return names
     swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
@@ -59,7 +61,7 @@ def finish_interrupted(disk: Disk, directory: str, names: list[str]) -> list[str
     for name in names:
         if name.endswith(TEMPORARY_SUFFIX):
             disk.remove(f"{directory}/{name}")
-    # As long as there is a .cleaned file, the .swap files after it do not count: they go first.
+    # The .swap files at or after a .cleaned file are incomplete output: remove them first.
     if unfinished is not None:
         for name in [name for name in swaps if _offset(name) >= unfinished]:
             retire(disk, f"{directory}/{name}")

@@ -77,7 +77,7 @@ class Log:
     def open(
         cls, disk: Disk, directory: str, topic: str, partition: int, config: LogConfig, now_ms: int, **options: Any
     ) -> Log:
-        """Open the log in ``directory`` without a pause; see `opening`."""
+        """Open the log in ``directory`` without a pause. See `opening`."""
         return at_once(cls.opening(disk, directory, topic, partition, config, now_ms, **options))
 
     @classmethod
@@ -96,10 +96,11 @@ class Log:
         log_start_offset: int = 0,
         unlink: Unlink | None = None,
     ) -> Steps[Log]:
-        """Open the log in ``directory``, recovering it unless the last stop was ``clean``; a pause every few ms.
+        """Open the log in ``directory``, and recover it unless the last stop was ``clean``. Pause every few ms.
 
-        A log that was never written to has no files: the first append makes them. ``unlink`` gets the files that are no
-        longer part of the log, and the time in ms to wait; without it they go at once. Raises KAFKA_STORAGE_ERROR.
+        A log without records has no files: the first append creates them. ``unlink`` gets the files that are no longer
+        part of the log, and a delay in ms. Without ``unlink``, the log deletes them at once. Raises
+        KAFKA_STORAGE_ERROR.
         """
         unlink = unlink or partial(unlink_now, disk)
         loader = Loader(disk, directory, config, now_ms)
@@ -134,13 +135,13 @@ class Log:
     ) -> AppendResult:
         """Append the batches of one request and return where they are; offsets and epoch are patched in place.
 
-        ``validated``: what `validate` has returned for these records.
+        ``validated``: the result of `validate` for these records.
 
-        A client's request has one batch, a coordinator's one or more. ``transaction_version`` counts for markers.
-        ``verified`` and ``guard`` say that the coordinator knows of the transaction; see `start_verification`.
-        Raises ProtocolError: what `validate` raises, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH,
-        INVALID_TXN_STATE, TRANSACTION_COORDINATOR_FENCED, RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR. Nothing is
-        appended then.
+        A client's request has one batch, a coordinator's one or more. ``transaction_version`` applies to markers.
+        ``verified`` and ``guard`` say that the coordinator knows the transaction; see `start_verification`. Raises
+        ProtocolError, and appends nothing then: the errors of `validate`, OUT_OF_ORDER_SEQUENCE_NUMBER,
+        INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, TRANSACTION_COORDINATOR_FENCED, RECORD_LIST_TOO_LARGE,
+        KAFKA_STORAGE_ERROR.
         """
         view = memoryview(records)
         if view.readonly:
@@ -295,9 +296,10 @@ class Log:
         return self._segments.aborted_transactions(start, end)
 
     def search_timestamp(self, timestamp: int, start_offset: int) -> TimeStep | None:
-        """Look for the first record from ``start_offset`` on that is not older than ``timestamp``: one short step.
+        """Search, in one short step, for the first record at or after ``start_offset`` that is not older than
+        ``timestamp``.
 
-        None if there is no such record. Between two steps the log may change.
+        Return None if there is no such record. The log may change between two steps.
         """
         with self._storage("read"):
             return self._segments.search_timestamp(timestamp, max(start_offset, self.log_start_offset))
@@ -474,7 +476,7 @@ class Log:
             self._state.advance_log_start(offset)
 
     def delete_old_segments(self, most: int | None = None) -> int:
-        """Delete (at most so many) segments before the log's start, and return how many; `unlink` gets their files."""
+        """Delete segments before the log start (with a limit, if given), return how many, and unlink their files."""
         doomed = self._segments.before(self.log_start_offset)[:most]
         with self._storage("delete segments of"):
             self._delete_segments(doomed)

@@ -396,7 +396,7 @@ class ProducerState:
         verification = self._verifications.get(producer_id)
         if verification is None:
             if len(self._verifications) >= VERIFICATIONS_MAX:
-                del self._verifications[next(iter(self._verifications))]  # a batch that still waits for it is refused
+                del self._verifications[next(iter(self._verifications))]  # a batch that waits for it is rejected
             verification = Verification(self._next_guard, epoch, sequence, strict, now_ms)
             self._verifications[producer_id] = verification
             self._next_guard += 1

@@ -142,7 +142,7 @@ def commit_producers(
     txn_index: TransactionIndex,
     now_ms: int,
 ) -> None:
-    """Count batches that were written, whose producers are in ``appends``."""
+    """Apply written batches to the state; ``appends`` has their producers."""
     completed: list[CompletedTransaction] = []
     for append in appends:
         state.commit(append, now_ms)
@@ -193,7 +193,7 @@ def rebuild_state(
 def rebuilding(
     state: ProducerState, segments: list[Segment], snapshots: Snapshots, log_start: int, end: int, now_ms: int
 ) -> Steps[None]:
-    """Do what `rebuild_state` does, with pauses."""
+    """Rebuild the state as `rebuild_state` does, with pauses."""
     snapshots.load(state, log_start, end, now_ms)
     bases = [segment.base_offset for segment in segments]
     for segment in segments[max(bisect_right(bases, state.end_offset) - 1, 0) :]:
@@ -224,10 +224,10 @@ class Loader:
         self._deleted: list[str] = []
 
     def load(self, *, recovery_point: int, clean: bool, log_start: int) -> Steps[Loaded]:
-        """Return the folder's content, after pauses if there is much to read.
+        """Return the folder's content. Pause if there is much to read.
 
-        ``clean``: the last stop was orderly, so nothing needs to be checked. ``recovery_point``: what lies before it
-        is known to be on the device. ``log_start``: the checkpointed log start offset.
+        ``clean``: the last stop was orderly, so no check is needed. ``recovery_point``: records below this offset are
+        on the device. ``log_start``: the checkpointed log start offset.
         """
         names = self._disk.listdir(self._directory)
         if not names:

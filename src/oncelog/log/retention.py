@@ -15,7 +15,7 @@ SEGMENTS_AT_ONCE = 50
 
 
 def retained_from(log: Log, now_ms: int) -> int:
-    """Return the offset that the log may begin at, `SEGMENTS_AT_ONCE` segments later at most."""
+    """Return the new log start offset, which drops at most `SEGMENTS_AT_ONCE` segments."""
     start = log.log_start_offset
     if not log.config.delete:
         return start
@@ -35,9 +35,9 @@ def retained_from(log: Log, now_ms: int) -> int:
 
 
 def apply_retention(log: Log, now_ms: int) -> int:
-    """Drop what has outlived its time or does not fit any more; return the number of segments.
+    """Drop segments that exceed the retention time or size, and return their number.
 
-    Drops at most `SEGMENTS_AT_ONCE`: call it until it returns 0. Raises KAFKA_STORAGE_ERROR.
+    Drops at most `SEGMENTS_AT_ONCE` segments: call it until it returns 0. Raises KAFKA_STORAGE_ERROR.
     """
     start = retained_from(log, now_ms)
     if start == log.log_end_offset:

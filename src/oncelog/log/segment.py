@@ -130,9 +130,9 @@ class Segment:
         return self._file
 
     def create(self) -> None:
-        """Make the ``.log`` file, and empty it if there was one.
+        """Create the ``.log`` file, or truncate an existing one.
 
-        A new file is not cut: ext4 flushes a file that was once cut to nothing each time it is closed.
+        A new file is not truncated: each time a file that was once truncated to zero is closed, ext4 flushes it.
         """
         if self._log.size():
             self._log.truncate(0)
@@ -206,7 +206,7 @@ class Segment:
             self._file = None
 
     def delete(self) -> list[str]:
-        """Mark all files of the segment as deleted, and return their new paths: they are still to be unlinked."""
+        """Mark all files of the segment as deleted. Return their new paths, which the caller unlinks later."""
         self.close()
         paths = [self._stem + kind + self._suffix for kind in SEGMENT_SUFFIXES]
         return [retire(self._disk, path) for path in paths if self._disk.exists(path)]
@@ -250,9 +250,9 @@ class Segment:
         return now_ms - self.created_ms
 
     def write(self, data: Buffer) -> None:
-        """Write batches at the end without counting them in; see `commit`.
+        """Write batches at the end of the file. They are not part of the segment until `commit`.
 
-        A failure leaves the file as it was. If the file cannot be restored, it raises `TornWriteError`.
+        A failure leaves the file unchanged. If the file cannot be restored, raises `TornWriteError`.
         """
         log = self._log
         try:
@@ -398,9 +398,9 @@ class Segment:
         return None if length + LOG_OVERHEAD > len(window) else parse_header(window)
 
     def search_timestamp(self, timestamp: int, start_offset: int) -> TimeStep | None:
-        """Look for the first record from ``start_offset`` on with a timestamp of at least ``timestamp``: one step.
+        """Search, in one step, for the first record at or after ``start_offset`` that is not older than ``timestamp``.
 
-        None if the segment has no batch that could hold it.
+        Return None if no batch of the segment can contain it.
         """
         index = self._indexes()
         position = index.lookup(max(self._time_index.lookup(timestamp).offset, start_offset))

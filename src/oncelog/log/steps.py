@@ -1,4 +1,4 @@
-"""Long work as a generator: it yields where others may have their turn, and returns its result at its end."""
+"""Represent long work as a generator. It yields when other work may run, and returns its result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Steps = Generator[None, None, T]
 
 
 def at_once(work: Steps[T]) -> T:
-    """Carry out work without a pause; return what it returns."""
+    """Run work without a pause, and return its result."""
     try:
         while True:
             next(work)

@@ -1,7 +1,7 @@
-"""Look records up by time, in steps that are short: a caller may serve others between two of them.
+"""Look up records by timestamp in short steps, so that the caller can serve other requests between two of them.
 
-A step reads batch headers, and ends with a batch that may hold the record. To decode that batch may take long, for it
-may be compressed: `first_since` and `last_of` look at nothing but its bytes, so that a worker thread can run them.
+A step reads batch headers, and ends at a batch that may contain the record. Decoding a compressed batch may take long.
+`first_since` and `last_of` read only the bytes of the batch, so a worker thread can run them.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ Found = tuple[int, int]
 HEADERS_A_STEP = 500
 """Batch headers that one step reads."""
 SEGMENTS_A_STEP = 8
-"""Segments whose indexes one step asks: each may have to be read from its file first."""
+"""Segments whose indexes one step searches. It may have to read each index from its file first."""
 
 
 class TimeStep(NamedTuple):
-    """The end of one step of a search by time."""
+    """The result of one step of a search by timestamp."""
 
     next_offset: int
-    """Where the next step begins, if the batch does not have the record."""
+    """Where the next step begins, if the batch does not contain the record."""
     batch: bytes = b""
-    """A batch that may hold the record; empty if this step has found none."""
+    """A batch that may contain the record; empty if this step has found none."""
     epoch: int = -1
     """Leader epoch of that batch."""
 
 
 def first_since(batch: bytes, timestamp: int, start_offset: int) -> Found | None:
-    """Return the first record from ``start_offset`` on that is not older than ``timestamp``.
+    """Return the first record at or after ``start_offset`` whose timestamp is at least ``timestamp``.
 
-    Raises CORRUPT_MESSAGE and INVALID_RECORD if the batch is damaged before it.
+    Raises CORRUPT_MESSAGE and INVALID_RECORD if the batch is damaged before that record.
     """
     for offset, time, _ in iter_heads(batch):
         if time >= timestamp and offset >= start_offset:
@@ -42,6 +42,6 @@ def first_since(batch: bytes, timestamp: int, start_offset: int) -> Found | None
 
 
 def last_of(batch: bytes) -> Found | None:
-    """Return the first record with the largest timestamp of a batch, None if compaction has taken all of them."""
+    """Return the first record with the largest timestamp of a batch; None if compaction has removed all of them."""
     found = max(((time, -offset) for offset, time, _ in iter_heads(batch)), default=None)
     return None if found is None else (found[0], -found[1])

@@ -47,9 +47,9 @@ class ValidBatches(NamedTuple):
 
 
 class InvalidRecordsError(ProtocolError):
-    """A batch is refused for some of its records: ``records`` has their indexes, each with its reason (KIP-467).
+    """A batch is rejected because of some of its records. ``records`` has their indexes and reasons (KIP-467).
 
-    At most `MOST_NAMED` are named: a batch of 300 bytes may have a million invalid records.
+    At most `MOST_NAMED` records are named: a batch of 300 bytes may have a million invalid records.
     """
 
     def __init__(self, code: ErrorCode, records: list[tuple[int, str]], invalid: int, count: int) -> None:
@@ -103,9 +103,9 @@ def _check_size(header: BatchHeader, config: LogConfig) -> None:
 
 
 def may_take_long(records: memoryview, config: LogConfig, now_ms: int) -> bool:
-    """Tell whether `validate` may take so long for a client's batch that a worker thread should run it.
+    """Return whether `validate` may take so long for a client's batch that a worker thread should run it.
 
-    A small compressed batch may hold a million records, and its header may lie about their number.
+    A small compressed batch may contain a million records, and its header may claim a wrong number.
     """
     if len(records) > LARGE_BYTES:
         return True
@@ -114,7 +114,7 @@ def may_take_long(records: memoryview, config: LogConfig, now_ms: int) -> bool:
         return False
     try:
         header = parse_header(records)
-    except ProtocolError:  # `validate` finds it at once
+    except ProtocolError:  # `validate` raises the error without delay
         return False
     if config.compression is not None and codec != config.compression:
         return True
@@ -156,7 +156,7 @@ def _wrong_time(timestamp: int, header: BatchHeader, config: LogConfig, now_ms: 
 
 
 def _check_records(header: BatchHeader, view: memoryview, config: LogConfig, now_ms: int) -> None:
-    """Raise InvalidRecordsError that names each invalid record; INVALID_TIMESTAMP if one has that, as in Kafka."""
+    """Raise InvalidRecordsError with each invalid record. As in Kafka, one INVALID_TIMESTAMP sets the code."""
     code = ErrorCode.INVALID_RECORD
     found: list[tuple[int, str]] = []
     invalid = 0
@@ -187,7 +187,7 @@ def _contradiction(
 
 
 def _recompress(view: memoryview, config: LogConfig) -> bytearray:
-    """Return the batch with the topic's codec; what must be too large in the end is not decompressed as a whole."""
+    """Return the batch with the topic's codec. Stop decompressing if the result must become too large."""
     assert config.compression is not None
     limit = DEFAULT_DECOMPRESSED_LIMIT
     if config.compression == Codec.NONE:

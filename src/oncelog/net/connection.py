@@ -165,13 +165,13 @@ class Connection(asyncio.BufferedProtocol):
                 await asyncio.shield(self._writable)
             return await future
         finally:
-            del future  # a failed one keeps its exception, which keeps this frame, and with it the request
+            del future  # a failed future keeps its exception, which keeps this frame and the request alive
 
     def _require_connected(self) -> None:
         if self._transport is None:
             raise self._error or ConnectionLostError("not connected")
         if self._error is not None:
-            raise copy(self._error)  # one exception that is raised many times collects the frames of all
+            raise copy(self._error)  # an exception that is raised many times collects the frames of all raises
 
     def close(self, reason: str = "closed by the client") -> None:
         """Hang up; what is under way fails with ConnectionLostError."""

@@ -30,7 +30,7 @@ Chunks = list[bytes | memoryview]
 
 
 class Holds(NamedTuple):
-    """An answer that has to wait, and that reads the request's bytes meanwhile."""
+    """An answer that has to wait, and still reads the request's bytes while it waits."""
 
     answer: Awaitable[Any]
 
@@ -222,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def abort_unread(self, size: int) -> None:
-        """Hang up because the client does not read its answers, and they take too much memory."""
+        """Close the connection: the client does not read its answers, and they take too much memory."""
         _log.warning(
             "closing %s:%d, it leaves %d bytes of answers unread, and all connections together exceed twice "
             "queued.max.response.bytes",
@@ -385,7 +385,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- keeping bytes ------------------------------------------------------------------------------------------------
 
     def _keep(self, view: memoryview) -> None:
-        """Keep the unserved bytes of `view`: as little memory as possible, and as few copies as possible."""
+        """Keep the unserved bytes of `view` with as little memory and as few copies as possible."""
         left = self._end - self._start
         if not self._pinned and (left <= SMALL_BYTES or (self._blocked() and self._wasteful(left, view))):
             self._tail = bytes(view[self._start : self._end])
@@ -408,7 +408,7 @@ class Connection(asyncio.BufferedProtocol):
             self._move_to_front(view)
 
     def _wasteful(self, left: int, view: memoryview) -> bool:
-        """Whether so few bytes should not hold a whole buffer: many connections do already."""
+        """Return whether so few bytes should not keep a whole buffer, because many connections hold buffers."""
         return CROWDED_GROWTH * left < len(view) and self._crowded()
 
     def _claim(self, view: memoryview) -> None:
@@ -462,20 +462,20 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _mapped(length: int) -> memoryview | None:
-    """Return memory for a very long frame, which the system provides page by page as bytes come; None for others.
+    """Return memory for a very long frame, or None for other frames. The system provides its pages as bytes arrive.
 
-    To let such a frame's memory grow would copy and zero tens of MB at a time, while all clients wait.
+    Growing a frame's memory would copy and zero tens of MB at a time while all clients wait.
     """
     if length < MAPPED_BYTES:
         return None
     try:
         return memoryview(mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-    except OSError:  # the system does not promise so much memory
+    except OSError:  # the system cannot reserve this much memory
         return None
 
 
 def _wrong_length(length: int, limit: int) -> str:
-    """Say what is wrong with a frame's length; the first bytes of a TLS handshake are no length at all."""
+    """Describe an invalid frame length. The first bytes may be a TLS handshake instead of a length."""
     if length >> 16 == _TLS_HANDSHAKE and length >> 8 & 0xFF <= _TLS_MINOR_MAX:
         return "a TLS client, but this port speaks PLAINTEXT; set security.protocol=PLAINTEXT in the client"
     return f"request of {length} bytes, 0 to {limit} (socket.request.max.bytes) are allowed"

@@ -1,4 +1,4 @@
-"""Which pieces of an answer are written to a transport as they are, and which are joined before."""
+"""Choose the pieces of an answer to join before the write to a transport."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ JOINED_BYTES = 64 * 1024
 
 
 def in_few_pieces(pieces: list[bytes | memoryview]) -> list[bytes | memoryview]:
-    """Return the same bytes in fewer pieces if there are very many: small neighbours are joined."""
+    """Return the same bytes in fewer pieces. If there are very many, join small adjacent pieces."""
     if len(pieces) <= MANY_PIECES:
         return pieces
     found: list[bytes | memoryview] = []

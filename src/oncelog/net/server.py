@@ -143,9 +143,10 @@ class Server:
             self._spare.append(buffer)
 
     def unread(self, connection: Connection, size: int) -> None:
-        """Count an answer that its client has not read yet; `size` is the memory that it takes.
+        """Count an answer that its client has not read yet; `size` is its memory in bytes.
 
-        If all take far too much together, close the connections that have left theirs unread for the longest time.
+        If all answers together take far too much memory, close the connections whose answers are unread for the longest
+        time.
         """
         self._unread[connection] = self._unread.get(connection, 0) + size
         self.unsent.bytes += size
@@ -155,7 +156,7 @@ class Server:
                     other.abort_unread(unread)
 
     def all_read(self, connection: Connection) -> None:
-        """Note that a client has caught up with its answers, or is gone."""
+        """Stop counting a client's answers: it has read all of them, or has disconnected."""
         self.unsent.bytes -= self._unread.pop(connection, 0)
 
     def run(self, work: Coroutine[None, None, None]) -> None:

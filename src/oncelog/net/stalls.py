@@ -1,8 +1,7 @@
-"""Log what holds the event loop: a debug mode that finds requests and tasks which stop all other clients.
+"""Log requests and tasks that block the event loop. This is a debug mode.
 
-`StallWatch` times every step of a request and of a background task. For callbacks that belong to neither, a thread
-sends a beat through the loop and samples the loop's stack when the beat is late. A server that makes no `StallWatch`
-pays nothing.
+`StallWatch` times each step of a request and of a background task. For other callbacks, a thread schedules a beat on
+the loop, and samples the loop's stack if the beat is late. A server that creates no `StallWatch` has no overhead.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from oncelog.net.frames import Chunks, Handler, Holds, Peer
 T = TypeVar("T")
 
 SAMPLED_FRAMES = 4
-"""Innermost stack frames that a log line shows."""
+"""Number of innermost stack frames in a log line."""
 BEATS = 4
 """Beats that the thread sends within one limit."""
 
@@ -30,10 +29,10 @@ _log = logging.getLogger("oncelog.stalls")
 
 
 class StallWatch:
-    """Log every step on the event loop that takes longer than a limit; create it on the loop."""
+    """Log every step on the event loop that takes longer than a limit. Create it on the loop."""
 
     def __init__(self, limit_ms: int, describe: Callable[[memoryview, Peer], str]) -> None:
-        """`describe(frame, peer)` returns the words for a request in the log."""
+        """`describe(frame, peer)` returns the text that identifies a request in the log."""
         self._limit_s = limit_ms / 1000
         self._describe = describe
         self._loop = asyncio.get_running_loop()
@@ -46,7 +45,7 @@ class StallWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; steps are still timed."""
+        """Stop the thread. Steps are still timed."""
         self._closed.set()
 
     def handler(self, inner: Handler) -> Handler:
@@ -72,7 +71,7 @@ class StallWatch:
     @coroutine
     def _steps(self, work: Coroutine[Any, Any, T], name: str) -> Generator[Any, Any, T]:
         sent: Any = None
-        failed: list[BaseException] = []  # taken out before it is thrown: this frame is in the error's traceback
+        failed: list[BaseException] = []  # emptied before the throw: this frame is in the error's traceback
         while True:
             started, cpu = time.perf_counter(), time.thread_time()
             try:

@@ -1,4 +1,4 @@
-"""The memory that answers take until their clients have read them, of all connections together."""
+"""Limit the memory of responses that clients have not read yet, for all connections together."""
 
 from __future__ import annotations
 
@@ -7,49 +7,49 @@ from mmap import mmap
 Piece = bytes | memoryview
 
 LEAST = 64 * 1024
-"""Bytes of memory that an answer may always take, so that a client that reads is served whatever the others do."""
+"""Bytes of memory that a response may always take, so that the broker can serve a client whatever the others do."""
 LEAST_AT_ONCE = 1024 * 1024
-"""Bytes that may always be read from a log at once; it takes no memory if the pages of the file are sent."""
+"""Bytes that a Fetch may always read from a log at once. They take no memory if the pages of the file are sent."""
 
 
 class Unsent:
-    """Counts what answers take, and says how much the next one may take.
+    """Count the memory of responses, and return how much the next response may take.
 
-    One answer gets at most half of what is left. So a few clients that do not read cannot use up the whole budget, and
-    those that come later still get a share. An answer that was sent at once takes nothing.
+    One response gets at most half of what is left. So a few clients that do not read cannot use up the whole budget,
+    and later responses still get a share. A response that was sent at once takes nothing.
     """
 
     __slots__ = ("_copies", "_limit", "bytes", "drafts")
 
     def __init__(self, limit: int, *, copies: bool) -> None:
-        """`limit` in bytes, -1 for none; `copies`: the transport copies whatever is written to it."""
+        """`limit` is in bytes, -1 for none. `copies`: the transport copies all data that is written to it."""
         self._limit = limit
         self._copies = copies
         self.bytes = 0
         self.drafts: dict[int, int] = {}
-        """Memory of answers that are being made, by connection; it is part of `bytes`."""
+        """Memory of responses that are not complete yet, by connection. It is included in `bytes`."""
 
     def room(self, own: int = 0) -> int:
-        """Return how many bytes of memory an answer may still take of which `own` bytes are made."""
+        """Return how many more bytes a response may take, if it has taken `own` bytes so far."""
         if self._limit < 0:
             return 2**63 - 1
         return max((self._limit - self.bytes + own) // 2, LEAST) - own
 
     def draft(self, connection_id: int, size: int) -> None:
-        """Count what an answer takes that is being made: others may be made at the same time."""
+        """Count the memory of an incomplete response, because handlers may build others at the same time."""
         self.drafts[connection_id] = self.drafts.get(connection_id, 0) + size
         self.bytes += size
 
     def drop_draft(self, connection_id: int) -> None:
-        """Note that the answer was written, which is counted elsewhere, or is made again."""
+        """Stop counting an incomplete response: it was written and is counted elsewhere, or is built again."""
         self.bytes -= self.drafts.pop(connection_id, 0)
 
     @property
     def too_much(self) -> bool:
-        """Whether answers take twice the limit: other answers than those of Fetch, which ask for room."""
+        """Whether responses take more than twice the limit. Only others than Fetch cause this: a Fetch asks `room`."""
         return 0 <= 2 * self._limit < self.bytes
 
     def taken_by(self, piece: Piece) -> int:
-        """Return the bytes of memory that a piece of an answer takes: none if it is a mapped part of a file."""
+        """Return the bytes of memory that a piece of a response takes: 0 if the piece is a mapped part of a file."""
         mapped = type(piece) is memoryview and type(piece.obj) is mmap
         return 0 if mapped and not self._copies else len(piece)

@@ -38,7 +38,7 @@ class Codec:
     version: int
 
     def decode_at_most(self, view: memoryview, pos: int, items: int) -> tuple[Any, int]:
-        """Decode as `decode`; raise TooManyItemsError before more than so many array elements are decoded."""
+        """Decode as `decode` does. Raise TooManyItemsError before decoding more array elements than the limit."""
         return _bounded(self.cls, self.version)(view, pos, items)
 
 
@@ -241,7 +241,7 @@ class _Decoder(_Source):
         self.line("items.append(item)", depth + 1)
 
     def spend(self, depth: int, count: str = "n") -> None:
-        """Write what a decoder does before it decodes so many elements."""
+        """Generate the code that runs before a decoder decodes a number of elements."""
 
     def tags(self) -> None:
         varint = self.name("varint", read_varint)
@@ -263,7 +263,7 @@ class _Decoder(_Source):
 
 
 class _BoundedDecoder(_Decoder):
-    """Its decoders get a function that is told the number of elements of each array before they are decoded."""
+    """Its decoders call a function with each array's number of elements before they decode it."""
 
     arguments = "buf, pos, spend"
 

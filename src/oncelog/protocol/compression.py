@@ -65,7 +65,7 @@ class Codec(IntEnum):
 
 
 class TooMuchDataError(ProtocolError):
-    """Compressed data is larger than the limit, once decompressed."""
+    """The decompressed data would be larger than the limit."""
 
 
 def compress(codec: Codec | int, data: Buffer, level: int | None = None) -> Buffer:
@@ -128,7 +128,7 @@ def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
             pos += len(rest)
         if member.eof:
             member = zlib.decompressobj(wbits=_GZIP_WINDOW)
-        # In steps: all threads wait while the interpreter copies the result of one.
+        # Decompress in steps: all threads wait while the interpreter copies the result of one.
         most = min(_GZIP_STEP, limit + 1 - len(out))
         try:
             piece = member.decompress(rest, most)
@@ -273,10 +273,10 @@ def _decompress_growing(
 
 
 def _output(size: int) -> memoryview:
-    """Return memory to decompress into.
+    """Return memory for decompressed data.
 
-    A large piece comes from the system page by page, as it is written to. A `bytearray` would be filled with zeros
-    first, and all threads wait for that: 128 MiB take up to 0.1 s.
+    The system provides the pages of a large piece as they are written. A `bytearray` would be zeroed first, and all
+    threads wait for that: 128 MiB take up to 0.1 s.
     """
     if size < _MAPPED_BYTES:
         return memoryview(bytearray(size))

@@ -187,8 +187,9 @@ class ProtocolError(Exception):
 class Refusal(NamedTuple):
     """A `ProtocolError` as a value, for code that keeps the error.
 
-    A raised exception refers to the frames that it passed. A frame that keeps the exception closes a reference cycle,
-    and all that those frames hold, such as a request of many megabytes, stays in memory until a full collection.
+    A raised exception refers to the frames that it passed. If one of these frames keeps the exception, they form a
+    reference cycle. All objects of those frames, such as a request of many megabytes, then stay in memory until a full
+    garbage collection.
     """
 
     code: ErrorCode
@@ -200,7 +201,7 @@ class Refusal(NamedTuple):
         return cls(error.code, str(error))
 
     def error(self) -> ProtocolError:
-        """Return a new exception, to be raised."""
+        """Return a new exception for the caller to raise."""
         return ProtocolError(self.code, self.message)
 
 

@@ -136,9 +136,9 @@ def decode_payload(
 def decode_heads(
     data: memoryview, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> Iterator[RecordHead]:
-    """Yield the head of each record as it is reached; keys and values are skipped, not copied.
+    """Yield the head of each record. Skip keys and values without copying them.
 
-    Raises what `decode_payload` raises. All of the data is checked once the last record has been yielded.
+    Raises the errors of `decode_payload`. All data has been checked when the iteration ends.
     """
     check_count(len(data), count)
     pos = 0

@@ -430,9 +430,9 @@ def decode_records(view: Buffer, *, limit: int = DEFAULT_DECOMPRESSED_LIMIT, nam
 
 
 def iter_heads(view: Buffer, *, limit: int = DEFAULT_DECOMPRESSED_LIMIT) -> Iterator[RecordHead]:
-    """Yield (offset, timestamp, whether there is a key) of each record, decoded as far as the caller goes.
+    """Yield (offset, timestamp, whether there is a key) of each record. Decode only as far as the caller iterates.
 
-    Raises what `decode_records` raises, when the iteration reaches it.
+    Raises the errors of `decode_records` when the iteration reaches the damage.
     """
     header, payload = _payload(view, limit)
     try:
@@ -443,9 +443,9 @@ def iter_heads(view: Buffer, *, limit: int = DEFAULT_DECOMPRESSED_LIMIT) -> Iter
 
 
 def recompress(view: Buffer, codec: Codec | int, *, level: int | None, limit: int) -> bytearray:
-    """Return a produced batch with another codec. Its records stay byte by byte what they are.
+    """Return a produced batch with another codec. The bytes of its records do not change.
 
-    Raises INVALID_RECORD if they are not numbered from 0 on, and what `decode_records` raises.
+    Raises INVALID_RECORD if the records are not numbered from 0 on, and the errors of `decode_records`.
     """
     header, payload = _payload(view, limit)
     largest = NO_TIMESTAMP
@@ -470,7 +470,7 @@ def recompress(view: Buffer, codec: Codec | int, *, level: int | None, limit: in
 
 
 def _payload(view: Buffer, limit: int) -> tuple[BatchHeader, Buffer]:
-    """Return the header of a batch and its records, decompressed; they are empty after compaction took them all."""
+    """Return the header and decompressed records of a batch. They are empty if compaction removed all records."""
     header = parse_header(view)
     if header.count < 0:
         raise _invalid(f"record batch with a count of {header.count}")

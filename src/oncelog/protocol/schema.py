@@ -233,7 +233,7 @@ def encode_versioned(message: Message, version: int) -> bytes:
 
 
 def utf8(text: str) -> bytes:
-    """Return the bytes of a string that can be sent. Raises UnsupportedVersionError."""
+    """Encode a string, which must fit into a message. Raises UnsupportedVersionError."""
     raw = text.encode()
     if len(raw) > MAX_STRING:
         raise UnsupportedVersionError(f"string of {len(raw)} bytes, {MAX_STRING} at most can be sent")

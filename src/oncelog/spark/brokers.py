@@ -73,14 +73,14 @@ class TaskRows(Protocol):
     """A task's rows."""
 
     def peek(self) -> bool:
-        """Return whether there are any; computes the first ones."""
+        """Return whether there are any. This computes the first rows."""
 
     def __call__(self, owner: Owner) -> op.Rows:
-        """Write them under the owner's transaction; only count them if the owner has no producer id."""
+        """Write them in the owner's transaction, or only count them if the owner has no producer id."""
 
 
 class Brokers:
-    """Answers operations. `rows` writes a task's rows (PeekRows, ProduceRows); the driver has none."""
+    """Execute operations. `rows` writes a task's rows (PeekRows, ProduceRows); the driver has none."""
 
     def __init__(
         self,
@@ -261,7 +261,7 @@ class Brokers:
             ending = tuple(d.id for d in self._describe(op.DescribeTransactions(ids)) if _is_ending(d, pids))
             if not ending:
                 return
-            if len(ending) < len(ids):  # many transactions with many partitions take their time
+            if len(ending) < len(ids):  # many transactions with many partitions take long
                 until = time.monotonic() + self.end_wait_ms / 1000
             if time.monotonic() > until:
                 raise NotVerifiedError(

@@ -159,6 +159,6 @@ def ensure_decision_topic(cluster: BlockingCluster, name: str) -> None:
             )
         if response.topics[0].error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise_for_error(response, f"creating decisionTopic {name}")
-    # It exists: a busy controller may take its time until the brokers know it.
+    # The topic exists. With a busy controller, the brokers may learn of it late.
     if len(cluster.topic(name, missing_ms=cluster.cluster.api_timeout_ms).partitions) != 1:
         raise MisuseError(f"option decisionTopic: {name} must have exactly one partition")

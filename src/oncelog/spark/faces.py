@@ -1,4 +1,4 @@
-"""Errors as a user of Spark sees them: wrappers for what Spark calls, and the cause of a query that failed."""
+"""Convert errors for users of Spark: wrap the methods that Spark calls, and find the cause of a failed query."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ANY = re.compile(r"^(?!org\.|java\.)[A-Za-z_][\w.]*(?:Error|Exception): .+$", r
 def plain(method: Callable[P, T]) -> Callable[P, T]:
     """Wrap a method that Spark calls, so that its errors carry no traceback and no cause.
 
-    Spark shows an exception as the text of its traceback. An error of the client becomes a SinkError of the same text.
+    Spark shows an exception as the text of its traceback. A client error becomes a SinkError with the same text.
     """
 
     @wraps(method)
@@ -36,7 +36,7 @@ def plain(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def plain_batches(batches: Iterator[T]) -> Iterator[T]:
-    """Yield what a task reads; errors as of `plain`."""
+    """Yield the items of a task's reader. Convert errors as `plain` does."""
     try:
         yield from batches
     except SinkError as error:
@@ -48,7 +48,7 @@ def plain_batches(batches: Iterator[T]) -> Iterator[T]:
 def cause(error: BaseException) -> str:
     """Return, in one line, why a query or a write failed: the message of oncelog's error within Spark's exception.
 
-    Without one, return the first exception of Python that Spark names, else the first line of the error.
+    If there is none, return the first Python exception that Spark names, otherwise the first line of the error.
     """
     text = "\n".join(_texts(error))
     if (ours := _OURS.search(text)) is not None:
@@ -59,7 +59,7 @@ def cause(error: BaseException) -> str:
 
 
 def _texts(error: BaseException) -> Iterator[str]:
-    """Yield what an error of Spark says, and what it was caused by: the stack trace of the JVM has both."""
+    """Yield the message of a Spark error and those of its causes; the JVM's stack trace has both."""
     seen: BaseException | None = error
     while seen is not None:
         yield str(seen)

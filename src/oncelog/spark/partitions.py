@@ -136,8 +136,8 @@ async def produce_async(
 def read_window(cluster: BlockingCluster, o: op.ReadDecisions) -> op.Window:
     """Read the last entries of the decision topic before an offset, with its end and its last stable offset.
 
-    Each answer says where the topic begins (compaction does not move that: most begin at 0).
-    TimedOutError if what ListOffsets has reported is not shown within `REQUEST_TIMEOUT_MS`.
+    Each answer contains the start of the topic. Compaction does not move it: most begin at 0. Raises TimedOutError if
+    Fetch does not return the end that ListOffsets has reported within `REQUEST_TIMEOUT_MS`.
     """
     at, before = o.at, o.before
     if o.since is not None:
@@ -197,7 +197,7 @@ def _messages(at: TopicPartition, header: Any, view: memoryview) -> Iterable[op.
 
 
 def read_parts(cluster: BlockingCluster, o: op.ReadParts) -> tuple[Part, ...]:
-    """Read the parts at these offsets. SinkError if one of them is not there any more."""
+    """Read the parts at these offsets. Raises SinkError if one of them no longer exists."""
     found: dict[int, Part] = {}
     position, last = min(o.offsets), max(o.offsets)
     while position <= last:

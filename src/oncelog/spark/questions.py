@@ -1,4 +1,4 @@
-"""What the protocol asks about many transactions or partitions: few requests, bounded in size and in flight."""
+"""Query many transactions or partitions with few requests, limited in size and in flight."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ def transactions(cluster: ClusterClient) -> Question[str, dt.TransactionState | 
 def producers(
     cluster: ClusterClient, seen: dict[TopicPartition, int]
 ) -> Question[TopicPartition, list[dp.ProducerState]]:
-    """Return a question for a partition's open producers. A deleted one has no answer: nothing can be open there.
+    """Return a query for a partition's producers with open transactions. A deleted partition has none.
 
-    `seen` gets the number of all its producers, open or not.
+    `seen` gets the number of all its producers.
     """
 
     async def where(at: TopicPartition) -> int | None:

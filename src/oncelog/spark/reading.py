@@ -1,7 +1,7 @@
-"""A task of the source: read one range of offsets as Arrow batches, with the next Fetch under way meanwhile.
+"""Run a task of the source: read one range of offsets as Arrow batches, and prefetch the next Fetch response.
 
-A task holds at most two Fetch responses of `kafka.max.partition.fetch.bytes` each (a larger batch comes alone), one
-decompressed record batch, and one Arrow batch of bounded size. A slow query makes the broker wait; the memory does not
+A task holds at most two Fetch responses of `kafka.max.partition.fetch.bytes` each (or a single larger batch), one
+decompressed record batch, and one Arrow batch of bounded size. A slow query delays the next Fetch, but memory does not
 grow.
 """
 

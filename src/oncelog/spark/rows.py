@@ -49,7 +49,7 @@ class RowWriter:
         self._codec = CODECS[options.compression]
 
     def peek(self) -> bool:
-        """Compute Arrow batches until one has rows, and keep it. Returns whether one has."""
+        """Compute Arrow batches until one has rows, and keep it. Return whether there is one."""
         for batch in self.iterator:
             if batch.num_rows:
                 self.iterator = chain([batch], self.iterator)

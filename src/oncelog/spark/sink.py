@@ -182,7 +182,7 @@ class StreamSink(Writer, DataSourceStreamArrowWriter):
 
 
 def each_source() -> Source | None:
-    """Return the query and batch number that a task inside foreachBatch writes for; None outside of foreachBatch.
+    """Return the query and batch number of a task inside foreachBatch, or None outside foreachBatch.
 
     Raises MisuseError if Spark does not say which call of the function it is.
     """
@@ -204,8 +204,8 @@ def each_source() -> Source | None:
 class BatchSink(Writer, DataSourceArrowWriter):
     """The writer of batch writes.
 
-    Inside foreachBatch, the tasks see the streaming query's properties; a write without txnAppId takes its id and
-    batch number from them. Spark tells them to nothing else: the plan does not know that it runs inside foreachBatch.
+    Inside foreachBatch, the tasks see the streaming query's properties. A write without txnAppId takes its id and batch
+    number from them. Only tasks see these properties, so the plan does not know that it runs inside foreachBatch.
     """
 
     streaming = False

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (KIP-455): a partition may be assigned to the replicas that it has already.
+"""AlterPartitionReassignments (KIP-455): accept only the replicas that a partition already has.
 
 Source: Kafka's `ReplicationControlManager.alterPartitionReassignments`.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 Refusal = tuple[ErrorCode, str]
-"""An error and its message."""
+"""An error code and its message."""
 
 
 def handle(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, request: CreatePartitionsRequest, ctx: RequestContext) -> CreatePartitionsResponse:
-    """Return one result for each name, with its own error; a name given twice gets INVALID_REQUEST."""
+    """Return one result for each name. A name that is given twice gets INVALID_REQUEST."""
     named = Counter(topic.name for topic in request.topics)
     deadline = Deadline(broker, request.timeout_ms)
     if 1 in named.values():
@@ -65,7 +65,7 @@ def _refused(request: CreatePartitionsRequest, error: ProtocolError) -> CreatePa
 def _replicas(
     broker: Broker, topic: TopicInfo, wanted: CreatePartitionsTopic, allowed: int
 ) -> list[tuple[int, ...]]:
-    """Return the brokers of each new partition, of which the request may ask for `allowed` more.
+    """Return the brokers of each new partition. The request may still create `allowed` partitions.
 
     Raises INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, POLICY_VIOLATION.
     """

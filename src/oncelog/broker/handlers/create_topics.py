@@ -39,7 +39,7 @@ Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 
 
 async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestContext) -> CreateTopicsResponse:
-    """Return one result for each name, with its own error; a name given twice gets INVALID_REQUEST."""
+    """Return one result for each name. A name that is given twice gets INVALID_REQUEST."""
     named = Counter(topic.name for topic in request.topics)
     if any(times == 1 and name != RESERVED for name, times in named.items()):
         try:
@@ -82,7 +82,7 @@ def _refused(request: CreateTopicsRequest, error: ProtocolError) -> CreateTopics
 
 
 def _total_partitions(broker: Broker, topics: list[CreatableTopic]) -> int:
-    """Return how many partitions the topics ask for. An illegal negative count must not hide a large one."""
+    """Return the number of requested partitions. An illegal negative count must not hide a large one."""
     defaults = broker.config.num_partitions
     return sum(
         len(topic.assignments) or (defaults if topic.num_partitions == -1 else max(topic.num_partitions, 0))
@@ -122,7 +122,7 @@ async def _create(
 
 
 def _described(broker: Broker, configs: dict[str, str], described: Described) -> list[CreatableTopicConfigs]:
-    """Return all settings of a topic; topics of one request with the same configs share the list."""
+    """Return all settings of a topic. Topics of one request with the same configs share the list."""
     key = tuple(configs.items())
     if key not in described:
         described[key] = [

@@ -25,7 +25,7 @@ _NONE = -1
 
 
 async def handle(broker: Broker, request: DeleteRecordsRequest, ctx: RequestContext) -> DeleteRecordsResponse:
-    """Return an error or the new start offset for each partition, once the offsets are on the device."""
+    """Return an error or the new start offset for each partition. Wait until the offsets are on the device."""
     response = DeleteRecordsResponse()
     deleted = False
     turns = Turns()
@@ -44,7 +44,7 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, ctx: RequestCont
             result.partitions.append(answer)
         response.topics.append(result)
     if deleted:
-        await broker.checkpoints.write()  # not a minute later: a crash would bring the records back
+        await broker.checkpoints.write()  # do not wait for the periodic write: a crash would bring the records back
     return response
 
 

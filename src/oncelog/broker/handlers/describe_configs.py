@@ -36,9 +36,9 @@ RESOURCES_A_TURN = 10
 
 
 async def handle(broker: Broker, request: DescribeConfigsRequest, ctx: RequestContext) -> DescribeConfigsResponse:
-    """Describe each resource, or return its error; no keys mean all of its settings.
+    """Describe each resource, or return its error. No keys mean all of its settings.
 
-    A resource that is asked for twice in the same way is described once: a small request must not make a huge answer.
+    If a request names a resource twice in the same way, describe it once: a small request must not cause a huge answer.
     """
     results = []
     asked = {

@@ -70,7 +70,7 @@ def handle(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchR
 async def _in_turns(
     broker: Broker, request: FetchRequest, ctx: RequestContext, context: FetchContext
 ) -> FetchResponse:
-    """Answer a request for so many partitions that others must have their turn in between."""
+    """Answer a request for many partitions, and let the loop serve others in between."""
     reads = await in_turns(_read_all(broker, request, ctx, context))
     if _is_over(request, context, reads):
         return await in_turns(_response(context, reads))
@@ -111,7 +111,7 @@ def _name_of(broker: Broker, topic_id: UUID) -> str | None:
 def _read_all(
     broker: Broker, request: FetchRequest, ctx: RequestContext, context: FetchContext
 ) -> Generator[None, None, list[_Read]]:
-    """Read from each partition, with a pause after each, as far as the budget for unread answers allows."""
+    """Read each partition as far as the budget for unread answers allows, with a pause after each."""
     read_committed = request.isolation_level == _READ_COMMITTED
     left = min(request.max_bytes, broker.config.fetch_max_bytes)
     unsent = broker.unsent
@@ -190,9 +190,9 @@ def _enough(reads: list[_Read], min_bytes: int) -> bool:
 
 
 class _Missing:
-    """What a fetch waits for: that enough was appended for its answer to be different, or that a partition is gone.
+    """The condition that a Fetch waits for: enough new data, or a deleted partition.
 
-    It compares with what each partition had when it was read, so that no append is missed.
+    It compares the partitions with their state at the read, so that it misses no append.
     """
 
     def __init__(self, request: FetchRequest, reads: list[_Read]) -> None:
@@ -216,7 +216,7 @@ class _Missing:
         return self._bytes <= 0
 
     def read_again(self, reads: list[_Read]) -> None:
-        """Note where the partitions ended when they were read, which was not enough."""
+        """Record the ends of the partitions after a read that returned too little."""
         self._ends = {read.replica: read.end for read in reads if read.replica is not None}
 
 

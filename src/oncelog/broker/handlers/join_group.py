@@ -14,7 +14,7 @@ _PROTOCOL_NAME_MAY_BE_NULL = 7
 
 
 async def handle(broker: Broker, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse | None:
-    """Answer when the generation begins; None if the client hangs up before."""
+    """Answer when the generation begins. Return None if the client hangs up before."""
     response = await broker.groups.join_group(request, ctx)
     if response is None:
         return None

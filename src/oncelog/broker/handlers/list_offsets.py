@@ -81,7 +81,7 @@ async def handle(broker: Broker, request: ListOffsetsRequest, ctx: RequestContex
 async def _find(
     broker: Broker, topic: str, asked: ListOffsetsPartition, version: int, isolation: int | None
 ) -> Found:
-    """`isolation`: how far a consumer sees; None for followers and tools, which see all."""
+    """`isolation`: the isolation level of a consumer; None for followers and tools, which read all records."""
     timestamp = asked.timestamp
     if timestamp < LATEST and version < _SINCE.get(timestamp, 0 if timestamp >= EARLIEST else version + 1):
         raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} is not known in version {version}")
@@ -111,7 +111,7 @@ async def _find(
 
 
 async def _first_since(broker: Broker, log: Log, timestamp: int) -> Found | None:
-    """Find the first record that is not older than `timestamp`; other requests are served between two steps."""
+    """Find the first record whose timestamp is at least `timestamp`. The loop serves other requests between steps."""
     start = log.log_start_offset
     while (step := log.search_timestamp(timestamp, start)) is not None:
         if step.batch:
@@ -134,7 +134,7 @@ async def _latest(broker: Broker, log: Log) -> Found | None:
 async def _decoded(
     broker: Broker, batch: bytes, look: Callable[..., tuple[int, int] | None], *arguments: int
 ) -> tuple[int, int] | None:
-    """Look into a batch, in a worker thread if that may take long."""
+    """Search a batch, in a worker thread if this may take long."""
     if len(batch) <= SMALL_BYTES and not parse_header(batch).codec:
         return look(batch, *arguments)
     return await broker.compute(look, batch, *arguments)

@@ -34,9 +34,9 @@ _BY_TOPIC_ID = 12
 
 
 async def handle(broker: Broker, request: MetadataRequest, ctx: RequestContext) -> MetadataResponse:
-    """Describe the topics asked for; null topics (or none at all in version 0) mean every topic.
+    """Describe the requested topics. Null topics (in version 0: no topics) mean every topic.
 
-    A topic that is asked for twice is described once, as in Kafka: a small request must not make a huge answer.
+    If a request names a topic twice, describe it once, as Kafka does: a small request must not cause a huge answer.
     """
     if ctx.api_version < _BY_TOPIC_ID:
         _check_names(request, ctx.api_version)
@@ -56,14 +56,14 @@ async def handle(broker: Broker, request: MetadataRequest, ctx: RequestContext) 
 
 
 def _check_names(request: MetadataRequest, version: int) -> None:
-    """Raise INVALID_REQUEST if a topic is asked for by its id: versions 10 and 11 have ids, but in answers only."""
+    """Raise INVALID_REQUEST if the request names a topic by id: versions 10 and 11 allow ids only in responses."""
     for topic in request.topics or ():
         if topic.name is None or topic.topic_id != NO_UUID:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Metadata version {version} asks for topics by name only")
 
 
 async def _create(broker: Broker, missing: list[str]) -> None:
-    """Create the topics that can be created."""
+    """Create the requested topics for which this is possible."""
     turns = Turns()
     for name in missing:
         await turns.next()
@@ -81,7 +81,7 @@ async def _create(broker: Broker, missing: list[str]) -> None:
 
 
 def _may_be_created(broker: Broker, name: str) -> bool:
-    """Return whether the name is legal. An illegal one is not logged: a request may have many, of any length."""
+    """Return whether the name is legal. Do not log illegal names: a request may have many, of any length."""
     try:
         check_topic_name(name)
     except ProtocolError:

@@ -102,10 +102,10 @@ _Late = tuple[_Target, Replica, PartitionProduceResponse]
 def handle(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Answer:
     """Answer each partition with its own error. With acks=0, return no answer, and raise BadFrameError for any error.
 
-    `Holds` is an answer that waits before the records are appended: for the coordinator, or for their validation.
+    `Holds` is an answer that waits before the records are appended, for the coordinator or for their validation.
 
-    A few errors are the whole request's: transactional records without a transactional id, or of several producers
-    (`KafkaApis.handleProduceRequest`, `ReplicaManager.handleProduceAppend`), and an impossible `acks`.
+    A few errors apply to the whole request: transactional records without a transactional id, records of several
+    producers, and an invalid `acks` (`KafkaApis.handleProduceRequest`, `ReplicaManager.handleProduceAppend`).
     """
     if sum(len(topic_data.partition_data) for topic_data in request.topic_data) > ITEMS_A_TURN:
         return Holds(_in_turns(broker, request, ctx))
@@ -113,7 +113,7 @@ def handle(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Answ
 
 
 async def _in_turns(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | None:
-    """Answer a request for so many partitions that others must have their turn in between."""
+    """Answer a request for many partitions, and let the loop serve others in between."""
     return await _awaited(_checked(broker, request, ctx, await in_turns(_resolve(broker, request, ctx))))
 
 
@@ -214,7 +214,7 @@ def _unverified(broker: Broker, resolved: Resolved, version: int) -> tuple[int, 
             # the request may have to wait, and a marker may come in the meantime.
             if target.guard is not None:
                 found.append(target)
-        except ProtocolError as error:  # a fenced epoch is reported before any verification (KAFKA-19690)
+        except ProtocolError as error:  # report a fenced epoch before any verification (KAFKA-19690)
             target.refusal = Refusal.of(error)
     return (*producer, found) if found else None
 
@@ -282,7 +282,7 @@ def _translate(code: ErrorCode, version: int) -> Refusal:
 def _append(
     broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
 ) -> Answer:
-    """Append to all partitions: at once, unless there are many or the records of one take long to check."""
+    """Append to all partitions. Do so at once, unless there are many or the records of one take long to validate."""
     now_ms = broker.now_ms()
     slow = []
     count = 0
@@ -309,7 +309,7 @@ async def _append_slowly(
     resolved: Resolved,
     slow: list[tuple[_Target, memoryview, LogConfig]],
 ) -> ProduceResponse | None:
-    """Check the records of some partitions in a worker thread, one after the other; then append to all."""
+    """Validate the records of some partitions in a worker thread, one after the other. Then append to all."""
     while slow:
         await _validate(broker, *slow.pop())
     response, late = await in_turns(_append_all(broker, request, ctx, resolved), APPENDS_A_TURN)
@@ -331,7 +331,7 @@ async def _validate(broker: Broker, target: _Target, records: memoryview, config
 def _validated(
     records: memoryview, config: LogConfig, now_ms: int
 ) -> ValidBatches | tuple[Refusal, list[BatchIndexAndErrorMessage]]:
-    """Validate a client's batch, in a worker thread; an error is returned without the traceback that holds it."""
+    """Validate a client's batch in a worker thread. Return an error without its traceback, which holds the batch."""
     try:
         return validate(memoryview(bytearray(records)) if records.readonly else records, Origin.CLIENT, config, now_ms)
     except ProtocolError as error:
@@ -369,7 +369,7 @@ def _append_all(
         )
     if request.acks == 0:
         if failed is not None:
-            # The client reads no answer: the closed connection makes it look for the leader again.
+            # The client reads no answer. The closed connection makes it look up the leader again.
             raise BadFrameError(f"produce with acks=0: {failed.message}")
         late = []
     if late:
@@ -378,7 +378,7 @@ def _append_all(
 
 
 def _release_records(resolved: Resolved) -> None:
-    """Let go of the request's records: they are in the log, and the wait for their sync may be long."""
+    """Release the request's records. They are in the log, and the wait for their sync may be long."""
     for _, targets in resolved:
         for target in targets:
             target.data.records = target.validated = None
@@ -387,9 +387,10 @@ def _release_records(resolved: Resolved) -> None:
 async def _when_committed(
     broker: Broker, response: ProduceResponse, late: list[_Late], timeout_ms: int
 ) -> ProduceResponse:
-    """Answer once the logs are synced that must be (`flush.messages`), or the request's time is over.
+    """Answer after the required syncs (`flush.messages`), or when the request's timeout expires.
 
-    What is not synced by then is answered with REQUEST_TIMED_OUT, although it was appended (Kafka's `DelayedProduce`).
+    If a partition is not synced by then, its error is REQUEST_TIMED_OUT, although its records were appended (Kafka's
+    `DelayedProduce`).
     """
     waits = [broker.loop.create_future() for _ in late]
     for done, (target, replica, _) in zip(waits, late, strict=True):
@@ -427,7 +428,7 @@ def _resolve_once(*waits: asyncio.Future[None]) -> None:
 
 
 def _refuse_zstd(target: _Target) -> None:
-    """Refuse zstd in versions before KIP-110 (`ProduceRequest.validateRecords`)."""
+    """Reject zstd in versions before KIP-110 (`ProduceRequest.validateRecords`)."""
     records = target.data.records
     zstd = records and len(records) > _ATTRIBUTES_LOW and records[_ATTRIBUTES_LOW] & _CODEC == Codec.ZSTD
     if zstd and target.refusal is None:
@@ -475,7 +476,7 @@ def _refused(
     log_start_offset: int = -1,
     record_errors: Sequence[BatchIndexAndErrorMessage] = (),
 ) -> PartitionProduceResponse:
-    """Answer a partition with an error: where its log starts if the log refused, and the records that it is about."""
+    """Answer a partition with an error. Add the log start offset if the log rejected the records, and their indexes."""
     target.refusal = refusal
     broker.log.info("produce to %s-%d refused: %s", target.topic, target.data.index, refusal.message)
     return PartitionProduceResponse(
@@ -489,7 +490,7 @@ def _refused(
 
 
 def _refuse_all(resolved: Resolved, refusal: Refusal) -> None:
-    """Refuse every partition with the same error, whether it was found or not."""
+    """Reject every partition with the same error, whether its log was found or not."""
     for _, targets in resolved:
         for target in targets:
             target.refusal = refusal

@@ -15,7 +15,7 @@ _NAMES_PROTOCOL = 5
 
 
 async def handle(broker: Broker, request: SyncGroupRequest, ctx: RequestContext) -> SyncGroupResponse | None:
-    """Answer when the leader has assigned; None if the client hangs up before.
+    """Answer when the leader has sent the assignment. Return None if the client hangs up before.
 
     From version 5 on, the request must name the protocol (KIP-559).
     """

@@ -92,9 +92,11 @@ class Consumer(ConsumerFace):
         return await self._reader.poll(ms(timeout), max_records)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Record by record, without end; the position is behind the one at hand, what was not reached comes again. What
-        is sought, paused or given up inside the loop holds from the next record on. `close` inside the loop ends it;
-        if another task closes the consumer, the loop raises ClientClosedError.
+        """Iterate over records without end.
+
+        The position follows the current record, so a later loop returns the records that this one has not reached. A
+        seek, pause or unassignment inside the loop applies from the next record on. `close` inside the loop ends it. If
+        another task closes the consumer, the loop raises ClientClosedError.
         """
         self._reader.polls.check()
         while self._reader.loop_continues(asyncio.current_task()):

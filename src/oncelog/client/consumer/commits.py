@@ -107,13 +107,13 @@ class Commits:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Forget a commit. Its error is in the caller's future, and asyncio is not to log it if that was dropped."""
+        """Remove a commit. Its error is in the caller's future; asyncio must not log it if that future was dropped."""
         self._under_way.discard(task)
         if not task.cancelled():
             task.exception()
 
     async def started(self, taken: Taken) -> None:
-        """Start a commit and wait for its outcome; ClientClosedError if the consumer is closed before there is one."""
+        """Start a commit and wait for its outcome. Raises ClientClosedError if the consumer is closed before."""
         task = self.start(taken)
         await asyncio.wait([task])
         if task.cancelled():

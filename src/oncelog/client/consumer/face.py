@@ -14,7 +14,7 @@ from oncelog.client.types import TopicPartition
 
 
 class ConsumerFace:
-    """A `Reader` as its user sees it. UsageError before there is one, and in a child of the process that made it."""
+    """The user's view of a `Reader`. Raises UsageError before the reader exists, and in a forked child process."""
 
     options: dict[str, Any]
     _started: Reader | None = None

@@ -334,7 +334,7 @@ class FetchLoop:
 
 
 def damage(tp: TopicPartition, offset: int | None, error: ProtocolError) -> errors.KafkaError:
-    """Return what is raised at a batch that cannot be read: CorruptRecordError, or UnsupportedError of its codec."""
+    """Return the error for an unreadable batch: CorruptRecordError, or UnsupportedError for its codec."""
     about = f"{tp[0]}-{tp[1]} at offset {offset}: {error}"
     if error.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD):
         return errors.CorruptRecordError(about, error.code)

@@ -156,7 +156,7 @@ class Fetched:
                 found.append(records.popleft())
             self.position = records[0].offset if records else self._after
         if not found and self._damage is not None:
-            raise self._damage.with_traceback(None)  # else each raise keeps the frames of all the former ones
+            raise self._damage.with_traceback(None)  # otherwise each raise adds frames to the traceback
         return found
 
     def go_to(self, position: int) -> None:

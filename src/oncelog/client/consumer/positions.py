@@ -158,7 +158,7 @@ class Positions:
         # Otherwise no leader, or a transaction holds the group's offsets: the next poll tries again.
 
     def _searched(self, search: asyncio.Task[None]) -> None:
-        """Let the next poll look. There may be none: asyncio is not to log the error of a consumer that was dropped."""
+        """Leave the result to the next poll. Retrieve the error, because asyncio logs it otherwise if none follows."""
         if not search.cancelled():
             search.exception()
         self._reader.notify()

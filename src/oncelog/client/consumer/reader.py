@@ -121,9 +121,9 @@ class Reader:
         return self.subscription.group_metadata()
 
     def loop_continues(self, reader: object) -> bool:
-        """Return whether a loop of this thread or task (`reader`) continues: not after it has closed the consumer.
+        """Return whether a loop continues. It ends if its own thread or task (`reader`) closed the consumer.
 
-        ClientClosedError if another one has: the loop has not read everything.
+        Raises ClientClosedError if another thread or task closed it, because the loop has not read all records.
         """
         if self._closed_by is not None and self._closed_by == reader:
             return False
@@ -197,7 +197,7 @@ class Reader:
         while True:
             member = self.subscription.member
             if member is None or await member.keep(limit):
-                self.polls.check()  # a listener of oncelog.aio, which runs in this very task, may have closed it
+                self.polls.check()  # a listener of oncelog.aio runs in this task and may have closed the consumer
                 self.metadata_watch.polled()
                 self.commits.auto_commit()
                 await self.positions.find_until(limit)
@@ -289,9 +289,10 @@ class Reader:
     # -- the end --------------------------------------------------------------------------------------------------
 
     async def close(self, timeout_ms: float | None = 30_000, by: object = None) -> None:
-        """End the poll under way, commit if auto-commit is on, leave the group, and hang up.
+        """End the poll in progress, commit if auto-commit is on, leave the group, and close the connections.
 
-        None: however long that takes. `by`: the caller's thread or task, whose own loop over records ends quietly.
+        `timeout_ms` None: without a time limit. `by`: the caller's thread or task; its own loop over records ends
+        without an error.
         """
         if self.polls.closed:
             return

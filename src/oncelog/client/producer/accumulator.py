@@ -129,7 +129,7 @@ class Accumulator:
         return len(self._queues.get(tp, ()))
 
     def partitions_waiting(self, topic: str) -> list[int]:
-        """The partitions of a topic for which batches wait."""
+        """Return the partitions of a topic that have waiting batches."""
         return [tp[1] for tp, queue in self._queues.items() if tp[0] == topic and queue]
 
     def _enter(self, queue: deque[Batch], batch: Batch) -> None:

@@ -135,7 +135,7 @@ class Delivery:
         _call(callback)
 
     def wait(self, timeout: float | None) -> bool:
-        """Block until there is an outcome; False when time is up. UsageError if none can come."""
+        """Block until there is an outcome; False after the timeout. Raises UsageError if no outcome is possible."""
         if self.ready:
             return True
         self.check_possible()
@@ -143,7 +143,7 @@ class Delivery:
             return self._guard.wait_for(lambda: self.ready, timeout)
 
     def check_possible(self) -> None:
-        """Raise UsageError where no loop runs that could bring an outcome."""
+        """Raise UsageError if no loop runs, because then no outcome is possible."""
         if self._process_id != _process_id:
             raise UsageError("this record was sent before a fork: only the parent process learns its outcome")
         if is_finalizing():

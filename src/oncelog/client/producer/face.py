@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ProducerFace:
-    """A `Sender` as its user sees it. UsageError before there is one, and in a child of the process that made it."""
+    """The user's view of a `Sender`. Raises UsageError before the sender exists, and in a forked child process."""
 
     options: dict[str, Any]
     _started: Sender | None = None

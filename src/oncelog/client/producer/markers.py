@@ -1,4 +1,4 @@
-"""How transactions have ended, read from the control markers in the log, which alone keeps it."""
+"""Find how transactions ended. Only the control markers in the log record this."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PARTITIONS_AT_ONCE = 1_000
 
 
 async def find_markers(cluster: ClusterClient, places: Iterable[Place], wait_ms: float) -> list[Marker]:
-    """Find the first control marker of each place's producer, waiting for those that have not come yet.
+    """Find the first control marker of each place's producer. Wait for missing markers.
 
-    Partitions with the same leader share their requests.
+    Partitions with the same leader share requests.
     """
     wanted = list(places)
     searches: dict[TopicPartition, _Search] = {}
@@ -36,7 +36,7 @@ async def find_markers(cluster: ClusterClient, places: Iterable[Place], wait_ms:
         for at in await _read(cluster, dict(islice(left.items(), PARTITIONS_AT_ONCE))):
             search = left.pop(at)
             if search.unfound and (now() <= until or not search.at_end):
-                left[at] = search  # the last one: others may have had to wait for this round
+                left[at] = search  # moves to the end, so that other partitions come first in the next round
     return [searches[place.at].found.get(place, Marker.MISSING) for place in wanted]
 
 
@@ -51,22 +51,22 @@ class _Search:
         self.at_end = False
 
     def add(self, place: Place) -> None:
-        """Look for this place's marker, too."""
+        """Add a place whose marker is to be found."""
         self.position = place.after + 1 if self.position < 0 else min(self.position, place.after + 1)
         self.unfound.setdefault(place.producer_id, []).append(place)
 
     def take(self, answer: PartitionData) -> None:
-        """Look through what one Fetch has brought."""
+        """Search the records of one Fetch answer."""
         for header, view in iter_batches(answer.records or b"", partial_ok=True):
             self.position = max(self.position, header.next_offset)
-            # Compaction may leave a control batch for its producer, without the marker.
+            # Compaction may keep a producer's control batch without its marker.
             if header.is_control and header.count and header.producer_id in self.unfound:
                 commit, _ = decode_control(view)
                 self._settle(header.producer_id, header.base_offset, Marker.COMMIT if commit else Marker.ABORT)
         self.at_end = self.position >= answer.high_watermark
 
     def _settle(self, producer_id: int, offset: int, marker: Marker) -> None:
-        """Give the marker at `offset`, or what is known without one, to the places before it."""
+        """Set the result of all places before `offset`: the marker there, or GONE."""
         places = self.unfound.pop(producer_id)
         self.found.update({place: marker for place in places if place.after < offset})
         later = [place for place in places if place.after >= offset]
@@ -74,19 +74,19 @@ class _Search:
             self.unfound[producer_id] = later
 
     def begin_at(self, offset: int) -> None:
-        """The log begins there: markers before it are gone."""
+        """Continue at the log start offset. Markers before it no longer exist."""
         self.position = offset
         for producer_id in list(self.unfound):
             self._settle(producer_id, offset, Marker.GONE)
 
     def delete(self) -> None:
-        """The partition does not exist any more."""
+        """Handle a deleted partition: its markers no longer exist."""
         self.found.update({place: Marker.GONE for places in self.unfound.values() for place in places})
         self.unfound.clear()
 
 
 async def _read(cluster: ClusterClient, searches: dict[TopicPartition, _Search]) -> list[TopicPartition]:
-    """Fetch once for each search. Returns the partitions, those first that the answers had nothing for."""
+    """Fetch once for each search. Return the partitions, with those first whose search made no progress."""
     positions = {at: search.position for at, search in searches.items()}
     share = min(FETCH_BYTES, max(MIN_BYTES, MAX_BYTES // len(positions)))
     answers = await fetch_partitions(cluster, positions, partition_bytes=share, max_bytes=MAX_BYTES)

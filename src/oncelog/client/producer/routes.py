@@ -83,9 +83,10 @@ class Routes:
 
     @ends_when_closed
     async def learn_topic(self, topic: str, partition: int | None = None) -> None:
-        """Learn how many partitions a topic has, asking for its creation if that is allowed; KafkaError, UsageError.
+        """Get a topic's number of partitions, and create the topic if allowed. Raises KafkaError and UsageError.
 
-        Wait up to max.block.ms until it has `partition`, as Java's `waitOnMetadata` does: it may just have been added.
+        Wait up to max.block.ms until the topic has `partition`, which may just have been added (Java's
+        `waitOnMetadata`).
         """
         check_topic(topic)
         begun = asyncio.get_running_loop().time()
@@ -188,7 +189,7 @@ class Routes:
                     self._count(topic)
                     with self._sender.lock:
                         waiting = self._sender.accumulator.partitions_waiting(topic)
-                    # A topic that was deleted and created again may lack a partition: that one has no leader, either.
+                    # A topic that was created again may lack this partition, which then has no leader either.
                     if all(self._cluster.topology.leader(topic, partition) >= 0 for partition in waiting):
                         return
                     self._sender.wake()  # those that have a leader need not wait for the others

@@ -123,9 +123,10 @@ class SendLoop:
         timestamp: int | None,
         headers: Headers,
     ) -> RecordFuture | None:
-        """Add a record; None if it has to wait for metadata, which may not have its topic or partition yet.
+        """Add a record. Return None if the metadata does not contain its topic or partition yet.
 
-        KafkaError, UsageError; NoRoomError, and NotAddedError for one that has a part which no batch takes as it is.
+        Raises KafkaError and UsageError. Raises NoRoomError, or NotAddedError if no batch takes a part of the record as
+        it is.
         """
         count = self.counts.get(topic)
         if count is None or self.closing:
@@ -145,7 +146,7 @@ class SendLoop:
         elif not 0 <= index_of(timestamp) <= LAST_TIMESTAMP:
             raise errors.UsageError(f"timestamp = {timestamp}: {TIMESTAMPS}")
         with self.lock:
-            self.check_open()  # again: closing fails what is there, and this would come behind it
+            self.check_open()  # again: `close` fails the records already there, and would miss this one
             if self.manager is not None:
                 self.manager.may_append(tp)
             try:
@@ -175,7 +176,7 @@ class SendLoop:
         return batch
 
     def check_open(self) -> None:
-        """Raise ClientClosedError once the producer is being closed (any thread)."""
+        """Raise ClientClosedError after `close` has begun. Any thread may call this."""
         if self.closing:
             raise errors.ClientClosedError("the producer is closed")
 
@@ -355,7 +356,7 @@ class SendLoop:
             raise errors.TimedOutError(f"{what} is not done in {timeout_ms:.0f} ms{why and f': {why}'}") from None
 
     def _begin_closing(self) -> None:
-        """Refuse records from now on, and let the sends that wait for memory find that out."""
+        """Reject new records from now on, and wake up the sends that wait for memory."""
         with self.lock:
             self.closing = True
             self._releases += 1

@@ -115,10 +115,11 @@ class Sender(SendLoop):
         return self.accumulator.empty and manager.joined
 
     async def close(self, timeout_ms: float | None = None, *, detach: bool = False) -> None:
-        """Send what is left, abort an open transaction (unless `detach`, or it is prepared), hang up.
+        """Send the remaining records, abort an open transaction (unless `detach`, or it is prepared), close the
+        connections.
 
-        A commit or abort that another task or thread waits for may complete first. Every other call under way ends with
-        ClientClosedError. Without transactions, raise the first failure that nobody has looked at.
+        A commit or abort that another task or thread waits for may complete first. Every other call in progress ends
+        with ClientClosedError. Without transactions, raise the first failure that no caller has retrieved.
         """
         if self.closed:
             return
@@ -131,7 +132,7 @@ class Sender(SendLoop):
                 with contextlib.suppress(errors.TimedOutError):  # what is left fails then, and that is told
                     await self._flush(timeout)
             elif self._ending:
-                with contextlib.suppress(errors.TimedOutError):  # the call under way raises what comes of it
+                with contextlib.suppress(errors.TimedOutError):  # the call in progress raises the error
                     await self.until(lambda: not self._ending, timeout, "close")
             elif detach:
                 await self._flush(timeout)

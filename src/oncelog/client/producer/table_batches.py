@@ -40,7 +40,7 @@ ANYWHERE = -1
 
 
 class MissingPartitionError(Exception):
-    """A table names a partition that the topic has not, as far as is known."""
+    """A table names a partition that the client's metadata does not contain."""
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
@@ -59,10 +59,10 @@ class Target(NamedTuple):
 
 
 class TableBatches:
-    """The encoded batches of any Arrow data, in the order of the rows within each partition; and what is left.
+    """Encode Arrow data as batches, in the order of the rows within each partition, and keep the remaining rows.
 
-    Iterating gives (partition, encoded batch). It raises UsageError, MissingPartitionError or RecordTooLargeError for a
-    row that cannot be sent: before the first batch, if the row is in the first LOOK_AHEAD pieces.
+    Iteration yields (partition, encoded batch). It raises UsageError, MissingPartitionError or RecordTooLargeError for
+    a row that cannot be sent. If the row is in the first LOOK_AHEAD pieces, it raises before the first batch.
     """
 
     def __init__(self, data: object, target: Target) -> None:
@@ -269,13 +269,13 @@ def _encoded(form: Format, column: pa.ChunkedArray, table: pa.Table, name: str) 
 
 
 def _milliseconds(columns: Mapping[str, Any], now_ms: Callable[[], int]) -> Any:
-    """Return the timestamps in ms; now, if a row has none. UsageError for one that `send` refuses, too."""
+    """Return the timestamps in ms; the current time if a row has none. Raises UsageError if `send` would."""
     column = columns["timestamp"]
     if column is None:
         return now_ms()
     kind = column.type
     if pa.types.is_timestamp(kind):
-        coarse = kind.unit == "s"  # a finer unit is cut off, a coarser one may exceed 64 bits
+        coarse = kind.unit == "s"  # a finer unit is truncated, a coarser one may exceed 64 bits
         column = _cast(column, pa.timestamp("ms", kind.tz), "timestamp", safe=coarse)
     elif not pa.types.is_integer(kind):
         raise errors.UsageError(f"the column timestamp must be a timestamp, or a number of ms, not {kind}")

@@ -82,7 +82,7 @@ def _now_ms() -> int:
 
 
 class _Sending:
-    """A table on its way into the accumulator."""
+    """A table whose rows are being added to the accumulator."""
 
     def __init__(self, table: object, batches_of: Callable[[object], TableBatches]) -> None:
         self.deliveries: list[Delivery] = []
@@ -92,25 +92,25 @@ class _Sending:
 
     @property
     def rows(self) -> int:
-        """How many rows were sent."""
+        """Return how many rows were sent."""
         return self._rows_before + self.batches.rows
 
     def divide_again(self) -> None:
-        """Divide the rows that are left among the partitions that the topic has by now."""
+        """Distribute the remaining rows over the topic's current partitions."""
         self._rows_before = self.rows
         self.batches = self._batches_of(self.batches.unsent())
 
     def future(self) -> TableFuture:
-        """Return the future of what was sent."""
+        """Return the future of the rows that were sent."""
         return TableFuture(self.deliveries, self.rows)
 
 
 @contextmanager
 def _reporting_a_part(sender: Sender, sending: _Sending) -> Iterator[None]:
-    """Report in an error, which is raised instead of the table's future, what was sent before it.
+    """Add what was sent before to an error that is raised instead of returning the table's future.
 
-    A transaction can only be aborted then, and the error says why. Without one it is a PartlySentError, because sending
-    the table again would double what was sent.
+    A transaction can only be aborted then, and the error says why. Without a transaction, it is a PartlySentError,
+    because sending the table again would duplicate what was sent.
     """
     try:
         yield
@@ -137,7 +137,7 @@ def send_table(
     key: Format | None = None,
     value: Format | None = None,
 ) -> TableFuture:
-    """Encode a table piece by piece and put its batches into the accumulator, as they are.
+    """Encode a table piece by piece, and add its encoded batches to the accumulator.
 
     `learn(partition)` waits until the topic has that partition.
     """

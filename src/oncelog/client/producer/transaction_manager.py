@@ -324,7 +324,7 @@ class TransactionManager:
         return code.retriable
 
     def failed(self, batch: Batch, error: errors.KafkaError) -> errors.KafkaError:
-        """Give up a batch that will not be sent again; return what the error means for its records."""
+        """Give up a batch that will not be resent. Return the error for its records."""
         self.sequences.remove(batch)
         meaning = self.fail_with(error, in_doubt=batch.in_doubt)
         if self.state is not State.FATAL_ERROR and not self.transactional and batch.base_sequence >= 0:
@@ -332,7 +332,7 @@ class TransactionManager:
         return meaning
 
     def expired(self, batch: Batch, error: errors.KafkaError) -> errors.KafkaError:
-        """Give up a batch that ran out of time; return what the error means for its records.
+        """Give up a batch whose delivery timeout has expired. Return the error for its records.
 
         If it was sent, it may be in the log, and its sequences are in doubt.
         """
@@ -360,9 +360,10 @@ class TransactionManager:
     # -- errors ---------------------------------------------------------------------------------------------------
 
     def fail_with(self, error: errors.KafkaError, *, in_doubt: bool = False) -> errors.KafkaError:
-        """Take in an error of a batch: fatal, or abortable for a transaction; nothing for idempotence alone.
+        """Handle an error of a batch: it is fatal, or makes the transaction abortable.
 
-        Return what it means for the records. `in_doubt`: an earlier attempt may be in the log.
+        Without a transaction, nothing changes. Return the error for the records. `in_doubt`: an earlier attempt may be
+        in the log.
         """
         if error.code in FATAL_FOR_PRODUCE or isinstance(error, errors.FencedError):
             return self.fatal(error)
@@ -373,7 +374,7 @@ class TransactionManager:
         return self.abortable(error)
 
     def fatal(self, error: errors.KafkaError) -> errors.KafkaError:
-        """End in the fatal state: the producer cannot continue. Return the error that its calls raise from now on."""
+        """Enter the fatal state: the producer cannot continue. Return the error that its calls raise from now on."""
         meaning = error if isinstance(error, errors.TransactionEndedError) else errors.fatal(error)
         if self.state is not State.FATAL_ERROR:
             self.error = meaning
@@ -381,9 +382,9 @@ class TransactionManager:
         return meaning
 
     def abortable(self, error: errors.KafkaError) -> errors.AbortableError:
-        """Note that the transaction cannot be committed; while it is being aborted anyway, nothing changes.
+        """Require an abort: the transaction cannot be committed. If an abort is in progress, nothing changes.
 
-        Return the error that its calls raise until it is aborted.
+        Return the error that the transaction's calls raise until the abort.
         """
         meaning = errors.abortable(error)
         if self.state in OPEN or self.state is State.INITIALIZING:

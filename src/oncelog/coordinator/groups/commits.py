@@ -165,7 +165,7 @@ def no_offset(index: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchRespo
 
 
 def all_topics(offsets: Iterable[tuple[str, int]]) -> list[OffsetFetchRequestTopics]:
-    """Return partitions by their topics."""
+    """Return the partitions grouped by topic."""
     partitions: dict[str, list[int]] = {}
     for name, index in offsets:
         partitions.setdefault(name, []).append(index)

@@ -122,7 +122,7 @@ def _join_new(registry: Registry, group: Group, joining: Joining, effects: Effec
         return
     instance = request.group_instance_id
     member_id = f"{joining.client_id if instance is None else instance}-{registry.new_uuid()}"
-    if len(member_id.encode()) > MAX_STRING:  # no answer and no record can carry it; Kafka fails to encode them
+    if len(member_id.encode()) > MAX_STRING:  # no answer or record can contain it; Kafka fails to encode them
         effects.replies.append(joining.refusal(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
         return
     if instance is None and joining.version >= NEEDS_KNOWN_MEMBER_ID:

@@ -17,9 +17,9 @@ from oncelog.coordinator.timers import Deadlines
 class Registry:
     """Shared by the modules of one coordinator.
 
-    A group's members are soft state: the log holds only finished generations. A record that the coordinator makes
-    carries its change with it. The change happens when the record is replayed, so a failed append changes nothing and
-    leaves nothing behind. A record read from the log carries no change: its replay builds the group from the content.
+    A group's members are soft state: the log holds only finished generations. A record that the coordinator creates
+    carries its change. The coordinator applies the change when it replays the record, so a failed append changes
+    nothing. A record that was read from the log carries no change: its replay builds the group from the content.
     """
 
     def __init__(self, config: GroupConfig, new_uuid: Callable[[], str]) -> None:

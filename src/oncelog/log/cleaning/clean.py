@@ -99,7 +99,7 @@ class Cleaning:
     def _discard(self, base_offset: int) -> None:
         """Delete the files of an unfinished segment; some of them may have been renamed."""
         stem = f"{self._log.directory}/{base_offset:020d}"
-        # While there is a .cleaned file, a .swap file does not count.
+        # If there is a .cleaned file, recovery ignores .swap files.
         paths = [stem + kind + suffix for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX) for kind in SEGMENT_SUFFIXES]
         for path in paths:
             if self._disk.exists(path):

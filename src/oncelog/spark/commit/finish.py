@@ -37,9 +37,9 @@ class Committing:
 
 
 def c1_collect(state: Committing) -> Steps[Committing]:
-    """Check what the tasks report. All skipped: there is nothing to commit. All prepared under one plan: commit them.
+    """Check the reports of the tasks.
 
-    Mixed: refuse.
+    If all tasks skipped, there is nothing to commit. If all prepared under one plan, commit them. Reject a mixture.
     """
     yield from ()  # a phase is a generator, also one that asks nothing
     skipped = [m for m in state.messages if isinstance(m, Skipped)]
@@ -67,7 +67,7 @@ def c1_collect(state: Committing) -> Steps[Committing]:
 
 
 def _note_call(state: Committing, skipped: Sequence[Skipped]) -> Committing:
-    """Note in the record which call of foreachBatch has skipped the batch: K1 refuses the call's second write."""
+    """Record which foreachBatch call skipped the batch, so that K1 can reject the call's second write."""
     plans = {(m.carried, m.call) for m in skipped}
     if len(plans) > 1:
         raise _different_plans(state.sink)
@@ -131,9 +131,10 @@ def _look_at_time(state: Committing) -> Steps[None]:
 
 
 def c1b_check(state: Committing) -> Steps[Committing]:
-    """Check that each prepared transaction is still open, with time left, in each partition from its first row on.
+    """Check that each prepared transaction is still open in its partitions from its first row on, with time left.
 
-    The partitions' ends are read before that: the markers of transactions seen open afterwards cannot be below them.
+    Read the ends of the partitions before that. If a transaction is seen open afterwards, its markers cannot be below
+    them.
     """
     transactions = state.record.transactions
     if not transactions:
@@ -147,10 +148,11 @@ def c1b_check(state: Committing) -> Steps[Committing]:
 
 
 def _give_up(state: Committing) -> Steps[None]:
-    """Abort the prepared transactions, so that they do not hold readers up until their time-out.
+    """Abort the prepared transactions, so that they do not block readers until their time-out.
 
-    Only if the record that names them was rejected: a late copy of EndTxn may decide one that was written, in the old
-    protocol. A failure that the next attempt may not repeat is left to the next plan, which aborts them, too.
+    Do so only if the topic rejected the record that names them. In the old protocol, a late copy of EndTxn may decide a
+    record that was written. If the next attempt may succeed, leave the transactions to the next plan, which aborts them
+    as well.
     """
     if state.record.transactions:
         yield op.EndAll(tuple(t.owner for t in state.record.transactions), commit=False)
@@ -167,7 +169,7 @@ def _check_open(transactions: tuple[Transaction, ...], opened: set[op.OpenProduc
 
 
 def c2_propose(state: Committing) -> Steps[Committing]:
-    """Write the record in a transaction that is left open: the driver's own time-out begins."""
+    """Write the record, and leave the transaction open. The driver's own time-out begins."""
     if state.carried is None:
         return state
     try:

@@ -49,9 +49,9 @@ def decision_topic(prefix: str) -> str:
 
 
 def task_id(prefix: str, plan: int, attempt: Attempt, turn: int = 0) -> str:
-    """Return the transactional id of one task attempt, different from those of attempts that may run at the same time.
+    """Return the transactional id of one task attempt. Concurrent attempts have different ids.
 
-    `turn`: 0 for the first id that the attempt tries, 1 to TURNS - 1 for those after it.
+    `turn`: 0 for the attempt's first id, 1 to TURNS - 1 for later ones.
     """
     tail = f"{attempt.number % ATTEMPTS}.{attempt.task_attempt_id % ATTEMPTS}" + (f".{turn}" if turn else "")
     return f"{prefix}/{attempt.slot}/{plan % PLANS}/{tail}"

@@ -138,10 +138,10 @@ class DescribeProducers:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """InitProducerId -> Owner; ends what the id had open, and fences its earlier owner.
+    """InitProducerId -> Owner; ends the id's open transaction, and fences its earlier owner.
 
     `once`: the shell sends the request again only after an error response. If the connection ends without a response,
-    the answer is None, and a copy of the request may still reach the coordinator at any later time.
+    the answer is None, and a copy of the request may still reach the coordinator later.
     """
 
     id: str
@@ -179,7 +179,7 @@ class AwaitEnded:
 class ReadDecisions:
     """Fetch the decision topic's last entries before offset `before` (None: its end) -> Window.
 
-    `since` is the offset of an entry that is known to be there: with it, all entries from that one on are fetched.
+    `since` is the offset of an existing entry: if it is given, fetch all entries from that one on.
     Parts of records are left out.
     """
 

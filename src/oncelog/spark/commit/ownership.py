@@ -85,8 +85,8 @@ def check_owner(prefix: str, record: Record, source: Source, permission: Permiss
 def admit(prefix: str, record: Record, source: Source, permission: Permission) -> None:
     """Run `check_owner` for a plan. Raises MisuseError.
 
-    Spark does not tell a plan whether it runs inside foreachBatch: its writer has no name yet. If the prefix belongs
-    to a query with foreachBatch, the plan admits such a writer; its tasks know the query, and K1 refuses another one.
+    A plan does not know whether it runs inside foreachBatch: its writer has no name yet. If the prefix belongs to a
+    query with foreachBatch, the plan admits such a writer. Its tasks know the query, and K1 rejects any other query.
     """
     if not (source.kind == WRITE and record.source.kind == EACH):
         check_owner(prefix, record, source, permission)
@@ -143,8 +143,9 @@ def _compare_versions(last: Source, source: Source, permission: Permission) -> b
 def _compare_calls(prefix: str, last: Source, source: Source) -> bool:
     """Return whether this write is a replay inside foreachBatch. Raises MisuseError for a second write of one call.
 
-    Two writes of one call have the same query and batch number. In a replay, the second would pass for the first and
-    its rows would be lost, so it is refused from the first call on. A batch may write nothing: numbers may be missing.
+    Two writes of one call have the same query and batch number. In a replay, the second write would look like the
+    first, and its rows would be lost. So the sink rejects it from the first call on. A batch may write nothing, so
+    numbers may be missing.
     """
     _check_not_older(last.batch, source)
     if source.batch == last.batch and source.call == last.call:

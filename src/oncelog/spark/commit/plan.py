@@ -50,8 +50,8 @@ class Planning:
 def find_open(sink: Sink, known: Container[str] = ()) -> Steps[tuple[tuple[Owner, ...], tuple[op.OpenProducer, ...]]]:
     """Find the task transactions of this prefix: (open at the coordinator, open in a partition only).
 
-    The partitions are asked first: a transaction that they show open and the coordinator later does not has ended.
-    Those whose ids are `known` are left out.
+    Ask the partitions first: if they show a transaction open and the coordinator does not afterwards, the transaction
+    has ended. Skip the transactions whose ids are `known`.
     """
     opened: tuple[op.OpenProducer, ...] = ()
     if sink.targets:
@@ -109,7 +109,7 @@ def p1_fence(state: Planning) -> Steps[Planning]:
 
 
 def read_record(sink: Sink, window: op.Window) -> Steps[Record]:
-    """Find the last committed record in this window of the decision topic, or before it; its parts are not read."""
+    """Find the last committed record in or before this window of the decision topic. Do not read its parts."""
     messages, width = window.messages, op.WINDOW
     while True:
         decided = last_decided(messages)

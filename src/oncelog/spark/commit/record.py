@@ -1,7 +1,7 @@
-"""The decision record: the last message of the decision topic, which alone says which batch is committed.
+"""The decision record: the last message of the decision topic. It alone says which batch is committed.
 
-A record with few spans is one message. The transactions of a larger one are in messages of their own, its parts, which
-the same transaction writes before the record: no batch of messages grows with tasks times partitions.
+A record with few spans is one message. A larger one keeps its transactions in parts. These are separate messages that
+the same transaction writes before the record, so that no batch of messages grows with tasks times partitions.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class Transaction(NamedTuple):
 
 
 class End(NamedTuple):
-    """A partition's end, read while all of the batch's transactions were open: their markers come at or after it."""
+    """A partition's end, read while all transactions of the batch were open. Their markers cannot be below it."""
 
     at: TopicPartition
     offset: int
 
 
 class Source(NamedTuple):
-    """Whose rows, and which of them: query id and batch id, or txnAppId and txnVersion.
+    """The source of the rows: query id and batch id, or txnAppId and txnVersion.
 
-    `checkpoint`: a streaming query's option checkpointLocation, "" if it is not given. `call`: the call of the
-    foreachBatch function that wrote, or skipped, the batch last; a replay is another call. "" for other kinds.
+    `checkpoint`: the option checkpointLocation of a streaming query, "" if not given. `call`: the last call of the
+    foreachBatch function that wrote or skipped the batch; a replay is another call. It is "" for other kinds.
     """
 
     kind: str
@@ -88,7 +88,7 @@ class Record:
     """Offsets of the messages that hold the transactions, if the record itself does not."""
 
     def encode(self) -> bytes:
-        """Return the record as JSON, which any Kafka tool shows."""
+        """Return the record as JSON, which any Kafka tool can display."""
         topics = _topics_of(self.transactions, self.ends)
         head = _Head(
             self.source,
@@ -143,7 +143,7 @@ EMPTY = Record()
 
 
 class Part(NamedTuple):
-    """One message with some of a large record's transactions; the head that follows names its offset."""
+    """One message with some of a large record's transactions. The head, written later, has its offset."""
 
     number: int
     transactions: tuple[Transaction, ...]
@@ -157,7 +157,7 @@ class Part(NamedTuple):
 
 
 class _Filling:
-    """A part that grows until it is full. Sizes are estimates, of which the actual JSON stays below."""
+    """Build a part until it is full. Sizes are upper estimates of the actual JSON."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit

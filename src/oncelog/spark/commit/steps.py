@@ -60,10 +60,10 @@ def write_record(sink: Sink, driver: Owner, record: Record) -> Steps[tuple[Owner
 
 
 def propose_record(sink: Sink, driver: Owner, record: Record) -> Steps[tuple[Owner, op.Place]]:
-    """Write the record, after its parts if it is large, and leave the transaction open.
+    """Write the parts of the record (if it is large), then the record, and leave the transaction open.
 
-    Returns the driver with its next sequence, and where the marker will be. Nothing is decided yet. NotDecidedError if
-    a message is too large: then no record was written, and none can be decided.
+    Return the driver with its next sequence, and the place of the marker. Nothing is decided yet. Raises
+    NotDecidedError if a message is too large: then no record was written, so none can be decided.
     """
     offsets: tuple[int, ...] = ()
     parts, head = record.divide(sink.part_bytes)
@@ -103,7 +103,7 @@ def commit_record(sink: Sink, driver: Owner) -> Steps[Owner]:
 def see_commit(sink: Sink, place: op.Place) -> Steps[None]:
     """Wait until the decision partition shows the COMMIT marker; repair nothing.
 
-    A coordinator that restarts after its answer writes the marker later than FindMarkers waits.
+    If a coordinator restarts after its answer, it may write the marker after FindMarkers has timed out.
     """
     (marker,) = yield op.FindMarkers((place,))
     if marker is op.Marker.MISSING:
@@ -117,7 +117,7 @@ def see_commit(sink: Sink, place: op.Place) -> Steps[None]:
 
 
 def commit_all(record: Record) -> Steps[None]:
-    """Send EndTxn(commit) for each transaction. The answers prove nothing either way: only the markers do."""
+    """Send EndTxn(commit) for each transaction. Only the markers prove the outcome, not the answers."""
     if record.transactions:
         yield op.EndAll(tuple(t.owner for t in record.transactions), commit=True)
 
@@ -125,8 +125,8 @@ def commit_all(record: Record) -> Steps[None]:
 def marker_places(record: Record, spans: Iterable[tuple[Owner, Span]]) -> tuple[op.Place, ...]:
     """Return where to look for the markers of these spans of the record.
 
-    C1b read each partition's end and saw the transactions open afterwards: their markers come at that end or later.
-    What lies between a task's rows and that end are the rows of other tasks, which nobody needs to fetch again.
+    C1b read the end of each partition, and saw the transactions open afterwards. So their markers cannot be below that
+    end. Between a task's rows and that end are only rows of other tasks, which need not be fetched again.
     """
     ends = dict(record.ends)
     return tuple(op.Place(span.at, owner.pid, max(span.last, ends.get(span.at, 0) - 1)) for owner, span in spans)
@@ -135,8 +135,8 @@ def marker_places(record: Record, spans: Iterable[tuple[Owner, Span]]) -> tuple[
 def verify_all(sink: Sink, record: Record) -> Steps[None]:
     """Find the COMMIT marker of each transaction in each of its partitions, or repair it, or fail.
 
-    A marker counts as lost only when its coordinator has ended the transaction: one that restarts writes its markers
-    later than FindMarkers waits.
+    A marker is lost only if its coordinator has ended the transaction. A coordinator that restarts may write its
+    markers after FindMarkers has timed out.
     """
     wanted = [(t.owner, span) for t in record.transactions for span in t.spans]
     if not wanted:

@@ -77,20 +77,20 @@ class Tasking:
 
 
 def k0_peek(state: Tasking) -> Steps[Tasking]:
-    """Look whether there are rows: a task without any opens no transaction.
+    """Check whether the task has rows. A task without rows opens no transaction.
 
-    Before K1, because the first rows may take long to compute, and K2 should follow K1 soon.
+    This runs before K1, because the first rows may take long to compute, and K2 should follow K1 soon.
     """
     found: bool = yield op.PeekRows()
     return replace(state, empty=not found)
 
 
 def k1_compare(state: Tasking) -> Steps[Tasking]:
-    """Check that the record is still the plan's own; it says whether the batch is committed already.
+    """Check that the record is still the plan's own. It says whether the batch is already committed.
 
-    The task reads from the plan's own record on, which is small, and is the last one unless another driver is at work.
-    Another driver's record may say so before that driver has ended the batch's transactions (C3): whoever skipped
-    because of it would tell Spark of rows that are not there.
+    The task reads from the plan's own record on. That record is small, and the last one unless another driver is
+    active. Another driver's record may say that the batch is committed before that driver has ended its transactions
+    (C3). A task that skipped its rows because of that record would report rows to Spark that readers cannot see yet.
     """
     window: op.Window = yield op.ReadDecisions(state.sink.decision, since=state.carried.offset)
     now = None
@@ -108,11 +108,11 @@ def k1_compare(state: Tasking) -> Steps[Tasking]:
 
 
 def k2_begin(state: Tasking) -> Steps[Tasking]:
-    """Begin an epoch under an id of this attempt's own: a late EndTxn of the former transaction cannot reach it.
+    """Begin an epoch under this attempt's own id, which a late EndTxn of an earlier transaction cannot reach.
 
-    If the answer is lost, the attempt takes its next id and never uses this one. A copy of the request that reaches the
-    coordinator after the decision would abort what was decided; under an unused id it finds nothing to abort. Spark's
-    local masters make no second attempt of a task, so failing here would end the query.
+    If the answer is lost, the attempt takes its next id and never uses this one again. If a copy of the request reached
+    the coordinator after the decision, it would abort the decided transaction; under an unused id, it finds nothing to
+    abort. Spark's local masters do not retry a task, so a failure here would end the query.
     """
     if state.skip or state.empty:
         return state
@@ -128,10 +128,11 @@ def k2_begin(state: Tasking) -> Steps[Tasking]:
 
 
 def _begin(sink: Sink, name: str) -> Steps[Owner | None]:
-    """Return the owner that InitProducerId gives, or None if an answer was lost.
+    """Return the owner from InitProducerId, or None if an answer was lost.
 
-    If the epochs of the producer id are used up, a second request takes the next producer id. Otherwise the end of the
-    transaction would change the producer id (KIP-890), and nobody could name the owner of rows whose marker was lost.
+    If the producer id has no epochs left, a second request gets the next producer id. Otherwise, the end of the
+    transaction would change the producer id (KIP-890). If a marker were lost then, the owner of its rows would be
+    unknown.
     """
     owner: Owner | None = yield op.InitProducerId(name, sink.task_timeout_ms, once=True)
     if owner is not None and owner.epoch >= sink.last_epoch:
