@@ -50,19 +50,19 @@ WIDTH = 10_000
 
 
 def answered(target: Target, request: Message, version: int, *, times: int = TIMES) -> None:
-    """Send a request some times, and see it answered."""
+    """Send a request several times, and check that the broker answers."""
     for _ in range(times):
         assert ask(target, request, version), f"{type(request).__name__}: the broker hung up"
 
 
 def wide(target: Target) -> None:
-    """Create the topic with many partitions."""
+    """Create a topic with many partitions."""
     with target.wire() as wire:
         create(wire, [WIDE], WIDTH)
 
 
 def pipelined(wire: Wire, requests: list[Message], version: int, *, width: int = 20) -> None:
-    """Send requests, some of them always under way."""
+    """Send requests, with several of them in flight at any time."""
     for wave in waves(len(requests), width):
         for number in wave:
             wire.send(requests[number], version)
@@ -94,7 +94,7 @@ def offsets(target: Target) -> None:
 
 
 def group_offsets(target: Target) -> None:
-    """All offsets of a group that has committed in 20,000 partitions."""
+    """Fetch all offsets of a group that has committed in 20,000 partitions."""
     with target.wire() as wire:
         for wave in waves(len(target.names), 100):
             topics = [
@@ -113,7 +113,7 @@ def group_offsets(target: Target) -> None:
 
 
 def commits(target: Target) -> None:
-    """One commit for 10,000 partitions."""
+    """Commit offsets of 10,000 partitions in one request."""
     wide(target)
     partitions = [
         OffsetCommitRequestPartition(partition_index=index, committed_offset=1, committed_metadata="")
@@ -129,7 +129,7 @@ def coordinators(target: Target) -> None:
 
 
 def producers(target: Target) -> None:
-    """20,000 producers of one partition."""
+    """Describe 20,000 producers of one partition."""
     with target.wire() as wire:
         wire.create_topic("producers")
         pipelined(
@@ -145,7 +145,7 @@ def producers(target: Target) -> None:
 
 
 def groups(target: Target) -> None:
-    """10,000 groups listed and described."""
+    """List and describe 10,000 groups."""
     names = [f"group-{number}" for number in range(10_000)]
     partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")]
     topics = [OffsetCommitRequestTopic(name=target.names[0], partitions=partitions)]
@@ -156,7 +156,7 @@ def groups(target: Target) -> None:
 
 
 def transactions(target: Target) -> None:
-    """5,000 transactional ids listed, by a pattern too."""
+    """List 5,000 transactional ids, also by a pattern."""
     with target.wire() as wire:
         for number in range(5000):
             wire.init_producer(f"id-{number}")
@@ -179,7 +179,7 @@ def epochs(target: Target) -> None:
 
 
 def create_topics(target: Target) -> None:
-    """1,000 topics of 100 partitions, created and deleted again."""
+    """Create and delete 1,000 topics of 100 partitions."""
     names = [f"created-{number}" for number in range(1000)]
     topics = [CreatableTopic(name=name, num_partitions=100, replication_factor=1) for name in names]
     answered(target, CreateTopicsRequest(topics=topics, timeout_ms=60_000, validate_only=True), 5)
@@ -188,7 +188,7 @@ def create_topics(target: Target) -> None:
 
 
 def transaction_partitions(target: Target) -> None:
-    """A transaction of 10,000 partitions, with its markers."""
+    """Commit a transaction of 10,000 partitions, with its markers."""
     wide(target)
     with target.wire() as wire:
         who = wire.session("wide transaction")
@@ -213,7 +213,7 @@ def describe(wire: Wire, transactional_id: str) -> str:
 
 
 def full_fetches(target: Target) -> None:
-    """Fetch sessions of 10,000 partitions: begun, continued, and forgotten partition by partition."""
+    """Open fetch sessions of 10,000 partitions, continue them, and forget their partitions one by one."""
     with target.wire() as wire:
         create(wire, [WIDE], WIDTH)
         topic = wire.call(MetadataRequest(topics=[MetadataRequestTopic(name=WIDE)]), 12).topics[0].topic_id
@@ -237,7 +237,7 @@ def topic_partitions(target: Target) -> None:
 
 
 def wide_produce(target: Target) -> None:
-    """A small batch to each of 10,000 partitions, which all get their first files."""
+    """Produce a small batch to each of 10,000 partitions, so that the broker creates their first files."""
     wide(target)
     records = bytes(batch([b"x"]))
     data = [PartitionProduceData(index=index, records=records) for index in range(WIDTH)]
@@ -246,14 +246,14 @@ def wide_produce(target: Target) -> None:
 
 
 def large_batch(target: Target) -> None:
-    """Batches of 50 MB, which the broker stores with another codec."""
+    """Produce batches of 50 MB that the broker stores with another codec."""
     with target.wire() as wire:
         wire.create_topic("heavy", max_message_bytes=str(100 * MB), compression_type="gzip")
     answered(target, produce("heavy", bytes(batch([bytes(MB)] * 50))), 11)
 
 
 def huge_requests(target: Target) -> None:
-    """100 MB of the smallest items of some APIs."""
+    """Send 100 MB of the smallest items of several APIs."""
     for api, version, head, item in (
         (ApiKey.METADATA, 1, b"", b"\x00\x01a"),
         (ApiKey.FIND_COORDINATOR, 4, b"", b"\x02a"),

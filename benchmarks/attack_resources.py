@@ -1,4 +1,4 @@
-"""Attacks on the broker's memory, disk and descriptors: refused requests, slow readers, bombs."""
+"""Attack the broker's memory, disk and descriptors: rejected requests, slow readers, bombs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEPT_S = 60.0
 
 
 def bomb(count: int, record: bytes = SMALLEST, *, claims: int = 0) -> bytes:
-    """Return a zstd batch of `count` times the same record, whose header may claim another count."""
+    """Return a zstd batch with `count` copies of one record. Its header may claim another count."""
     now = int(time.time() * 1000)
     payload = compress(Codec.ZSTD, record * count)
     return bytes(pack_batch(payload, claims or count, attributes=Codec.ZSTD, base_timestamp=now, max_timestamp=now))
@@ -45,7 +45,7 @@ def produce(topic: str, records: bytes, partition: int = 0) -> ProduceRequest:
 
 
 def offsets_by_time(topic: str, partition: int = 0) -> ListOffsetsRequest:
-    """Return a ListOffsets (v7) for a time that no record before the last second has."""
+    """Return a ListOffsets (v7) of one partition for timestamp 1."""
     wanted = ListOffsetsPartition(partition_index=partition, timestamp=1)
     return ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
 
@@ -82,7 +82,7 @@ def huge_counts(target: Target) -> None:
 
 
 def descriptors(target: Target) -> None:
-    """Leave the broker without descriptors, write everywhere, and give them back."""
+    """Use up the broker's descriptors, write to every partition, and release the descriptors."""
     with target.wire() as wire:
         create(wire, ["files"], 50)
         for index in range(50):
@@ -120,7 +120,7 @@ def slow_readers(target: Target) -> None:
 
 
 def slow_readers_of_small_batches(target: Target) -> None:
-    """Below 64 KiB a read is a copy."""
+    """Read pieces below 64 KiB, which the broker copies."""
     with target.wire() as wire:
         topic = wire.create_topic("small", 1000)
         for index in range(1000):
@@ -133,7 +133,7 @@ def slow_readers_of_small_batches(target: Target) -> None:
 
 
 def waiting_joins(target: Target) -> None:
-    """Each waits for the group's other members, and its frame is a little above 4 KB."""
+    """Each request waits for the group's other members. Its frame is slightly larger than 4 KB."""
     metadata = [JoinGroupRequestProtocol(name="range", metadata=bytes(4200))]
     for wave in waves(1500, 100):
         for _ in wave:
@@ -150,7 +150,7 @@ def waiting_joins(target: Target) -> None:
 
 
 def failed_group_writes(target: Target) -> None:
-    """The assignment of each group's leader does not fit into a record of `__consumer_offsets`."""
+    """Send group assignments that do not fit into a record of `__consumer_offsets`."""
     protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
     with target.wire() as wire:
         for number in range(200):
@@ -189,7 +189,7 @@ def deleted_topic(target: Target) -> None:
 
 
 def deleted_records(target: Target) -> None:
-    """Delete all records of idle partitions: their disk is freed."""
+    """Delete all records of idle partitions, and check that their disk space is freed."""
     with target.wire() as wire:
         wire.create_topic("deleted")
         _fill(wire, "deleted", 1024)
@@ -200,7 +200,7 @@ def deleted_records(target: Target) -> None:
 
 
 def recompression(target: Target) -> None:
-    """Small batches that the topic's own codec would store as 10 MB each."""
+    """Send small batches that the topic's codec would store as 10 MB each."""
     with target.wire() as wire:
         wire.create_topic("bomb", compression_type="uncompressed")
         request = frame(produce("bomb", bytes(batch([bytes(10 * MB)], codec=Codec.ZSTD))), 11)
@@ -210,7 +210,7 @@ def recompression(target: Target) -> None:
 
 
 def record_errors(target: Target) -> None:
-    """Every record of a small batch is refused, and the answer names each."""
+    """Send small batches whose records are all rejected, so that the answer names each record."""
     with target.wire() as wire:
         wire.create_topic("compacted", cleanup_policy="compact")
     for _ in range(5):
@@ -218,7 +218,7 @@ def record_errors(target: Target) -> None:
 
 
 def stored_bomb(target: Target) -> None:
-    """A batch of a million records, looked up by time."""
+    """Search a batch of a million records by timestamp."""
     with target.wire() as wire:
         wire.create_topic("stored")
         assert not wire.produce("stored", bomb(1_000_000)).error_code
@@ -234,7 +234,7 @@ def compacted_bomb(target: Target) -> None:
 
 
 def large_bomb(target: Target) -> None:
-    """A batch that grows to a gigabyte, where every record is looked at."""
+    """Send a batch that decompresses to a gigabyte, and whose records the broker must all validate."""
     with target.wire() as wire:
         wire.create_topic("compacted", cleanup_policy="compact")
     now = int(time.time() * 1000)
@@ -245,7 +245,7 @@ def large_bomb(target: Target) -> None:
 
 
 def half_frames(target: Target) -> None:
-    """Requests of 100 MB of which the last byte never comes, from a few clients; and lengths only, from many."""
+    """Send requests of 100 MB without their last byte from a few clients, and only lengths from many."""
     for _ in range(300):
         send_raw(target, struct.pack(">i", 100 * MB - 1))
 

@@ -1,4 +1,4 @@
-"""The broker under attack: what it holds in memory, and how long another client waits for it meanwhile."""
+"""Run the broker under attack, and measure its memory and how long another client waits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SAMPLE_S = 0.02
 
 
 class Target:
-    """A broker, and the connections of the attack in progress."""
+    """A broker and the connections of the current attack."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Target:
     ) -> None:
         """`large`: with `TOPICS` topics of `TOPIC_PARTITIONS` partitions each.
 
-        They take long to create. If `template` exists, it has the data of such a broker, else it gets them.
+        Creating them takes long. If `template` exists, copy the broker's data from it; otherwise, store the data there.
         """
         self.large = large
         self.folder = folder
@@ -93,13 +93,13 @@ class Target:
         return self.server.broker_pid()
 
     def wire(self) -> Wire:
-        """Return a connection that waits long for its answers."""
+        """Return a connection with a long time-out for answers."""
         wire = Wire(self.bootstrap, "attacker")
         wire._socket.settimeout(PATIENCE_S)
         return wire
 
     def hold(self, connection: Any) -> Any:
-        """Keep a connection open until the memory has been measured."""
+        """Keep a connection open until the memory is measured."""
         self._held.append(connection)
         return connection
 
@@ -109,7 +109,7 @@ class Target:
             self._held.pop().close()
 
     def stalls(self) -> list[str]:
-        """Return what the broker has logged as a stall so far."""
+        """Return the stalls that the broker has logged so far."""
         lines = self.server.process.stderr_path.read_text(errors="replace").splitlines()
         return [line for line in lines if "held the event loop" in line]
 
@@ -172,7 +172,7 @@ def create(wire: Wire, names: list[str], partitions: int, **configs: str) -> Non
 
 
 class Memory:
-    """Samples the anonymous memory of a process while it is entered."""
+    """Sample the anonymous memory of a process inside a `with` block."""
 
     def __init__(self, pid: int) -> None:
         self._path = Path(f"/proc/{pid}/status")
@@ -190,7 +190,7 @@ class Memory:
         self._thread.join()
 
     def settle(self) -> None:
-        """Note the memory that the broker holds now."""
+        """Record the memory that the broker holds after the attack."""
         self.after = memory(self._pid)
 
     def _sample(self) -> None:
@@ -198,18 +198,18 @@ class Memory:
             with contextlib.suppress(OSError):
                 found = re.search(r"RssAnon:\s+(\d+) kB", self._path.read_text())
                 self.peak = max(self.peak, int(found[1]) if found else 0)
-                if self.peak > MOST_MB * KB:  # it would take the machine along
+                if self.peak > MOST_MB * KB:  # otherwise the machine would run out of memory
                     os.kill(self._pid, signal.SIGKILL)
                     return
 
     @property
     def grown_mb(self) -> float:
-        """MB that the broker held at the end beyond those at the beginning."""
+        """Return by how many MB the memory grew from the beginning to the end."""
         return (self.after - self.before) / KB
 
     @property
     def peak_mb(self) -> float:
-        """MB beyond those at the beginning at the worst moment."""
+        """Return by how many MB the memory grew at its peak."""
         return (self.peak - self.before) / KB
 
 
@@ -217,7 +217,7 @@ class Memory:
 
 
 class Probe:
-    """Another client in a process of its own: alternates ApiVersions and Produce, and keeps the longest wait."""
+    """Run another client in its own process. It alternates ApiVersions and Produce, and records the longest wait."""
 
     def __init__(self, bootstrap: str) -> None:
         context = multiprocessing.get_context("fork")
@@ -230,13 +230,13 @@ class Probe:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the waits so far, once the probe runs."""
+        """Wait until the probe runs, then reset its waits."""
         before = self._asked.value
         until(lambda: self._asked.value, lambda asked: asked > before + 10, "the probe runs")
         self._longest.value = 0.0
 
     def settle(self) -> None:
-        """Return when the probe has been answered again."""
+        """Wait until the broker has answered the probe again."""
         before = self._asked.value
         end = time.monotonic() + PATIENCE_S
         while self._asked.value <= before + 2:
@@ -246,7 +246,7 @@ class Probe:
 
     @property
     def longest_ms(self) -> float:
-        """The longest wait since `reset`, with the one that has not ended."""
+        """Return the longest wait since `reset`, including a wait in progress."""
         since = self._since.value
         return 1000 * max(self._longest.value, time.perf_counter() - since if since else 0.0)
 
@@ -271,7 +271,7 @@ def _probe(bootstrap: str, longest: Any, asked: Any, since: Any) -> None:
             sock.sendall(request)
             (size,) = struct.unpack(">i", _exactly(sock, 4))
             _exactly(sock, size)
-        except OSError:  # the attack's result says it
+        except OSError:  # the result of the attack reports it
             return
         longest.value = max(longest.value, time.perf_counter() - started)
         since.value = 0.0
@@ -298,7 +298,7 @@ def _address(bootstrap: str) -> tuple[str, int]:
 
 
 def send_raw(target: Target, payload: bytes, *, receive_buffer: int = 0) -> socket.socket:
-    """Open a connection that has sent these bytes, and hold it."""
+    """Open a connection, send these bytes, and keep it open."""
     sock = socket.socket()
     if receive_buffer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -310,7 +310,7 @@ def send_raw(target: Target, payload: bytes, *, receive_buffer: int = 0) -> sock
 
 
 def answer_size(sock: socket.socket) -> int:
-    """Read one answer of any size and drop it; return its length, or 0 if the broker hung up."""
+    """Read and discard one answer. Return its length, or 0 if the broker closed the connection."""
     try:
         head = _exactly(sock, 4)
     except ConnectionError:

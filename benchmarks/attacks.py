@@ -1,15 +1,16 @@
-"""Attack a real broker with legal requests: how much memory it takes, and how long another client waits meanwhile.
+"""Attack a real broker with legal requests; measure its memory and how long another client waits.
 
     scripts/bench --attacks [NAME ...] [--list]
 
-Each attack runs against a broker of its own, on a new directory. A probing client in another process alternates
-ApiVersions and Produce all the while. `grown` is the broker's anonymous memory after the attack, while the attacker's
-connections are still open, and `peak` the most while it ran; the limit is that of the peak. `stall` is the longest wait
-of the probe. `CPU` is the most that one step of the broker has worked without a pause, if it held the loop for 50 ms:
-other work on the machine hardly counts there. After each attack every partition must serve. Exit status 1 if a limit
-is broken.
+Each attack runs against its own broker, on a new directory. Meanwhile, a probing client in another process alternates
+ApiVersions and Produce. `grown` is the growth of the broker's anonymous memory after the attack, while the attacker's
+connections are still open. `peak` is the largest growth during the attack; the limit applies to the peak. `stall` is
+the longest wait of the probe. `CPU` is the longest time that one step of the broker computed, among the steps that held
+the loop for 50 ms; other work on the machine hardly affects it. After each attack, every partition must serve requests.
+The exit status is 1 if a limit is exceeded.
 
-A busy machine makes the probe wait for its turn: above a load of half the processors, the limit of the stall is 250 ms.
+On a busy machine, the probe waits for a processor. If the load is above half the processors, the limit of the stall is
+250 ms.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Attack(NamedTuple):
 
 NO_DELAY = {"log.segment.delete.delay.ms": "0"}
 
-# A batch may grow to 128 MiB, one at a time: that row's limit is above the others'.
+# A batch may decompress to 128 MiB, one at a time: the limit of that row is higher than the others.
 ATTACKS = (
     Attack("refused-produces", "300 Produces of 9 MB, refused", resources.refused_produces),
     Attack("refused-syncs", "90 SyncGroups of 10 MB, refused", resources.refused_syncs),
@@ -97,7 +98,7 @@ ATTACKS = (
 
 
 class Result(NamedTuple):
-    """What one attack did."""
+    """The result of one attack."""
 
     grown_mb: float
     peak_mb: float
@@ -109,14 +110,14 @@ class Result(NamedTuple):
 
     @property
     def cpu_ms(self) -> int:
-        """The most CPU time of one logged stall."""
+        """Return the longest CPU time of one logged stall."""
         return max(
             (int(found) for line in self.stalls for found in re.findall(r"\((\d+) ms of CPU\)", line)), default=0
         )
 
 
 def carried_out(attack: Attack, template: Path) -> Result:
-    """Run one attack against a broker of its own; `template`: see `Target`."""
+    """Run one attack against its own broker. `template`: see `Target`."""
     with tempfile.TemporaryDirectory(prefix="oncelog-attack-") as folder:
         target = Target(Path(folder) / "broker", large=attack.large, settings=attack.settings, template=template)
         probe = None
@@ -150,7 +151,7 @@ def carried_out(attack: Attack, template: Path) -> Result:
 
 
 def broken(attack: Attack, result: Result, *, busy: bool) -> list[str]:
-    """Return what an attack has broken."""
+    """Return the limits that an attack has exceeded."""
     found = []
     if result.peak_mb > attack.memory_mb:
         found.append("memory")

@@ -67,7 +67,7 @@ class Cost(Counter[str]):
 
 
 class Meter:
-    """Counts what all connections of this process send and receive."""
+    """Count the bytes and requests of all connections of this process."""
 
     def __init__(self) -> None:
         self.cost = Cost()
@@ -89,7 +89,7 @@ class Meter:
 
     @contextmanager
     def measure(self) -> Iterator[Cost]:
-        """Count into a new cost."""
+        """Start counting into a new cost."""
         self.cost = cost = Cost()
         began = time.monotonic()
         yield cost
@@ -98,17 +98,17 @@ class Meter:
 
 
 class EveryPartition:
-    """The rows of a task: some in every partition, in one request."""
+    """The rows of a task. One request writes some rows to every partition."""
 
     def __init__(self, cluster: BlockingCluster, count: int) -> None:
         self.cluster, self.count = cluster, count
 
     def peek(self) -> bool:
-        """There are always some."""
+        """Return True: every task has rows."""
         return True
 
     def __call__(self, owner: Owner) -> op.Rows:
-        """Write them."""
+        """Write the rows."""
         batch = partitions.record_batch(owner, [(None, b"row")] * ROWS, int(time.time() * 1000))
         data = [PartitionProduceData(index=number, records=batch) for number in range(self.count)]
         request = ProduceRequest(
@@ -127,7 +127,7 @@ class EveryPartition:
 
 
 def run_batch(meter: Meter, options: SinkOptions, batch: int, tasks: int, count: int) -> dict[str, Cost]:
-    """Plan, prepare and commit one batch -> what each of the three has cost."""
+    """Plan, prepare and commit one batch -> the cost of each step."""
     source = Source(STREAM, QUERY, batch)
     with meter.measure() as planning:
         sink, carried = make_plan(options, source._replace(batch=-1))
@@ -144,7 +144,7 @@ def run_batch(meter: Meter, options: SinkOptions, batch: int, tasks: int, count:
 
 
 def check(bootstrap: str, tasks: int, count: int, batches: int) -> None:
-    """Every partition must have all rows and markers, and nothing open."""
+    """Check that every partition has all rows and markers, and no open transaction."""
     wanted = dict.fromkeys((TopicPartition(TOPIC, number) for number in range(count)), partitions.LATEST)
     with BlockingCluster(bootstrap) as cluster:
         stable, ends = (partitions.list_offsets(cluster, wanted, isolation) for isolation in (1, 0))
@@ -153,14 +153,14 @@ def check(bootstrap: str, tasks: int, count: int, batches: int) -> None:
 
 
 def wait_for_leaders(bootstrap: str, count: int) -> None:
-    """Ask each partition for its end until all have answered."""
+    """Query the end of each partition until all have answered."""
     with BlockingCluster(bootstrap, missing_topic_ms=60_000) as cluster:
         wanted = dict.fromkeys((TopicPartition(TOPIC, number) for number in range(count)), partitions.LATEST)
         partitions.list_offsets(cluster, wanted)
 
 
 def measure(server: str, tasks: int, count: int, batches: int, meter: Meter) -> dict[str, Any]:
-    """One server, one number of tasks -> the costs of the last batch, or the error."""
+    """Measure one server and one number of tasks -> the costs of the last batch, or the error."""
     result: dict[str, Any] = {"server": server, "tasks": tasks, "partitions": count}
     with tempfile.TemporaryDirectory() as folder:
         started = SERVERS[server](Path(folder))

@@ -1,13 +1,13 @@
-"""Six client libraries use and misuse one broker for a long time; at the end it has to be as after five minutes.
+"""Use and misuse one broker with six client libraries, and compare its state at the end with that after five minutes.
 
     scripts/soak [--minutes N] [--load F] [--seed N] [--output FOLDER]
 
 oncelog's client, Java's, librdkafka, franz-go, kafka-python and aiokafka produce, consume, rebalance and abort, while
-`soak_mischief.py` misbehaves. The load is calibrated at first: the clients' rates rise until the broker uses the
-fraction `--load` of one core, or until the machine has no idle time left.
+`soak_mischief.py` misbehaves. The run begins with a calibration of the load: the clients' rates rise until the broker
+uses the fraction `--load` of one core, or until the machine has no idle time left.
 
-Every five seconds the broker's memory, descriptors and threads are sampled. Two probes measure what an ApiVersions
-request and a Produce request take. See `support.soak_report` for the verdict.
+Every five seconds, the run samples the broker's memory, descriptors and threads. Two probes measure the latency of an
+ApiVersions request and of a Produce request. `support.soak_report` computes the verdict.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Probe:
-    """Times one kind of request over and over, on a connection and a thread of its own."""
+    """Measure one kind of request repeatedly, on its own connection and thread."""
 
     def __init__(self, bootstrap: str, ask: Callable[[Wire], object]) -> None:
         self._bootstrap, self._ask = bootstrap, ask
@@ -82,19 +82,19 @@ class Probe:
                 time.sleep(1)
 
     def taken(self) -> tuple[float, float]:
-        """(median, largest) in ms of the requests since the last call; the whole interval if there were none."""
+        """Return (median, largest) in ms of the requests since the last call; the interval if there were none."""
         times, self._times = self._times, []
         return (statistics.median(times), max(times)) if times else (SAMPLE_S * 1000, SAMPLE_S * 1000)
 
 
 def last_line(process: ManagedProcess) -> str:
-    """What a process has written last on stderr."""
+    """Return the last line that a process has written to stderr."""
     lines = process.stderr_path.read_text(errors="replace").strip().splitlines()
     return f"{lines[-1]:.200}" if lines else "no message"
 
 
 class Runner:
-    """A client's process, started again if it ends."""
+    """A client's process. It is restarted if it ends."""
 
     def __init__(self, name: str, command: list[str], folder: Path) -> None:
         self.name, self._command, self._folder = name, command, folder
@@ -106,14 +106,14 @@ class Runner:
         self.process = ManagedProcess(self._command, self._folder, f"{self.name}-{len(self.ends)}", env)
 
     def look(self) -> None:
-        """Note how the process has ended, if it has, and start it again."""
+        """If the process has ended, record how, and restart it."""
         if self.process.popen.poll() is not None and len(self.ends) < MOST_STARTS:
             self.ends.append(f"{self.name} ended with {self.process.popen.returncode}: {last_line(self.process)}")
             print(self.ends[-1], flush=True)
             self._start()
 
     def problem(self) -> str:
-        """What is wrong with the client at the end of a run, "" if nothing is."""
+        """Return the client's problem at the end of a run, "" if there is none."""
         if len(self.ends) >= MOST_STARTS:
             return f"{self.name} has ended {len(self.ends)} times, the last time so: {self.ends[-1]}"
         quiet = time.time() - self.process.stdout_path.stat().st_mtime
@@ -121,7 +121,7 @@ class Runner:
 
 
 def commands(bootstrap: str, rate_file: Path, seed: str, go_program: Path) -> dict[str, list[str]]:
-    """The command line of each client that runs from the beginning to the end."""
+    """Return the command line of each client that runs during the whole soak."""
     python = [sys.executable, "-u"]
     found = {name: [*python, str(HERE / "soak_client.py"), name, bootstrap, str(rate_file), seed] for name in LIBRARIES}
     found["mischief"] = [*python, str(HERE / "soak_mischief.py"), bootstrap, seed]
@@ -134,13 +134,13 @@ def commands(bootstrap: str, rate_file: Path, seed: str, go_program: Path) -> di
 
 
 def java_consumer(bootstrap: str) -> list[str]:
-    """The command line of a member of the group that reads what the copier writes."""
+    """Return the command line of a group member that reads the copier's output."""
     read = ["--bootstrap-server", bootstrap, "--topic", "soak-java-copy", "--group-id", "soak-java-readers"]
     return java(f"{TOOLS}.VerifiableConsumer", *read, "--session-timeout", "6000", heap="96m")
 
 
 def java_copier(bootstrap: str) -> list[str]:
-    """The command line of a program that copies what is there in transactions, some of which it aborts, and ends."""
+    """Return the command line of a program that copies all records in transactions, aborts some, and ends."""
     copy = ["--broker-list", bootstrap, "--input-topic", "soak-java", "--input-partition", "0", "--output-topic"]
     copy += ["soak-java-copy", "--max-messages", "2000000000", "--consumer-group", "soak-java-copier"]
     copy += ["--transaction-size", "100", "--transactional-id", "soak-java-copier", "--enable-random-aborts"]
@@ -148,7 +148,7 @@ def java_copier(bootstrap: str) -> list[str]:
 
 
 class Visitor:
-    """A program that is there now and then: it comes, and leaves, dies or ends after a third of `VISIT_S`."""
+    """A program that runs from time to time. It leaves, is killed or ends after a third of `VISIT_S`."""
 
     def __init__(self, name: str, command: list[str], folder: Path, chance: random.Random) -> None:
         self._name, self._command, self._folder, self._chance = name, command, folder, chance
@@ -157,7 +157,7 @@ class Visitor:
         self.failures: list[str] = []
 
     def look(self) -> None:
-        """Come or leave if it is time to."""
+        """Start or stop the program if it is time."""
         if time.monotonic() < self._next:
             return
         if self._process is None:
@@ -168,7 +168,7 @@ class Visitor:
             self._next = time.monotonic() + VISIT_S
 
     def leave(self) -> None:
-        """Leave, or die without a word. A program that has failed before is reported."""
+        """Stop or kill the program, by chance. If it has already failed, report it."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -182,7 +182,7 @@ class Visitor:
 
 
 class Broker:
-    """What the system tells about the broker's process."""
+    """The system's statistics of the broker's process."""
 
     def __init__(self, server: OncelogCluster) -> None:
         self.pid = server.broker_pid()
@@ -194,7 +194,7 @@ class Broker:
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def cpu(self) -> float:
-        """CPU time since the last call divided by time."""
+        """Return the CPU time since the last call, divided by the elapsed time."""
         before, self._last = self._last, (self._cpu_s(), time.monotonic())
         return (self._last[0] - before[0]) / max(self._last[1] - before[1], 0.001)
 
@@ -209,7 +209,7 @@ class Broker:
 
 
 class Machine:
-    """What the system tells about all of its processors."""
+    """The system's statistics of all processors."""
 
     def __init__(self) -> None:
         self._last = self._times()
@@ -219,7 +219,7 @@ class Machine:
         return times[3] + times[4], sum(times)
 
     def idle(self) -> float:
-        """The fraction of time in which nothing ran, since the last call."""
+        """Return the idle fraction of time since the last call."""
         before, self._last = self._last, self._times()
         return (self._last[0] - before[0]) / max(self._last[1] - before[1], 1)
 
@@ -255,7 +255,7 @@ class Soak:
         draft.replace(self._rate_file)
 
     def run(self) -> None:
-        """Sample until the end of the plan."""
+        """Take samples until the end of the plan."""
         began = time.monotonic()
         while (passed := time.monotonic() - began) < self.plan.end[1]:
             time.sleep(min(SAMPLE_S, self.plan.end[1] - passed))
@@ -285,7 +285,7 @@ class Soak:
         )  # fmt: skip
 
     def problems(self) -> list[str]:
-        """What went wrong beside the judged quantities."""
+        """Return the problems other than the judged quantities."""
         found = [problem for problem in (runner.problem() for runner in self.runners) if problem]
         often = [visitor.failures for visitor in self.visitors if len(visitor.failures) >= MOST_STARTS]
         found += [f"{failures[-1]}, and so {len(failures)} times" for failures in often]
@@ -304,7 +304,7 @@ class Soak:
 
 @contextlib.contextmanager
 def soaking(folder: Path, plan: Plan, load: float, seed: str) -> Iterator[Soak]:
-    """A broker with all clients; all of them end with the block."""
+    """Run a broker with all clients. All of them end with the block."""
     server = OncelogCluster(folder, settings=SETTINGS)
     try:
         soak = Soak(server, folder, plan, load, seed)
@@ -317,7 +317,7 @@ def soaking(folder: Path, plan: Plan, load: float, seed: str) -> Iterator[Soak]:
 
 
 def main() -> int:
-    """Run from the command line; exit status 1 if the broker is worse at the end, or a client could not go on."""
+    """Run from the command line. Return 1 if the broker is worse at the end, or if a client failed."""
     parser = argparse.ArgumentParser(description="Six client libraries against one broker, for a long time.")
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--load", type=float, default=0.5, help="CPU of the broker that is aimed at; 1 is one core")

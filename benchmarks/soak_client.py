@@ -1,9 +1,9 @@
-"""One Python client library of the soak: transactions, some of which are aborted, a group whose members come and go.
+"""Run one Python client library of the soak: transactions, some of them aborted, and a group that rebalances.
 
     soak_client.py LIBRARY BOOTSTRAP RATE_FILE SEED
 
-Runs until it is killed. RATE_FILE holds the records per second to aim at. Each line on stdout is the number of records
-that were read so far; an aborted record that a read_committed member sees ends the program.
+Runs until it is killed. RATE_FILE contains the target number of records per second. Each line on stdout is the number
+of records read so far. If a read_committed member sees an aborted record, the program ends.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ REBALANCE_S = 20.0
 
 
 def rebalance(client: Client, group: str, topic: str, member: Member) -> None:
-    """Let a second member join and leave again. There are no records meanwhile."""
+    """Let a second member join and leave again. No records are produced meanwhile."""
     other = client.member(group, topic)
     try:
         deadline = time.monotonic() + REBALANCE_S
         while True:
-            shares = other.assignment(), member.assignment()  # each has to poll, or it does not join again
+            shares = other.assignment(), member.assignment()  # each must poll, or it does not rejoin
             if all(shares):
                 return
             if time.monotonic() > deadline:
@@ -50,7 +50,7 @@ def rebalance(client: Client, group: str, topic: str, member: Member) -> None:
 
 
 def take(member: Member, count: int, taken: dict[int, int]) -> None:
-    """Read so many records after the offsets in `taken`. Others come again if a rebalance comes before the commit."""
+    """Read `count` records after the offsets in `taken`. A rebalance before the commit repeats earlier records."""
     while count:
         for each in member.take(count):
             if not each.value or not each.value.startswith(b"committed"):
@@ -61,7 +61,7 @@ def take(member: Member, count: int, taken: dict[int, int]) -> None:
 
 
 def run(name: str, bootstrap: str, rate_file: Path, seed: str) -> None:
-    """Produce, read, abort and rebalance, round after round."""
+    """Produce, read, abort and rebalance in each round."""
     chance = random.Random(f"{seed} {name}")
     client = LIBRARIES[name](bootstrap)
     group = topic = f"soak-{name}-{os.getpid()}"

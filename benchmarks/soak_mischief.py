@@ -1,9 +1,9 @@
-"""Clients of the soak that misbehave: refused records, slow readers, half frames, floods of connections.
+"""Misbehaving clients of the soak: rejected records, slow readers, half frames, floods of connections.
 
     soak_mischief.py BOOTSTRAP SEED
 
-Runs until it is killed. Each line on stdout is a number of deeds so far and the last one. Between two deeds it holds no
-connection, so that a leak of the broker can be told from them.
+Runs until it is killed. Each line on stdout is the number of actions so far and the last action. Between two actions,
+it keeps no connection open, so that these connections do not hide a leak of the broker.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ TLS_HELLO = bytes.fromhex("16030100f8010000f40303")
 
 
 def frame(request: Message, version: int) -> bytes:
-    """Return a request as it goes over the wire."""
+    """Return an encoded request with its length."""
     body = encode_request_header(RequestHeader(request.API_KEY, version, 1, "mischief")) + request.encode(version)
     return struct.pack(">i", len(body)) + body
 
 
 @contextlib.contextmanager
 def connections(bootstrap: str, count: int, receive_buffer: int = 0) -> Iterator[list[socket.socket]]:
-    """Open so many connections, and close them."""
+    """Open `count` connections, and close them."""
     host, _, port = bootstrap.rpartition(":")
     with contextlib.ExitStack() as stack:
         made = []
@@ -52,20 +52,20 @@ def connections(bootstrap: str, count: int, receive_buffer: int = 0) -> Iterator
 
 
 def send(sockets: list[socket.socket], data: bytes) -> None:
-    """Write to each; the broker may have hung up."""
+    """Write to each connection. The broker may have closed it."""
     for sock in sockets:
         with contextlib.suppress(OSError):
             sock.sendall(data)
 
 
 class Mischief:
-    """One deed after the other."""
+    """Perform one action after the other."""
 
     def __init__(self, bootstrap: str, seed: str) -> None:
         self.bootstrap, self.chance = bootstrap, random.Random(f"{seed} mischief")
         with Wire(bootstrap) as wire:
             self.topic_id = wire.create_topic(TOPIC)
-            for _ in range(8):  # what slow readers ask for
+            for _ in range(8):  # the records that slow readers request
                 wire.produce(TOPIC, build_batch([Record(0, 1, None, self.chance.randbytes(900_000))]))
         self.deeds: dict[str, Callable[[], None]] = {
             "refused records": self.refused_records,
@@ -75,7 +75,7 @@ class Mischief:
         }
 
     def refused_records(self) -> None:
-        """Too large, damaged, or for a topic that does not exist: each is answered with an error."""
+        """Send records that are too large, damaged, or for a missing topic. The broker answers each with an error."""
         damaged = build_batch([Record(0, 1, None, bytes(50_000))])
         damaged[-1] ^= 1
         large = build_batch([Record(0, 1, None, bytes(2 * MB))])
@@ -93,7 +93,7 @@ class Mischief:
                     raise AssertionError(f"{code.name} expected, not {answer!r:.300}")
 
     def slow_readers(self) -> None:
-        """Ask for megabytes and read nothing."""
+        """Request megabytes, and read nothing."""
         wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=8 * MB)
         topics = [FetchTopic(topic_id=self.topic_id, partitions=[wanted])]
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=8 * MB, topics=topics)
@@ -102,7 +102,7 @@ class Mischief:
             time.sleep(self.chance.uniform(1, 5))
 
     def half_frames(self) -> None:
-        """Begin a request and never end it; or write what is no request."""
+        """Begin a request and never complete it, or write bytes that are no request."""
         halves = (struct.pack(">i", MB) + bytes(self.chance.randrange(200_000)), TLS_HELLO, b"GET / HTTP/1.1\r\n\r\n")
         with connections(self.bootstrap, 20) as sockets:
             send(sockets, self.chance.choice(halves))
@@ -114,7 +114,7 @@ class Mischief:
             send(sockets[::2], frame(ApiVersionsRequest(client_software_name="m", client_software_version="1"), 3))
 
     def run(self) -> None:
-        """Never ends."""
+        """Run until killed."""
         done = 0
         while True:
             name = self.chance.choice(tuple(self.deeds))

@@ -15,9 +15,9 @@ import (
 
 const soakPartitions = 4
 
-// soak writes transactions, some of which it aborts, and reads them in a group whose second member comes and goes, until
-// it is killed. The file named by the fourth argument holds the records per second to aim at. Each line on stdout is the
-// number of records read so far.
+// soak writes transactions, some of which it aborts, and reads them in a group whose second member joins and leaves. It
+// runs until it is killed. The file named by the fourth argument contains the target number of records per second. Each
+// line on stdout is the number of records read so far.
 func soak(name string) {
 	where := topic(fmt.Sprint(os.Getpid()), soakPartitions)
 	writer := client(kgo.TransactionalID(name))
@@ -51,7 +51,7 @@ func soak(name string) {
 	}
 }
 
-// soakMember reads in the group for as long as it is told, 0 for ever.
+// soakMember reads in the group for the given time; 0 means forever.
 func soakMember(where string, read *atomic.Int64, life time.Duration) {
 	member := client(kgo.ConsumerGroup(where), kgo.ConsumeTopics(where), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	defer member.Close()

@@ -1,4 +1,4 @@
-"""Closing our client while it is used elsewhere, and leaving the process without closing it, on a real broker."""
+"""Close a client that another thread or task uses, or exit without closing it, on a real broker."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_thread_that_closes_a_polling_consumer_calls_its_listener(server: Se
 def test_a_loop_learns_at_the_next_item_that_another_thread_has_closed_the_consumer(
     server: Server, topic: str, tables: bool
 ) -> None:
-    """A quiet end would mean that everything has been read."""
+    """A loop that ends without an error would mean that it has read all records."""
     consumer = Consumer(server.bootstrap, **EARLIEST)
     consumer.assign([(topic, 0)])
     loop: Iterator[Any] = consumer.tables() if tables else iter(consumer)
@@ -127,7 +127,7 @@ def test_a_coroutine_listener_may_close_the_consumer_that_polls(server: Server, 
 
 @pytest.fixture
 def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Refuses records for now."""
+    """Reject records for now."""
     made = Proxy(server.bootstrap)
     made.rule = lambda request: ErrorCode.NOT_ENOUGH_REPLICAS
     redirect(monkeypatch, made)

@@ -1,4 +1,4 @@
-"""Other libraries' administrators ask for security and replicas, of which one broker has little to say."""
+"""Security and replica requests of other libraries' admin clients, on a broker that has neither."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ ONE_ACL = AclBinding(
 
 @pytest.fixture
 def librdkafka(server: Server) -> AdminClient:
-    """The administrator of confluent-kafka."""
+    """The admin client of confluent-kafka."""
     return AdminClient({"bootstrap.servers": server.bootstrap})
 
 
 def error_of(future: Future[Any]) -> str:
-    """The name of the error that a call fails with."""
+    """Return the name of the error that a call raises."""
     with pytest.raises(KafkaException) as refused:
         future.result(30)
     return str(refused.value.args[0].name()).lstrip("_")

@@ -1,4 +1,4 @@
-"""What a broker's memory grows by: refused requests, clients that do not read, requests that wait."""
+"""Growth of a broker's memory: rejected requests, clients that do not read, requests that wait."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cluster(tmp_path: Path) -> Iterator[OncelogCluster]:
 
 @pytest.fixture
 def grown_mb(cluster: OncelogCluster) -> Callable[[], float]:
-    """How many MB of memory the broker has taken since the test began; mapped files do not count."""
+    """Return by how many MB the broker's memory has grown since the test began, without mapped files."""
 
     def memory() -> int:
         found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{cluster.broker_pid()}/status").read_text())
@@ -47,7 +47,7 @@ def grown_mb(cluster: OncelogCluster) -> Callable[[], float]:
 
 
 def sent(cluster: OncelogCluster, request: Message, version: int) -> socket.socket:
-    """A connection with a small receive buffer that has sent one request and reads nothing."""
+    """Open a connection with a small receive buffer that sends one request and reads nothing."""
     host, _, port = cluster.bootstrap.rpartition(":")
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
@@ -58,7 +58,7 @@ def sent(cluster: OncelogCluster, request: Message, version: int) -> socket.sock
 
 
 def test_refused_requests_leave_no_memory_behind(cluster: OncelogCluster, grown_mb: Callable[[], float]) -> None:
-    """Each took as much as the request, until a full garbage collection."""
+    """Each kept the memory of its request until a full garbage collection."""
     too_large = batch([bytes(9 * MB)])
     assignments = [SyncGroupRequestAssignment(member_id="m", assignment=bytes(9 * MB))]
     sync = SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=assignments)
@@ -76,7 +76,7 @@ def test_refused_requests_leave_no_memory_behind(cluster: OncelogCluster, grown_
 def test_clients_that_do_not_read_cost_no_more_than_the_budget(
     cluster: OncelogCluster, grown_mb: Callable[[], float]
 ) -> None:
-    """And a client that reads gets all that it asks for."""
+    """A client that reads gets all requested records."""
     partitions = 250
     with Wire(cluster.bootstrap) as wire:
         topic_id = wire.create_topic("t", partitions)

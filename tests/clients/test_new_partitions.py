@@ -1,4 +1,4 @@
-"""Records for partitions that were added, or are gone, since the producer learned of the topic."""
+"""Records for partitions that were added or removed after the producer had loaded the topic's metadata."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_partition_that_stays_away_is_named_with_the_time_that_was_waited(
 def test_a_topic_that_is_created_again_with_fewer_partitions_is_asked_for_with_patience(
     server: Server, admin: Admin, name: str
 ) -> None:
-    """The producer asked 12,000 times a second."""
+    """The producer requested metadata 12,000 times a second."""
     admin.create_topics(name, 3)
     with Producer(server.bootstrap, retry_backoff_ms=100, linger_ms=0) as producer:
         producer.send(name, b"x", partition=2).result(WITHIN_S)
@@ -102,7 +102,7 @@ def test_a_topic_that_is_created_again_with_fewer_partitions_is_asked_for_with_p
 
 
 def test_a_partition_that_was_just_added_can_be_read(server: Server, admin: Admin, name: str) -> None:
-    """The consumer knew the topic with two partitions, for metadata.max.age.ms."""
+    """The consumer kept metadata with two partitions for metadata.max.age.ms."""
     admin.create_topics(name, 2)
     with Consumer(server.bootstrap, auto_offset_reset="earliest") as consumer:
         assert consumer.end_offsets([(name, 1)]) == {(name, 1): 0}

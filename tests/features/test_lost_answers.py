@@ -1,4 +1,4 @@
-"""Requests that fail in an unusual way are answered, and the connection keeps its other answers."""
+"""The broker answers requests that fail in an unusual way, and the connection keeps its other answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def joining(group: str, member_id: str = "", session_timeout_ms: int = 10_000, *
 
 @pytest.mark.parametrize("version", [2, 4, 5, 6, 9])
 def test_a_member_id_that_no_answer_can_carry(server: Server, name: str, version: int) -> None:
-    """A member id is the client id and 37 bytes more."""
+    """A member id consists of the client id and 37 more bytes."""
     with Wire(server.bootstrap, client_id="c" * (LONGEST - 7)) as wire:
         wire.find_coordinator(name, 0)
         answer = settled(lambda: wire.call(joining(name), version))

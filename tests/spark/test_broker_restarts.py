@@ -1,4 +1,4 @@
-"""The broker is killed at each request of the sink and of the source, and starts again; no step may fail."""
+"""Kill and restart the broker at each request of the sink and of the source. No step may fail."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Restarted(OncelogCluster):
         super().__init__(directory, arguments=("--no-restart",))
 
     def kill(self, broker: int = 1) -> None:
-        """SIGKILL the broker, and return when it serves again at the same address."""
+        """Kill the broker with SIGKILL, and wait until it serves again at the same address."""
         super().kill(broker)
         self.process.popen.wait()
         self.start(int(self.bootstrap.rpartition(":")[2]))
 
 
 class Kills:
-    """While armed, kills the server at each request whose step and kind it has not killed at before.
+    """While armed, kill the server once at each combination of step and request kind.
 
     A step is a program of the sink or a call of the source.
     """
@@ -69,7 +69,7 @@ class Kills:
 
 @pytest.fixture
 def start_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Kills]]:
-    """Makes the kills of this test, which happen at one moment of each request."""
+    """Kill the server at one moment of each request."""
     server = Restarted(tmp_path)
     yield lambda moment: Kills(server, moment, monkeypatch)
     server.stop()

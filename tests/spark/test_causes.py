@@ -1,4 +1,4 @@
-"""What a user reads when a query ends."""
+"""The message that a user reads when a query fails."""
 
 from __future__ import annotations
 

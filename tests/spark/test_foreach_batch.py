@@ -1,4 +1,4 @@
-"""Batch writes inside foreachBatch: what Spark replays is written once, also without txnAppId and txnVersion."""
+"""Batch writes inside foreachBatch: the sink writes a replayed batch once, even without txnAppId and txnVersion."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_replayed_batch_is_written_once(writes: Writes) -> None:
 
 @pytest.mark.parametrize("replays", [0, 1, 2])
 def test_a_second_write_of_one_call_is_refused_in_each_replay(writes: Writes, replays: int) -> None:
-    """Both have the query's id and the batch's number: in a replay, the second would pass for the first."""
+    """Both have the same query id and batch number. In a replay, the second write would look like the first."""
     for number in range(replays + 1):
         call = ("q", 0, f"{number}")
         writes.write(call, ["one"])

@@ -1,4 +1,4 @@
-"""The Java that Spark gets: the installed one, or the one that came as a wheel."""
+"""The Java that Spark uses: an installed one, or the one from the wheel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ spark.stop()
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH with all of the system's commands but java, and no JAVA_HOME."""
+    """A PATH with all system commands except java, and no JAVA_HOME."""
     folder = tmp_path / "commands"
     folder.mkdir()
     for place in ("/usr/bin", "/bin"):

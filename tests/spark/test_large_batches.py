@@ -1,4 +1,4 @@
-"""Batches whose decision record is divided: committed, and settled by the next plan if the driver dies after it."""
+"""Batches with a divided decision record: the commit, and the next plan after the driver died."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DiedError(Exception):
 
 @pytest.fixture
 def query(server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
-    """A query whose records are divided at some hundred bytes."""
+    """A query whose decision records are divided at some hundred bytes."""
 
     def dividing(options: SinkOptions) -> Any:
         return replace(driver.sink_of(options), part_bytes=300)
@@ -61,7 +61,7 @@ def test_a_record_in_parts_is_settled_by_the_next_plan(query: Query, monkeypatch
 
 
 def test_a_batch_whose_decision_is_rejected_holds_no_reader_up(query: Query) -> None:
-    """Its transactions are aborted at once, not at their time-out; the batch is written when the topic takes it."""
+    """The sink aborts the transactions at once, not at their time-out. A later attempt writes the batch."""
     query.run(1)
     decisions = f"{query.prefix}-commits"
     with Admin(query.bootstrap) as admin:

@@ -1,4 +1,4 @@
-"""What a task of the source holds in memory, and what it says about records that it cannot read."""
+"""Memory of a source task, and its errors about records that it cannot read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transaction manager about to ask its coordinator, and answers of that one."""
+"""A transaction manager before a request to its coordinator, and the coordinator's answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def answer(request: str, code: ErrorCode) -> Message:
 
 
 def asking(request: str) -> TransactionManager:
-    """A producer of the old protocol, which knows all requests, about to make this one."""
+    """Return a producer that is about to send this request. It uses the old protocol, which has all requests."""
     manager = TransactionManager("id")
     manager.set_version(0)
     manager.initialize()

@@ -79,7 +79,7 @@ def values(log: Log, *, upto: int | None = None, start: int | None = None, max_b
 
 
 def offset_for_timestamp(log: Log, timestamp: int) -> tuple[int, int, int] | None:
-    """(timestamp, offset, leader epoch) of the first record that is not older."""
+    """Return (timestamp, offset, leader epoch) of the first record that is not older."""
     start = 0
     while (step := log.search_timestamp(timestamp, start)) is not None:
         if step.batch and (found := first_since(step.batch, timestamp, max(start, log.log_start_offset))):
@@ -89,7 +89,7 @@ def offset_for_timestamp(log: Log, timestamp: int) -> tuple[int, int, int] | Non
 
 
 def max_timestamp(log: Log) -> tuple[int, int, int] | None:
-    """(timestamp, offset, leader epoch) of the first record with the largest timestamp."""
+    """Return (timestamp, offset, leader epoch) of the first record with the largest timestamp."""
     step = log.batch_of_max_timestamp()
     found = None if step is None else last_of(step.batch)
     return None if step is None or found is None else (*found, step.epoch)

@@ -1,4 +1,4 @@
-"""The shell around coordinators with a log of its own, and a coordinator that remembers what it is told."""
+"""The shell around coordinators with its own log, and a coordinator that records its calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPIC = "__consumer_offsets"
 
 
 class Remembering:
-    """A coordinator whose state is the list of what was replayed."""
+    """A coordinator whose state is the list of replayed records."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int]] = []
@@ -61,7 +61,7 @@ def decode(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
 
 
 class House:
-    """The little that the shell asks of a broker."""
+    """The parts of a broker that the shell needs."""
 
     def __init__(self, config: LogConfig | None = None) -> None:
         self.disk = CrashDisk()
@@ -78,7 +78,7 @@ class House:
         return self.replica
 
     async def open_in_turns(self, topic: str, partition: int) -> None:
-        """The log is open."""
+        """Do nothing: the log is open."""
 
     def run(self, life: Callable[[CoordinatorShell[Remembering]], Awaitable[None]]) -> None:
         async def main() -> None:

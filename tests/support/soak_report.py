@@ -1,4 +1,4 @@
-"""What a soak has measured: samples as CSV, a verdict on them, and a chart as SVG."""
+"""Report the measurements of a soak: samples as CSV, a verdict, and a chart as SVG."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ WIDTH, HEIGHT, LEFT, GAP = 960, 150, 90, 40
 
 @dataclass(frozen=True)
 class Sample:
-    """The broker at one moment, and what probes have measured since the last one."""
+    """The state of the broker at one moment, and the measurements of the probes since the last sample."""
 
     seconds: float
     memory_mb: float
-    """Anonymous resident memory: without the pages of files, which are the system's."""
+    """Anonymous resident memory, without the pages of files."""
     descriptors: int
     threads: int
     cpu: float
-    """CPU time of the broker divided by time: 1.0 is one core."""
+    """CPU time of the broker divided by the elapsed time: 1.0 is one core."""
     delay_ms: float
-    """Median time of an ApiVersions request: what the event loop makes every client wait."""
+    """Median time of an ApiVersions request: the delay that the event loop causes for every client."""
     delay_max_ms: float
     produce_ms: float
     """Median time of a Produce request with one small record and acks=all."""
     produce_max_ms: float
     rate: float
-    """Records per second that each client aims at."""
+    """Target records per second of each client."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One judged quantity: its value in the reference window, at the end, and the most that it may be there."""
+    """One judged quantity: its value in the reference window, its value at the end, and the limit at the end."""
 
     name: str
     before: float
@@ -45,7 +45,7 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether the end is like the reference."""
+        """Return whether the value at the end is within the limit."""
         return self.after <= self.limit
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Plan:
-    """When the load is calibrated, and which windows are compared, in seconds of the run."""
+    """The times of the calibration and of the two compared windows, in seconds of the run."""
 
     calibrated: float
     reference: tuple[float, float]
@@ -66,7 +66,7 @@ MORE_DESCRIPTORS, MORE_THREADS, LEAST_MS = 10, 4, 1.0
 
 
 def plan_of(minutes: float) -> Plan:
-    """From minute five on is the reference, and the last two minutes are the end; a shorter run is divided alike."""
+    """The reference begins at minute five; the end is the last two minutes. A shorter run is divided in proportion."""
     whole = minutes * 60
     if minutes >= 12:
         return Plan(240, (300, 420), (whole - 120, whole))
@@ -76,8 +76,8 @@ def plan_of(minutes: float) -> Plan:
 def judge(samples: Sequence[Sample], plan: Plan) -> list[Verdict]:
     """Compare the end of a run with its reference window.
 
-    Descriptors and threads are the least in each window, for misbehaving clients come and go; a leak raises the least.
-    Everything else is the median. Delays below a millisecond are equal.
+    For descriptors and threads, compare the minimum of each window: misbehaving clients come and go, but a leak raises
+    the minimum. For other quantities, compare the median. Treat delays below a millisecond as equal.
     """
 
     def over(window: tuple[float, float], value: Callable[[Sample], float], of: Callable[..., float]) -> float:
@@ -103,7 +103,7 @@ def judge(samples: Sequence[Sample], plan: Plan) -> list[Verdict]:
 
 
 def write_csv(samples: Sequence[Sample], path: Path) -> None:
-    """One line a sample, under a line with the names of the fields."""
+    """Return one line per sample, after a line with the field names."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Sample)])
         writer.writeheader()
@@ -121,7 +121,7 @@ COLOURS = ("#1f6feb", "#d29922")
 
 
 def chart(samples: Sequence[Sample], plan: Plan, title: str) -> str:
-    """Return an SVG with a panel for each quantity over time; the windows that are compared are shaded."""
+    """Return an SVG with a panel for each quantity over time. The compared windows are shaded."""
     end = max(samples[-1].seconds, 1)
     parts = [f'<text x="{LEFT}" y="22" font-size="16">{escape(title)}</text>']
     for index, (name, columns) in enumerate(PANELS):

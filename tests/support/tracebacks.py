@@ -1,4 +1,4 @@
-"""How many frames an exception keeps."""
+"""Count the frames that an exception keeps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def depth(call: Callable[[], object], expected: type[BaseException]) -> int:
-    """Call what raises an exception and return the length of its traceback."""
+    """Call a function that raises an exception, and return the length of its traceback."""
     try:
         call()
     except expected as error:

@@ -1,4 +1,4 @@
-"""The soak's verdict: what it must notice, and what it must not."""
+"""The verdict of the soak: changes that it must report, and changes that it must ignore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoint files: on the device before they count, and never older than what was already written."""
+"""Checkpoint files are on the device before they take effect, and never replaced by older content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Life = Callable[[Broker], Awaitable[None]]
 
 
 class RecordingDisk(OsDisk):
-    """Writes down what reaches the device, what is renamed, and in which thread."""
+    """Record each sync and rename, and its thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,4 +170,4 @@ def test_deleted_records_stay_deleted_after_a_loss_of_power(seed: int) -> None:
 
 
 class PowerLossError(Exception):
-    """The broker's machine is gone."""
+    """Simulate a crash of the broker's machine."""

@@ -1,4 +1,4 @@
-"""What becomes of requests that a coordinator refuses or cannot answer, and of those whose clients hang up."""
+"""Requests that a coordinator rejects or cannot answer, and requests whose clients hang up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker process that has no file descriptors left for a while: it refuses, keeps what it has, and recovers."""
+"""A broker without free file descriptors rejects requests, keeps its open files, and recovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request whose handler fails is answered in the form of its API, and its connection lives on."""
+"""If a handler fails, the broker answers in the form of the API and keeps the connection open."""
 
 from __future__ import annotations
 

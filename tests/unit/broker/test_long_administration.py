@@ -1,4 +1,4 @@
-"""Administration requests that name very much: others have their turn meanwhile, and little is left behind."""
+"""Admin requests with many items: the loop serves other clients meanwhile, and memory stays small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that take long leave the event loop to others: to a worker thread, or in turns."""
+"""Long requests do not block the event loop: they run in a worker thread or in turns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COMPUTED = ("first_since", "last_of", "_validated", "decode_at_most", "encoded_e
 
 
 class Workers:
-    """Carries out offloaded work when the gate is open, and notes what is computed."""
+    """Run offloaded work when the gate is open, and record the computations."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()

@@ -1,4 +1,4 @@
-"""A request's bytes are released when it is answered, without the garbage collector's help."""
+"""The broker frees a request's bytes after its answer, without a garbage collection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests in parts, and their answers as one."""
+"""Split requests into parts, and join their answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that takes long to recover is opened in turns with the requests of other clients."""
+"""The broker recovers a large log in turns with the requests of other clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are no longer part of a log: renamed at once, unlinked later, in a worker thread."""
+"""Files that are no longer part of a log are renamed at once, and unlinked later in a worker thread."""
 
 from __future__ import annotations
 

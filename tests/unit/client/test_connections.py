@@ -284,7 +284,7 @@ def test_the_options_as_kafka_has_them() -> None:
 
 
 def test_requests_for_any_broker_go_to_one_of_the_least_loaded() -> None:
-    """Always asking the same broker would mean always believing it, also when it lags behind the others."""
+    """A client that always asks the same broker would rely on it even if it lags behind the others."""
 
     async def body(network: Network) -> None:
         chances = iter([0.0, 0.34, 0.67, 0.99])

@@ -1,4 +1,4 @@
-"""The class of an error alone says what to do: for every error code, in every situation in which it may come.
+"""The class of an error alone says what to do, for every error code in every situation.
 
 The verdicts on Produce are those of Java's `TransactionManager.maybeTransitionToErrorState`; that a retriable error
 inside a transaction is abortable is KIP-1050's.

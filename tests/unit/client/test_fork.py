@@ -1,4 +1,4 @@
-"""A client in a process that was forked after it was made: each of its calls says so at once."""
+"""In a forked child process, each call of a client that the parent created raises an error at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns above 2 GiB, whose ends 32 bits do not hold. The memory is asked for, but hardly any of it is touched."""
+"""Columns above 2 GiB, whose offsets exceed 32 bits. The tests reserve the memory, but touch little of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding in pieces: Arrow batches of bounded size, whatever the record batches decompress to."""
+"""Decoding in pieces: Arrow batches of bounded size, even if the record batches are large."""
 
 from __future__ import annotations
 

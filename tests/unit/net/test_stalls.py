@@ -1,4 +1,4 @@
-"""The log of what holds the event loop."""
+"""Log messages about requests and tasks that block the event loop."""
 
 from __future__ import annotations
 

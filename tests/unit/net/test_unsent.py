@@ -85,7 +85,7 @@ def test_unread_answers_count_until_they_are_read_or_the_client_is_gone(loop: st
 
 @both_loops
 def test_what_is_far_above_the_budget_is_not_kept(loop: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Answers that no budget is asked for: those that are unread the longest go, not those of clients that read."""
+    """For answers outside the budget, the server closes the connections unread the longest, not those that read."""
     size = 8 * MB
 
     def handler(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
