@@ -70,6 +70,8 @@ def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int
             check_crc(header, view)
             headers.append(header)
             continue
+        if origin == Origin.CLIENT and headers:  # before the check: `may_take_long` has seen the first batch only
+            raise ProtocolError(ErrorCode.INVALID_RECORD, "several record batches for one partition, one is allowed")
         _check_size(header, config)
         if origin == Origin.CLIENT:
             _check_client_batch(header, view, config, now_ms)
@@ -78,15 +80,10 @@ def validate(records: memoryview, origin: Origin, config: LogConfig, now_ms: int
         raise ProtocolError(ErrorCode.INVALID_RECORD, "no record batch to append")
     if origin == Origin.REPLICATION:
         return ValidBatches(headers, records)
-    if origin == Origin.CLIENT:
-        if len(headers) > 1:
-            raise ProtocolError(
-                ErrorCode.INVALID_RECORD, f"{len(headers)} record batches for one partition, one is allowed"
-            )
-        if config.compression is not None and headers[0].codec != config.compression:
-            records = memoryview(_recompress(records, config))
-            headers = [parse_header(records)]
-            _check_size(headers[0], config)
+    if origin == Origin.CLIENT and config.compression is not None and headers[0].codec != config.compression:
+        records = memoryview(_recompress(records, config))
+        headers = [parse_header(records)]
+        _check_size(headers[0], config)
     if config.timestamp_type == LOG_APPEND_TIME:
         headers = _stamp(records, headers, LOG_APPEND_TIME, now_ms)
     elif headers[0].timestamp_type:

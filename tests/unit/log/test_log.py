@@ -147,6 +147,7 @@ MARKER = build_control_batch(True, producer_id=1, producer_epoch=0, coordinator_
     [
         (bytearray(), ErrorCode.INVALID_RECORD),
         (batch() + batch(), ErrorCode.INVALID_RECORD),
+        (batch() + flipped(batch()), ErrorCode.INVALID_RECORD),
         (batch()[:-1], ErrorCode.CORRUPT_MESSAGE),
         (flipped(batch()), ErrorCode.CORRUPT_MESSAGE),
         (MARKER, ErrorCode.INVALID_RECORD),
@@ -158,8 +159,8 @@ MARKER = build_control_batch(True, producer_id=1, producer_epoch=0, coordinator_
         (batch(timestamp=NOW + 3_600_001), ErrorCode.INVALID_TIMESTAMP),
     ],
     ids=[
-        "nothing", "two batches", "cut", "crc", "control", "base offset", "size", "count", "txn without pid", "codec",
-        "future",
+        "nothing", "two batches", "second batch unchecked", "cut", "crc", "control", "base offset", "size", "count",
+        "txn without pid", "codec", "future",
     ],
 )  # fmt: skip
 def test_what_a_client_may_not_send(records: bytearray, code: ErrorCode) -> None:
