@@ -160,9 +160,10 @@ class Partitions:
             log_start_offset=home.start_offsets.get((topic, partition), 0),
             unlink=partial(self._unlink, home.disk),
         )
-        before, info = info, self._topics.topic(topic) or info
-        if info is not before:  # the topic has changed in the meantime
-            log.reconfigure(self._log_config(info))
+        info = self._topics.topic(topic) or info
+        config = self._log_config(info)
+        if config != log.config:  # settings of the topic or the broker have changed in the meantime
+            log.reconfigure(config)
         replica = Replica(
             topic,
             partition,

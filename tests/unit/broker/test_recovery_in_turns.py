@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from oncelog.broker.broker import Broker
@@ -100,3 +101,14 @@ def test_broker_that_stops_during_a_recovery_recovers_at_the_next_start(tmp_path
 
     live(tmp_path, tree, interrupted)
     live(tmp_path, tree, again)
+
+
+def test_settings_that_change_during_a_recovery_reach_the_log(tmp_path: Path, tree: MemoryTree) -> None:
+    async def body(broker: Broker) -> None:
+        with pytest.raises(ProtocolError, match="long-0 is being recovered"):
+            append(broker, "long")
+        broker.config = msgspec.structs.replace(broker.config, log_retention_ms=12_345)
+        await broker.partitions.open_in_turns("long", 0)
+        assert broker.partitions.find("long", 0).log.config.retention_ms == 12_345
+
+    live(tmp_path, tree, body)
