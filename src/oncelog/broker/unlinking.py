@@ -23,6 +23,7 @@ class Unlinker:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._timers: set[asyncio.TimerHandle] = set()
+        self._removing = asyncio.Lock()
 
     def files(self, disk: GuardedDisk, paths: Sequence[str], delay_ms: int) -> None:
         """Unlink these files after the delay."""
@@ -52,6 +53,7 @@ class Unlinker:
             if disk.failure is not None:
                 return
             try:
-                await self._broker.offload(remove, path)
+                async with self._removing:  # one at a time: others need the worker threads too
+                    await self._broker.offload(remove, path)
             except OSError as error:
                 self._broker.log.error("cannot remove %s: %s", path, error)

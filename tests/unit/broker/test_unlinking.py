@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,3 +87,32 @@ def test_a_deleted_topics_folder_is_removed_after_the_delay_by_a_worker(house: H
 
     house.live(life, log_segment_delete_delay_ms=delay_ms)
     house.live(again)
+
+
+def test_folders_of_a_deleted_topic_are_removed_one_at_a_time(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = 0
+    most = 0
+
+    async def life(broker: Broker) -> None:
+        offload = broker.offload
+
+        async def counted(work: Any, *arguments: Any) -> Any:
+            nonlocal running, most
+            running += work.__name__ == "remove_tree"
+            most = max(most, running)
+            try:
+                return await offload(work, *arguments)
+            finally:
+                running -= work.__name__ == "remove_tree"
+
+        monkeypatch.setattr(broker, "offload", counted)
+        await broker.create_topic("t", partitions=8)
+        for index in range(8):
+            append(broker.partitions.find("t", index))
+        topic = broker.metadata.topic("t")
+        assert topic is not None
+        await broker.delete_topic(topic)
+        await until(lambda: not names(house, "*-delete"))
+        assert most == 1
+
+    house.live(life, log_segment_delete_delay_ms="0")
