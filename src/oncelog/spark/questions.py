@@ -58,15 +58,20 @@ async def describe_producers(
 
 async def find_ends(cluster: ClusterClient, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the high watermark of each partition that exists."""
-    asked: dict[tuple[str, int], int] = {}
-    for at in wanted:
-        try:
-            await cluster.partition(*at)
-        except errors.UnknownTopicError:
-            continue
-        asked[at] = offsets.LATEST
+    places = list(dict.fromkeys(wanted))
+    # All at the same time: each partition of a deleted topic is waited for.
+    exist = await asyncio.gather(*(_exists(cluster, at) for at in places))
+    asked: dict[tuple[str, int], int] = {at: offsets.LATEST for at, here in zip(places, exist, strict=True) if here}
     found = await offsets.list_offsets(cluster, asked)
     return {TopicPartition(*at): listed.offset for at, listed in found.items()}
+
+
+async def _exists(cluster: ClusterClient, at: TopicPartition) -> bool:
+    try:
+        await cluster.partition(*at)
+    except errors.UnknownTopicError:
+        return False
+    return True
 
 
 async def end_all(cluster: ClusterClient, owners: Sequence[Owner], commit: bool, version: int | None) -> list[Any]:
