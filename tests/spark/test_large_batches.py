@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from oncelog.spark.options import SinkOptions
 from spark.judges import create, open_producers
 from spark.micro_batches import Query
 from spark.test_sink_crashes import check
+from spark.test_sink_limits import sink_command
 from support.servers import Server
 
 
@@ -56,6 +58,9 @@ def test_a_record_in_parts_is_settled_by_the_next_plan(query: Query, monkeypatch
             query.run(2)
     assert written.count(Part) > 1
     assert open_producers(query.bootstrap, query.topic)
+    listed = json.loads(sink_command(query, "list").output)
+    assert listed["open"]
+    assert all(entry["decided"] for entry in listed["open"])
     query.run(3)
     check(query, 3)
 

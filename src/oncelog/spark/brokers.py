@@ -283,10 +283,11 @@ class Brokers:
     def _produce(self, o: op.Produce) -> op.Produced:
         batch = partitions.decision_batch(o.owner, o.record, int(time.time() * 1000))
         response = partitions.produce(self.cluster, o.owner, o.at, batch, new_protocol=self.new_protocol)
+        if any(code in TOO_LARGE for code, _ in error_codes(response)):
+            return op.Produced(op.Outcome.TOO_LARGE)
         outcome = outcome_of(response, f"Produce into {o.at.topic}-{o.at.partition}")
         if outcome is not op.Outcome.DONE:
-            too_large = outcome is op.Outcome.TOO_LARGE
-            return op.Produced(op.Outcome.TOO_LARGE if too_large else op.Outcome.FENCED)
+            return op.Produced(op.Outcome.FENCED)
         return op.Produced(outcome, response.responses[0].partition_responses[0].base_offset)
 
     def _find_ends(self, o: op.FindEnds) -> tuple[op.End, ...]:
@@ -329,8 +330,6 @@ def outcome_of(response: Any, what: str) -> op.Outcome:
             return op.Outcome.INVALID_STATE
         if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             return op.Outcome.DENIED
-        if code in TOO_LARGE:
-            return op.Outcome.TOO_LARGE
     raise_for_error(response, what)
     return op.Outcome.DONE
 

@@ -101,7 +101,7 @@ def look(options: SinkOptions) -> tuple[Record, tuple[Owner, ...], tuple[op.Open
         left, strays = run(plan.find_open(sink), Brokers(cluster))
         record = last_record(cluster, sink)
         check_decisions(options.decision_topic, options.prefix, record)
-        return record, left, strays
+        return run(plan.read_parts(sink, record), Brokers(cluster)), left, strays
 
 
 def _check_used(cluster: BlockingCluster, options: SinkOptions) -> None:

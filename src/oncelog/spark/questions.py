@@ -75,18 +75,25 @@ async def _exists(cluster: ClusterClient, at: TopicPartition) -> bool:
 
 
 async def end_all(cluster: ClusterClient, owners: Sequence[Owner], commit: bool, version: int | None) -> list[Any]:
-    """EndTxn for each owner's transaction, some at a time; the responses in their order."""
+    """Send EndTxn for each owner's transaction, some at a time to each coordinator; return the responses in order.
+
+    A coordinator that is away holds up its own transactions only: an error is raised after the others have ended.
+    """
     await find_coordinators(cluster, "transaction", [owner.id for owner in owners])
-    free = asyncio.Semaphore(ENDS_IN_FLIGHT)
+    free: defaultdict[int | None, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(ENDS_IN_FLIGHT))
 
     async def end(owner: Owner) -> Any:
         request = et.EndTxnRequest(
             transactional_id=owner.id, producer_id=owner.pid, producer_epoch=owner.epoch, committed=commit
         )
-        async with free:
+        async with free[cluster.known_coordinator("transaction", owner.id)]:
             return await cluster.call_coordinator("transaction", owner.id, request, version)
 
-    return list(await asyncio.gather(*map(end, owners)))
+    responses = await asyncio.gather(*map(end, owners), return_exceptions=True)
+    for response in responses:
+        if isinstance(response, BaseException):
+            raise response
+    return responses
 
 
 def transactions(cluster: ClusterClient) -> Question[str, dt.TransactionState | None]:

@@ -1,0 +1,56 @@
+"""Requests of the sink to many coordinators, and what their errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from oncelog import errors
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from oncelog.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from oncelog.spark.brokers import outcome_of
+from oncelog.spark.commit.record import Owner
+from oncelog.spark.questions import ENDS_IN_FLIGHT, end_all
+
+
+class Coordinators:
+    """Two coordinators: number 1 never answers until it fails, number 0 answers at once."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.failed = asyncio.Event()
+
+    def known_coordinator(self, _kind: str, key: str) -> int:
+        return int(key) % 2
+
+    async def call_coordinator(self, _kind: str, key: str, _request: EndTxnRequest, _version: int | None) -> Any:
+        if self.known_coordinator("transaction", key):
+            await self.failed.wait()
+            raise errors.TimedOutError("away")
+        self.ended.append(key)
+        if len(self.ended) == 2 * ENDS_IN_FLIGHT:
+            self.failed.set()
+        return EndTxnResponse()
+
+
+def test_a_coordinator_that_is_away_holds_up_no_other() -> None:
+    async def run() -> list[str]:
+        cluster: Any = Coordinators()
+        owners = [Owner(str(number), number, 0) for number in range(1, 4 * ENDS_IN_FLIGHT, 2)]
+        owners += [Owner(str(number), number, 0) for number in range(0, 4 * ENDS_IN_FLIGHT, 2)]
+        with pytest.raises(errors.TimedOutError):
+            await asyncio.wait_for(end_all(cluster, owners, True, None), 60)
+        ended: list[str] = cluster.ended
+        return ended
+
+    assert len(asyncio.run(run())) == 2 * ENDS_IN_FLIGHT
+
+
+def test_a_row_that_a_topic_rejects_as_too_large_is_not_reported_as_fenced() -> None:
+    partition = PartitionProduceResponse(index=0, error_code=ErrorCode.MESSAGE_TOO_LARGE, error_message="too large")
+    response = ProduceResponse(responses=[TopicProduceResponse(name="out", partition_responses=[partition])])
+    with pytest.raises(errors.RecordTooLargeError):
+        outcome_of(response, "Produce into out-0")
