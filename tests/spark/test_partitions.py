@@ -11,7 +11,9 @@ from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import build_control_batch
 from oncelog.spark import partitions
 from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.errors import SinkError
 from oncelog.spark.commit.names import TopicPartition
+from oncelog.spark.commit.record import Owner, Part, Span, Transaction
 
 AT = TopicPartition("decisions", 0)
 MARKER = bytes(build_control_batch(True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=0))
@@ -42,3 +44,19 @@ def test_an_end_that_never_shows_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     )
     with pytest.raises(errors.TimedOutError, match="decisions-0 shows nothing from 0 on, its end was 1"):
         partitions.read_window(cluster, op.ReadDecisions(AT))
+
+
+def test_parts_that_a_restarted_broker_does_not_show_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Part(0, (Transaction(Owner("p/0/0/0.0", 7, 0), (Span(AT, 0, 4),)),))
+    records = bytes(partitions.decision_batch(Owner("p", 1, 0), part, 0))
+    behind = PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)
+    there = PartitionData(log_start_offset=0, high_watermark=1, last_stable_offset=1, records=records)
+    cluster = broker(monkeypatch, [behind, behind, there])
+    assert partitions.read_parts(cluster, op.ReadParts(AT, (0,))) == (part,)
+
+
+def test_parts_that_compaction_took_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = PartitionData(log_start_offset=0, high_watermark=1, last_stable_offset=1, records=MARKER)
+    cluster = broker(monkeypatch, [there])
+    with pytest.raises(SinkError, match=r"has lost the parts of its last record at offsets \[0\]"):
+        partitions.read_parts(cluster, op.ReadParts(AT, (0,)))

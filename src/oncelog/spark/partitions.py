@@ -197,15 +197,23 @@ def _messages(at: TopicPartition, header: Any, view: memoryview) -> Iterable[op.
 
 
 def read_parts(cluster: BlockingCluster, o: op.ReadParts) -> tuple[Part, ...]:
-    """Read the parts at these offsets. Raises SinkError if one of them no longer exists."""
+    """Read the parts at these offsets.
+
+    Raises SinkError if one of them no longer exists, and TimedOutError if Fetch does not return the last one within
+    `REQUEST_TIMEOUT_MS`: a broker that has just started may report a lower high watermark for a while.
+    """
     found: dict[int, Part] = {}
     position, last = min(o.offsets), max(o.offsets)
+    wait_ms, limit = 0, time.monotonic() + REQUEST_TIMEOUT_MS / 1000
     while position <= last:
-        answer = fetch(cluster, o.at, position)
-        batches = list(iter_batches(answer.records or b"", partial_ok=True))
-        if not batches:
-            break
-        for header, view in batches:
+        answer = fetch(cluster, o.at, position, max_wait_ms=wait_ms)
+        if answer.error_code:
+            position = _behind_gap(cluster, o.at, position, answer.error_code)
+            continue
+        if not answer.records and time.monotonic() > limit:
+            raise errors.TimedOutError(f"{o.at.topic}-{o.at.partition} returns no records from {position} to {last}")
+        wait_ms = FETCH_WAIT_MS
+        for header, view in iter_batches(answer.records or b"", partial_ok=True):
             position = max(position, header.next_offset)
             if not header.is_control and header.next_offset > min(o.offsets):
                 found.update(_parts(o, view))
