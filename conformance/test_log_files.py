@@ -20,7 +20,7 @@ from oncelog.protocol.records import Record, build_batch, decode_records, iter_b
 from support.apache_kafka import SHORT_LIVED, ApacheKafka, java, run_tool
 from support.clients.base import Outgoing
 from support.clients.confluent import ConfluentClient
-from support.logs import NOW, append, end_txn, of_producer
+from support.logs import NOW, append, end_txn, max_timestamp, of_producer
 
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 INDEXES = (".index", ".timeindex", ".txnindex")
@@ -163,7 +163,7 @@ def spelt_out(log: Log) -> dict[str, object]:
         "values": values,
         "aborted": log.aborted_transactions(0, end),
         "producers": sorted(log.producers()),
-        "max timestamp": log.max_timestamp(),
+        "max timestamp": max_timestamp(log),
         "epochs": log.end_offset_for_epoch(0),
         "bases": [segment.base_offset for segment in log.segments],
     }

@@ -152,8 +152,9 @@ def test_transactions_carry_the_member_epoch(apache_kafka: ApacheKafka, admin: A
         consumer.unsubscribe()
         producer.begin_transaction()
         producer.send_offsets(gone, {(name, 0): 3})
-        with pytest.raises(errors.GroupError):
+        with pytest.raises(errors.AbortableError) as caught:
             producer.commit_transaction()
+        assert isinstance(caught.value.__cause__, errors.GroupError)
         producer.abort_transaction()
 
 
