@@ -21,7 +21,7 @@ from oncelog.broker.large_messages import (
     has_many_items,
 )
 from oncelog.net.frames import BUFFER_BYTES
-from oncelog.net.server import BadFrameError, Holds
+from oncelog.net.server import BadFrameError, Chunks, Holds
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.codec import TooManyItemsError, codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -31,8 +31,6 @@ from oncelog.protocol.schema import DecodeError, Message
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.net.server import Peer
-
-Chunks = list[bytes | memoryview]
 
 
 class BadRequestError(BadFrameError):

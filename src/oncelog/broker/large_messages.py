@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from oncelog.net.server import Chunks
 from oncelog.protocol.headers import encode_response_header
 from oncelog.protocol.schema import Message
-
-Chunks = list[bytes | memoryview]
 
 SMALL_FRAME = 16 * 1024
 """Bytes of a request that is too small to have many elements."""

@@ -6,7 +6,6 @@ import asyncio
 from typing import TypeVar
 
 from oncelog.log.steps import Steps
-from oncelog.log.steps import at_once as at_once
 
 T = TypeVar("T")
 

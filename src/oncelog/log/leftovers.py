@@ -56,7 +56,7 @@ def finish_interrupted(disk: Disk, directory: str, names: list[str]) -> list[str
     if not any(name.endswith(_LEFTOVERS) for name in names):
         return names
     swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
-    # A .cleaned file behind a .swap: not all of what passed_over a segment was whole, so none of it counts.
+    # A .cleaned file beside a .swap: some of the files that replace the segment are incomplete, so none of them counts.
     unfinished = min((_offset(name) for name in names if name.endswith(CLEANED_SUFFIX)), default=None)
     for name in names:
         if name.endswith(TEMPORARY_SUFFIX):

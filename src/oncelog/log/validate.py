@@ -14,6 +14,8 @@ from oncelog.log.producer_state import Origin
 from oncelog.protocol.compression import Codec, TooMuchDataError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import (
+    ATTRIBUTES_LOW,
+    CODEC_MASK,
     CREATE_TIME,
     DEFAULT_DECOMPRESSED_LIMIT,
     HEADER_SIZE,
@@ -35,8 +37,6 @@ LARGE_BYTES = 2 * 1024 * 1024
 """Above this size, the checksum alone takes long."""
 MOST_NAMED = 10_000
 """Invalid records of a batch that an error names. Kafka names all of them."""
-_ATTRIBUTES_LOW = 22
-_CODEC = 0x07
 
 
 class ValidBatches(NamedTuple):
@@ -106,7 +106,7 @@ def may_take_long(records: memoryview, config: LogConfig, now_ms: int) -> bool:
     """
     if len(records) > LARGE_BYTES:
         return True
-    codec = records[_ATTRIBUTES_LOW] & _CODEC if len(records) > HEADER_SIZE else 0
+    codec = records[ATTRIBUTES_LOW] & CODEC_MASK if len(records) > HEADER_SIZE else 0
     if not codec and len(records) <= SMALL_BYTES:
         return False
     try:

@@ -46,7 +46,10 @@ DEFAULT_DECOMPRESSED_LIMIT: Final = 128 * 1024 * 1024
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
 
-_CODEC_MASK = 0x07
+CODEC_MASK = 0x07
+"""Bits of a batch's attributes that name its codec."""
+ATTRIBUTES_LOW = 22
+"""Position of the low byte of a batch's attributes."""
 _TIMESTAMP_TYPE = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
@@ -113,7 +116,7 @@ class BatchHeader(NamedTuple):
     @property
     def codec(self) -> int:
         """Compression codec, a `Codec` unless the batch is malformed."""
-        return self.attributes & _CODEC_MASK
+        return self.attributes & CODEC_MASK
 
     @property
     def timestamp_type(self) -> int:
@@ -229,10 +232,10 @@ def check_batch(header: BatchHeader, view: memoryview) -> None:
     count = header.count
     if count <= 0 or header.last_offset_delta != count - 1:
         raise _invalid(f"record batch has {count} records and a last offset delta of {header.last_offset_delta}")
-    if header.attributes & _CODEC_MASK > Codec.ZSTD:
+    if header.attributes & CODEC_MASK > Codec.ZSTD:
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"unknown compression codec {header.attributes & _CODEC_MASK}",
+            f"unknown compression codec {header.attributes & CODEC_MASK}",
         )
     if header.producer_id >= 0:
         if header.producer_epoch < 0:
@@ -475,8 +478,8 @@ def _payload(view: Buffer, limit: int) -> tuple[BatchHeader, Buffer]:
     if header.count < 0:
         raise _invalid(f"record batch with a count of {header.count}")
     payload: Buffer = memoryview(view)[HEADER_SIZE : header.size]
-    if header.count and header.attributes & _CODEC_MASK:
-        payload = decompress(header.attributes & _CODEC_MASK, payload, limit)
+    if header.count and header.attributes & CODEC_MASK:
+        payload = decompress(header.attributes & CODEC_MASK, payload, limit)
     return header, payload
 
 

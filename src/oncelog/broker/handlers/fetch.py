@@ -8,8 +8,9 @@ from uuid import UUID
 
 from oncelog.broker.delayed import wait_until
 from oncelog.broker.fetch_sessions import FetchContext, FetchPosition, Key, partition_key
-from oncelog.broker.turns import ITEMS_A_TURN, at_once, in_turns
+from oncelog.broker.turns import ITEMS_A_TURN, in_turns
 from oncelog.cluster.replica import Replica
+from oncelog.log.steps import at_once
 from oncelog.net.unsent import LEAST_AT_ONCE
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import (

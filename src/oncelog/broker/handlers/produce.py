@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from oncelog.broker.turns import ITEMS_A_TURN, at_once, in_turns
+from oncelog.broker.turns import ITEMS_A_TURN, in_turns
 from oncelog.cluster.metadata import INTERNAL_TOPICS
 from oncelog.cluster.replica import Replica
 from oncelog.log.config import LogConfig
 from oncelog.log.producer_state import Origin
+from oncelog.log.steps import at_once
 from oncelog.log.validate import InvalidRecordsError, ValidBatches, may_take_long, validate
 from oncelog.net.server import BadFrameError, Holds
 from oncelog.protocol.compression import Codec
@@ -28,7 +29,7 @@ from oncelog.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from oncelog.protocol.records import BatchHeader, iter_batches
+from oncelog.protocol.records import ATTRIBUTES_LOW, CODEC_MASK, BatchHeader, iter_batches
 from oncelog.protocol.schema import NO_UUID
 
 if TYPE_CHECKING:
@@ -42,9 +43,7 @@ APPENDS_A_TURN = 20
 _WITH_GENERIC_ERROR = 11  # TRANSACTION_ABORTABLE (KIP-890, part 1)
 _WITH_IMPLICIT_ADD = 12  # the produce request itself adds the partition (KIP-890, part 2)
 _ADMIN_CLIENT_ID = "__admin_client"
-_ATTRIBUTES_LOW = 22  # byte of a record batch with its flags, and the flag of transactional ones
 _TRANSACTIONAL = 0x10
-_CODEC = 0x07
 _WITH_ZSTD = 7
 
 # What clients that do not know the coordinator's own error are told, so that they try again (as Kafka does).
@@ -142,7 +141,7 @@ def _check_untransactional(resolved: Resolved) -> None:
     for _, targets in resolved:
         for target in targets:
             records = target.data.records
-            if records and len(records) > _ATTRIBUTES_LOW and records[_ATTRIBUTES_LOW] & _TRANSACTIONAL:
+            if records and len(records) > ATTRIBUTES_LOW and records[ATTRIBUTES_LOW] & _TRANSACTIONAL:
                 raise ProtocolError(
                     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                     f"transactional records for {target.topic}-{target.data.index}, but the request has no "
@@ -430,7 +429,7 @@ def _resolve_once(*waits: asyncio.Future[None]) -> None:
 def _refuse_zstd(target: _Target) -> None:
     """Reject zstd in versions before KIP-110 (`ProduceRequest.validateRecords`)."""
     records = target.data.records
-    zstd = records and len(records) > _ATTRIBUTES_LOW and records[_ATTRIBUTES_LOW] & _CODEC == Codec.ZSTD
+    zstd = records and len(records) > ATTRIBUTES_LOW and records[ATTRIBUTES_LOW] & CODEC_MASK == Codec.ZSTD
     if zstd and target.refusal is None:
         message = f"zstd compression needs Produce version {_WITH_ZSTD} or later"
         target.refusal = Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)

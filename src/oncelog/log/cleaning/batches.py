@@ -11,6 +11,7 @@ from oncelog.log.disk import Buffer
 from oncelog.log.producer_state import ProducerEntry
 from oncelog.protocol.compression import compress
 from oncelog.protocol.records import (
+    CODEC_MASK,
     LOG_APPEND_TIME,
     LOSSLESS,
     NO_TIMESTAMP,
@@ -24,7 +25,6 @@ from oncelog.protocol.records import (
     parse_header,
 )
 
-_CODEC = 0x07
 _DELETE_HORIZON = 0x40
 NO_DATA = -1
 
@@ -156,7 +156,7 @@ def emptied(header: BatchHeader) -> bytearray:
         b"",
         0,
         last_offset_delta=header.last_offset_delta,
-        attributes=header.attributes & ~(_CODEC | _DELETE_HORIZON),
+        attributes=header.attributes & ~(CODEC_MASK | _DELETE_HORIZON),
         base_timestamp=NO_TIMESTAMP,
         max_timestamp=header.max_timestamp,
         producer_id=header.producer_id,
