@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable
 from typing import Any
@@ -33,6 +32,7 @@ from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, D
 from oncelog.protocol.messages.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from support.log_houses import House
+from support.turns import turns_of_others
 
 CONTEXT = RequestContext(0, 7, 1, "test", "127.0.0.1", 1)
 NAMES = [f"no-{number}" for number in range(1000)]
@@ -82,20 +82,11 @@ def test_others_have_their_turn_in_a_long_request_that_is_refused(house: House, 
     module, request = REQUESTS[api]
 
     async def life(broker: Broker) -> None:
-        turns = 0
-
-        async def other() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        beside = asyncio.create_task(other())
-        answer = module.handle(broker, request, CONTEXT)
-        assert isinstance(answer, Awaitable)
-        await answer
-        beside.cancel()
-        assert turns >= 9
+        with turns_of_others() as turns:
+            answer = module.handle(broker, request, CONTEXT)
+            assert isinstance(answer, Awaitable)
+            await answer
+        assert turns.count >= 9
 
     house.live(life)
 

@@ -31,6 +31,7 @@ from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import Record, build_batch, decode_records, pack_batch, set_max_timestamp
 from oncelog.protocol.schema import Message
+from support.turns import turns_of_others
 
 NOW = 1_700_000_000_000
 MANY = 20_000
@@ -245,18 +246,9 @@ def test_request_for_many_partitions_appends_in_turns(tmp_path: Path) -> None:
         request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name="plain", partition_data=data)])
         pending = produce(broker, request, context(ApiKey.PRODUCE, 9))
         assert isinstance(pending, Holds)
-        turns = 0
-
-        async def other() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        task = asyncio.ensure_future(other())
-        response = await answer(pending)
-        task.cancel()
-        assert turns >= 4
+        with turns_of_others() as turns:
+            response = await answer(pending)
+        assert turns.count >= 4
         assert not any(part.error_code for part in response.responses[0].partition_responses)
 
     live(tmp_path, body)
