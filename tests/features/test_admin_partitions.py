@@ -126,14 +126,16 @@ def test_validate_only_adds_nothing(wire: Wire, name: str) -> None:
 
 
 def test_too_many_partitions_in_all(wire: Wire, server: Server, name: str) -> None:
-    # DIFFERS[too many partitions]: Kafka's bounded list of records overflows, and it has no error code for that
+    # DIFFERS[too many partitions]: Kafka's bounded list of records overflows, and it has no error code for that.
+    # Which of the topics Kafka refuses depends on the order of a hash map; oncelog refuses the last.
     refusal = code("POLICY_VIOLATION" if server.name == "oncelog" else "UNKNOWN_SERVER_ERROR")
     names = [f"{name}-{each}" for each in "abc"]
     for each in names:
         wire.create_topic(each)
         has(wire, each, 1)
     answers = grow(wire, *((each, 4000, None) for each in names), validate_only=True)
-    assert [answers[each].error_code for each in names] == [0, 0, refusal]
+    codes = [answers[each].error_code for each in names]
+    assert codes == [0, 0, refusal] if server.name == "oncelog" else sorted(codes) == sorted([0, 0, refusal])
 
 
 def test_internal_topics_keep_their_partitions(start_server: Callable[..., Server], name: str) -> None:
