@@ -78,6 +78,10 @@ class BrokenDisk(OsDisk):
         self.check("read whole", path)
         return super().read_file(path)
 
+    def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
+        self.check("replace", path)
+        super().atomic_write(path, data, sync=sync)
+
     def remove(self, path: str) -> None:
         if path.endswith(".deleted"):
             self.remove_threads.add(threading.get_ident())
@@ -85,6 +89,7 @@ class BrokenDisk(OsDisk):
 
     def remove_tree(self, path: str) -> None:
         self.remove_threads.add(threading.get_ident())
+        self.check("remove", path)
         super().remove_tree(path)
 
     def sync(self, path: str) -> None:

@@ -188,11 +188,11 @@ class Broker:
         self.flusher.close()
         self.unlinker.close()
         clean = self.partitions.close()
-        await self.checkpoints.write()
+        written = await self.checkpoints.write()
         if self._stalls is not None:
             self._stalls.close()
         for directory in clean:
-            if directory.online:
+            if directory in written and directory.online:
                 try:
                     directory.mark_clean()
                 except OSError as error:

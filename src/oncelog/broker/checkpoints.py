@@ -7,12 +7,22 @@ the new files. The event loop renames them into place, so that an older round ne
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from oncelog.broker.data_directory import DataDirectory
+from oncelog.broker.shortage import pauses
+from oncelog.log.disk import OF_THE_PROCESS
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
+
+PAUSES = 8
+"""How often a round waits for a free file descriptor: some 3 s in all."""
+
+Written = frozenset[DataDirectory]
+"""The directories whose checkpoints are on the device."""
 
 
 class Checkpoints:
@@ -23,16 +33,18 @@ class Checkpoints:
         self._lock = asyncio.Lock()
         self._asked = 0
         self._done = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._written: Written = frozenset()
+        self._tasks: set[asyncio.Task[Written]] = set()
 
-    async def write(self) -> None:
+    async def write(self) -> Written:
         """Write the recovery point, log start offset and high watermark of each log, and wait for the device.
 
-        A disk error takes its directory offline and is logged.
+        Return the directories that were written. A disk error takes its directory offline and is logged. If the process
+        has no free file descriptor for some seconds, the directory stays online, and the next round writes it.
         """
-        await asyncio.shield(self.start())
+        return await asyncio.shield(self.start())
 
-    def start(self) -> asyncio.Task[None]:
+    def start(self) -> asyncio.Task[Written]:
         """Start a round and return its task. Do not cancel the task: its worker thread would continue."""
         self._asked += 1
         task = self._broker.loop.create_task(self._round(self._asked), name="write checkpoints")
@@ -40,22 +52,36 @@ class Checkpoints:
         task.add_done_callback(self._ended)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Written]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._broker.log.error("writing checkpoints failed", exc_info=error)
+            self._broker.log.error("cannot write the checkpoints", exc_info=error)
 
-    async def _round(self, number: int) -> None:
+    async def _round(self, number: int) -> Written:
         async with self._lock:
-            if self._done >= number:
-                return  # a round that began after this call has covered it
-            covered = self._asked
-            for directory in self._broker.directories.online:
-                try:
-                    await self._write(directory)
-                except OSError as error:
+            if self._done < number:  # else, a round that began after this call has covered it
+                covered = self._asked
+                waits = islice(pauses(), PAUSES)
+                online = self._broker.directories.online
+                self._written = frozenset([each for each in online if await self._try(each, waits)])
+                self._done = covered
+            return self._written
+
+    async def _try(self, directory: DataDirectory, waits: Iterator[float]) -> bool:
+        """Write the checkpoints of one directory, and return whether they are on the device.
+
+        If the process has no free file descriptor, wait and try again. All directories of a round share the ``waits``.
+        """
+        while True:
+            try:
+                await self._write(directory)
+                return True
+            except OSError as error:
+                wait_s = next(waits, None) if error.errno in OF_THE_PROCESS else None
+                if wait_s is None:
                     self._broker.log.error("cannot write the checkpoints of %s: %s", directory.path, error)
-            self._done = covered
+                    return False
+            await asyncio.sleep(wait_s)
 
     async def _write(self, directory: DataDirectory) -> None:
         while True:

@@ -11,6 +11,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from oncelog.broker.shortage import pauses
 from oncelog.cluster.replica import Replica
 from oncelog.log.disk import OF_THE_PROCESS
 from oncelog.log.guarded_disk import GuardedDisk
@@ -18,9 +19,6 @@ from oncelog.log.guarded_disk import GuardedDisk
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
 
-RETRY_S = 0.02
-RETRY_MAX_S = 1.0
-"""Pause before a sync is repeated that had no file descriptor; it doubles up to the maximum."""
 NEVER = 2**63 - 1
 """`flush.ms` that leaves it to the operating system."""
 
@@ -65,11 +63,20 @@ class Flusher:
             self._broker.spawn(self._sync_written(disk), "sync small files")
 
     async def _sync_written(self, disk: GuardedDisk) -> None:
+        """Sync the small files of one disk until none is left. If there is no file descriptor, wait and try again."""
+        waits = pauses()
         try:
             while paths := self._written.pop(disk, None):
-                await self._broker.offload(_sync_each, disk, list(paths))
-        except OSError as error:
-            self._broker.log.error("cannot sync: %s", error)
+                try:
+                    await self._broker.offload(_sync_each, disk, list(paths))
+                    waits = pauses()
+                    continue
+                except OSError as error:
+                    self._broker.log.error("cannot sync the small files of logs: %s", error)
+                    if error.errno not in OF_THE_PROCESS:
+                        return  # the directory is offline
+                self._written[disk] = paths | self._written.get(disk, {})
+                await asyncio.sleep(next(waits))
         finally:
             self._syncing.discard(disk)
 
@@ -85,15 +92,14 @@ class Flusher:
             self.now(replica)
 
     async def _run(self, disk: GuardedDisk) -> None:
-        pause_s = RETRY_S
+        waits = pauses()
         try:
             while due := self._due.pop(disk, None):
                 if await self._round(disk, [replica for replica in due if not _is_over(replica)]):
-                    pause_s = RETRY_S
+                    waits = pauses()
                     continue
                 self._due[disk] = due | self._due.get(disk, {})
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                await asyncio.sleep(next(waits))
         finally:
             self._running.discard(disk)
 

@@ -22,7 +22,7 @@ LOOK_MS = 1_000
 def start(broker: Broker) -> None:
     """Begins the rounds; they end with the broker."""
     config = broker.config
-    rounds: list[tuple[str, int, Callable[[Broker, Replica], Awaitable[None]], Callable[[], Awaitable[None]]]] = [
+    rounds: list[tuple[str, int, Callable[[Broker, Replica], Awaitable[None]], Callable[[], Awaitable[object]]]] = [
         ("checkpoint", config.log_flush_offset_checkpoint_interval_ms, _sync, broker.checkpoints.write),
         ("retention", config.log_retention_check_interval_ms, _retain, _nothing),
         ("producer expiry", config.producer_id_expiration_check_interval_ms, _expire, _nothing),
@@ -36,7 +36,7 @@ async def _every(
     broker: Broker,
     interval_ms: int,
     work: Callable[[Broker, Replica], Awaitable[None]],
-    after: Callable[[], Awaitable[None]],
+    after: Callable[[], Awaitable[object]],
 ) -> None:
     while True:
         await asyncio.sleep(interval_ms / 1000)

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from oncelog.broker.shortage import pauses
+from oncelog.log.disk import OF_THE_PROCESS
 from oncelog.log.guarded_disk import GuardedDisk
 
 if TYPE_CHECKING:
@@ -50,10 +52,16 @@ class Unlinker:
 
     async def _remove(self, disk: GuardedDisk, remove: Callable[[str], None], paths: Sequence[str]) -> None:
         for path in paths:
-            if disk.failure is not None:
-                return
-            try:
-                async with self._removing:  # one at a time: others need the worker threads too
-                    await self._broker.offload(remove, path)
-            except OSError as error:
-                self._broker.log.error("cannot remove %s: %s", path, error)
+            waits = pauses()
+            while disk.failure is None and not await self._try(remove, path):
+                await asyncio.sleep(next(waits))
+
+    async def _try(self, remove: Callable[[str], None], path: str) -> bool:
+        """Remove one file or folder. Return False if there is no file descriptor, so that the caller has to retry."""
+        try:
+            async with self._removing:  # one at a time: others need the worker threads too
+                await self._broker.offload(remove, path)
+        except OSError as error:
+            self._broker.log.error("cannot remove %s: %s", path, error)
+            return error.errno not in OF_THE_PROCESS
+        return True

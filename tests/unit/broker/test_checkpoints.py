@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import threading
 from collections.abc import Awaitable, Callable
@@ -16,13 +17,14 @@ from oncelog.broker.context import RequestContext
 from oncelog.broker.handlers.delete_records import handle as delete_records
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import Buffer, Disk, OsDisk
+from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
 from oncelog.sim.disk import SimDisk
-from support.log_houses import NOW, append
+from support.log_houses import NOW, House, append, fill
 
 CONTEXT = RequestContext(0, 2, 1, "test", "127.0.0.1", 1)
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint")
@@ -37,6 +39,8 @@ class RecordingDisk(OsDisk):
         self.events: list[tuple[str, str]] = []
         self.waited: set[int] = set()
         """Threads that waited for the device."""
+        self.shortages = 0
+        """How many syncs find no file descriptor."""
 
     def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
         super().atomic_write(path, data, sync=sync)
@@ -49,9 +53,19 @@ class RecordingDisk(OsDisk):
         self.events.append(("rename", Path(source).name))
 
     def sync(self, path: str) -> None:
+        if self.shortages:
+            self.shortages -= 1
+            raise OSError(errno.EMFILE, "too many open files", path)
         super().sync(path)
         self.events.append(("sync", Path(path).name))
         self.waited.add(threading.get_ident())
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat work that finds no file descriptor without a long pause."""
+    monkeypatch.setattr("oncelog.broker.shortage.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("oncelog.broker.shortage.LONGEST_PAUSE_S", 0.001)
 
 
 def live(
@@ -109,6 +123,22 @@ def test_a_partitions_small_files_are_synced_by_a_worker(tmp_path: Path) -> None
     live(disk, str(tmp_path), life)
 
 
+@pytest.mark.usefixtures("short_pauses")
+def test_small_files_are_synced_after_a_shortage_of_descriptors(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+
+    async def life(broker: Broker) -> None:
+        for number, topic in enumerate(("t", "u"), 1):
+            await broker.create_topic(topic, partitions=1)
+            disk.shortages = 3
+            append(broker.partitions.find(topic, 0))
+            while disk.events.count(("sync", "partition.metadata")) < number:
+                await asyncio.sleep(0.005)
+            assert not disk.shortages
+
+    live(disk, str(tmp_path), life)
+
+
 def test_an_older_round_does_not_replace_newer_checkpoints(tmp_path: Path) -> None:
     path = tmp_path / CHECKPOINTS[1]
 
@@ -137,6 +167,82 @@ def test_an_older_round_does_not_replace_newer_checkpoints(tmp_path: Path) -> No
     live(OsDisk(), str(tmp_path), life, offload=offload)
 
 
+async def deleted(broker: Broker, partitions: list[int], offset: int = 1) -> dict[int, tuple[int, int]]:
+    """Delete records of the topic ``t``. Return the error and the low watermark of each partition."""
+    wanted = [DeleteRecordsPartition(partition_index=index, offset=offset) for index in partitions]
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=wanted)], timeout_ms=1000)
+    answer = await delete_records(broker, request, CONTEXT)
+    return {each.partition_index: (each.error_code, each.low_watermark) for each in answer.topics[0].partitions}
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_checkpoints_without_a_descriptor_are_repeated(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        house.disk.once = True
+        house.disk.break_down("replace", f"{house.paths[0]}/log-start-offset-checkpoint", errno.EMFILE)
+        assert await deleted(broker, [0, 1]) == {0: (ErrorCode.NONE, 1), 1: (ErrorCode.NONE, 1)}
+        for index, path in enumerate(house.paths):
+            assert f"t {index} 1" in Path(path, "log-start-offset-checkpoint").read_text()
+
+    house.live(life)
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_delete_records_reports_a_start_offset_that_is_not_on_the_device(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        house.disk.break_down("replace", f"{house.paths[0]}/log-start-offset-checkpoint", errno.EMFILE)
+        expected = {0: (ErrorCode.KAFKA_STORAGE_ERROR, -1), 1: (ErrorCode.NONE, 1)}
+        assert await deleted(broker, [0, 1]) == expected
+        house.disk.repair()
+        assert await deleted(broker, [0, 1]) == {0: (ErrorCode.NONE, 1), 1: (ErrorCode.NONE, 1)}
+        house.disk.break_down("replace", f"{house.paths[0]}/log-start-offset-checkpoint", errno.EIO)
+        assert await deleted(broker, [0, 1]) == expected
+        assert [each.path for each in broker.directories.online] == [house.paths[1]]
+
+    house.live(life)
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_delete_records_of_a_directory_that_fails_before_the_round_is_an_error(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        gate = asyncio.Event()
+        offload = broker.offload
+
+        async def gated(work: Callable[..., object], *arguments: object) -> object:
+            await gate.wait()
+            return await offload(work, *arguments)
+
+        broker.offload = gated
+        earlier = broker.checkpoints.start()
+        await asyncio.sleep(0)
+        deleting = asyncio.ensure_future(deleted(broker, [0, 1]))
+        await asyncio.sleep(0)
+        broker.directories.online[0].disk.fail(OSError(errno.EIO, "input/output error"))
+        gate.set()
+        await earlier
+        assert await deleting == {0: (ErrorCode.KAFKA_STORAGE_ERROR, -1), 1: (ErrorCode.NONE, 1)}
+
+    house.live(life)
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_a_stop_that_cannot_write_the_checkpoints_is_not_clean(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await fill(broker, "t", 2)
+        house.disk.break_down("replace", f"{house.paths[0]}/log-start-offset-checkpoint", errno.EMFILE)
+
+    async def after(broker: Broker) -> None:
+        assert [each.clean for each in broker.directories] == [False, True]
+        assert broker.partitions.find("t", 0).log.log_end_offset == 1
+
+    house.live(life)
+    house.disk.repair()
+    house.live(after)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_deleted_records_stay_deleted_after_a_loss_of_power(seed: int) -> None:
     machine = SimDisk(random.Random(seed))
@@ -152,11 +258,7 @@ def test_deleted_records_stay_deleted_after_a_loss_of_power(seed: int) -> None:
             append(replica)
         while replica.log.high_watermark < 5:
             await asyncio.sleep(0)
-        partition = DeleteRecordsPartition(partition_index=0, offset=3)
-        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[partition])], timeout_ms=1000)
-        answer = delete_records(broker, request, CONTEXT)
-        found = await answer if isinstance(answer, Awaitable) else answer
-        assert found.topics[0].partitions[0].low_watermark == 3
+        assert await deleted(broker, [0], 3) == {0: (ErrorCode.NONE, 3)}
         machine.crash()
         raise PowerLossError
 

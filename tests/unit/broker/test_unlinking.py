@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -87,6 +88,19 @@ def test_a_deleted_topics_folder_is_removed_after_the_delay_by_a_worker(house: H
 
     house.live(life, log_segment_delete_delay_ms=delay_ms)
     house.live(again)
+
+
+def test_a_folder_is_removed_after_a_shortage_of_descriptors(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1)
+        append(broker.partitions.find("t", 0))
+        house.disk.once = True
+        house.disk.break_down("remove", house.paths[0], errno.EMFILE)
+        await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
+        await until(lambda: not names(house, "*-delete"))
+        assert len(broker.directories.online) == 2
+
+    house.live(life, log_segment_delete_delay_ms="0")
 
 
 def test_folders_of_a_deleted_topic_are_removed_one_at_a_time(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

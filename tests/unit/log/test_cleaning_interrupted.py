@@ -9,7 +9,7 @@ import pytest
 
 from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError
 from oncelog.log.cleaning.plan import make_plan
-from oncelog.log.cleaning.reading import CHUNK, READ
+from oncelog.log.cleaning.reading import CHUNK, READ, SegmentReader
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
 from oncelog.log.retention import apply_retention
@@ -17,6 +17,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.cleaning import COMPACT, LEFTOVERS, carry_out, clean, committed, filled, put, rows
 from support.crashdisk import CrashDisk
 from support.logs import FOLDER, NOW, end_txn, new_log, open_log
+from support.tracebacks import depth
 
 STEPS = 41
 """Of a round over twenty batches, but the last three: nothing of the log is needed any more by then."""
@@ -129,6 +130,16 @@ def test_a_segment_whose_file_is_gone_is_no_empty_one() -> None:
     del disk.files[next(iter(log.segments)).path]
     with pytest.raises(FileNotFoundError):
         clean(log, disk)
+
+
+def test_a_reader_keeps_no_frames_of_a_missing_file() -> None:
+    disk, log = filled()
+    segment = next(iter(log.segments))
+    del disk.files[segment.path]
+    reader = SegmentReader(disk, segment, 0)
+    reader.fill()
+    depths = [depth(lambda: next(reader.chunks()), FileNotFoundError) for _ in range(2)]
+    assert depths[0] == depths[1]
 
 
 @pytest.mark.parametrize("position", [66, 80])

@@ -1,4 +1,4 @@
-"""DeleteRecords: lets partitions begin at a later offset (KIP-107)."""
+"""DeleteRecords: move the start of partitions to a later offset (KIP-107)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from oncelog.protocol.messages.delete_records import (
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.broker.context import RequestContext
+    from oncelog.broker.data_directory import DataDirectory
 
 _HIGH_WATERMARK = -1
 """As the offset: everything that is committed."""
@@ -25,9 +26,13 @@ _NONE = -1
 
 
 async def handle(broker: Broker, request: DeleteRecordsRequest, ctx: RequestContext) -> DeleteRecordsResponse:
-    """Return an error or the new start offset for each partition. Wait until the offsets are on the device."""
+    """Return an error or the new start offset for each partition. Wait until the offsets are on the device.
+
+    Kafka does not wait for the device. If the offset of a partition cannot be written, its error is
+    KAFKA_STORAGE_ERROR: the records are deleted, but a crash may bring them back.
+    """
     response = DeleteRecordsResponse()
-    deleted = False
+    deleted: list[tuple[str, DeleteRecordsPartitionResult, DataDirectory | None]] = []
     turns = Turns()
     for topic in request.topics:
         result = DeleteRecordsTopicResult(name=topic.name)
@@ -36,15 +41,21 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, ctx: RequestCont
             answer = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=_NONE)
             try:
                 answer.low_watermark = _delete(broker, topic.name, wanted.partition_index, wanted.offset)
-                deleted = True
+                deleted.append((topic.name, answer, broker.directories.find(topic.name, wanted.partition_index)))
             except ProtocolError as error:
                 if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     broker.log.info("cannot delete records of %s-%d: %s", topic.name, wanted.partition_index, error)
                 answer.error_code = error.code
             result.partitions.append(answer)
         response.topics.append(result)
-    if deleted:
-        await broker.checkpoints.write()  # do not wait for the periodic write: a crash would bring the records back
+    if not deleted:
+        return response
+    written = await broker.checkpoints.write()  # do not wait for the periodic write: a crash would undo the deletion
+    for name, answer, home in deleted:
+        await turns.next()
+        if home not in written:
+            broker.log.info("cannot write the new start offset of %s-%d", name, answer.partition_index)
+            answer.error_code, answer.low_watermark = ErrorCode.KAFKA_STORAGE_ERROR, _NONE
     return response
 
 

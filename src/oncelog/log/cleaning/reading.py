@@ -5,6 +5,7 @@ A worker thread reads some hundred KiB with a handle of its own; what it has rea
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 
 from oncelog.log.disk import Disk
@@ -29,7 +30,7 @@ class SegmentReader:
         self._end = segment.size
         self._position = position
         self._data = memoryview(b"")
-        self._missing: FileNotFoundError | None = None
+        self._missing = False
 
     @property
     def done(self) -> bool:
@@ -39,15 +40,16 @@ class SegmentReader:
     def fill(self) -> None:
         """Read on, at least one batch; may be called from a worker thread. Raises OSError.
 
-        That the file is gone shows in `chunks` only: first is to be seen whether the segment is still the log's.
+        If the file is missing, `chunks` raises FileNotFoundError. The caller checks first whether the segment is still
+        part of the log.
         """
         left = self._end - self._position
         try:
             data = self._disk.read_part(self._path, min(READ, left), self._position)
             if is_partial(data, 0) and len(data) < _first_size(data) <= left:
                 data = self._disk.read_part(self._path, _first_size(data), self._position)
-        except FileNotFoundError as error:
-            self._missing = error
+        except FileNotFoundError:
+            self._missing = True  # without the error, whose traceback would keep frames
         else:
             self._data = memoryview(data)
 
@@ -56,8 +58,8 @@ class SegmentReader:
 
         Raises CORRUPT_MESSAGE where the segment ends in half a batch, and FileNotFoundError.
         """
-        if self._missing is not None:
-            raise self._missing
+        if self._missing:
+            raise FileNotFoundError(errno.ENOENT, "the segment's file is missing", self._path)
         data = self._data
         if is_partial(data, 0):
             size, left = _first_size(data), self._end - self._position
