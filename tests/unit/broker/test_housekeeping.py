@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.broker import Broker
+from oncelog.broker.checkpoints import Written
 from oncelog.broker.config import load
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
@@ -89,10 +90,11 @@ def test_a_round_that_fails_is_told_and_the_next_one_comes(
                 raise RuntimeError("nobody thought of that")
             return 0
 
-        async def checkpoint() -> None:
+        async def checkpoint() -> Written:
             written.append(len(written))
             if len(written) == 1:
                 raise RuntimeError("nor of this")
+            return frozenset()
 
         monkeypatch.setattr(Log, "expire_producers", expire)
         monkeypatch.setattr(broker.checkpoints, "write", checkpoint)
