@@ -2,6 +2,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -9,6 +10,7 @@ import uvloop
 from oncelog.broker.broker import Broker
 from oncelog.broker.config import load
 from oncelog.broker.context import RequestContext
+from oncelog.broker.handlers import fetch as fetch_handler
 from oncelog.broker.handlers.fetch import handle
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
@@ -157,6 +159,53 @@ def test_fetches_that_are_read_in_turns_share_the_budget(tmp_path: Path) -> None
         sizes = await asyncio.gather(*map(fetch, range(20)))
         assert min(sizes) >= LEAST
         assert sum(sizes) == broker.unsent.bytes < 2_000_000 + 20 * 2 * LEAST
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_fetch_waits_for_topic_that_was_created_again_while_it_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log that the Fetch has read first is closed. It waits for the log of the new topic instead."""
+    reads = 0
+    read_all = fetch_handler._read_all
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return read_all(*arguments)
+
+    monkeypatch.setattr(fetch_handler, "_read_all", counted)
+
+    async def run() -> None:
+        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
+        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: 10**12)
+        await broker.start()
+        await broker.create_topic("again", partitions=1)
+        await broker.create_topic("wide", partitions=150)
+        asked = [
+            FetchTopic(
+                topic=name,
+                partitions=[FetchPartition(partition=index, partition_max_bytes=1000) for index in range(count)],
+            )
+            for name, count in (("again", 1), ("wide", 150))
+        ]
+        request = FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=asked)
+        pending: Any = handle(broker, request, CONTEXT)
+        pending.send(None)  # it has read the first 100 partitions
+        topic = broker.metadata.topic("again")
+        assert topic is not None
+        await broker.delete_topic(topic)
+        await broker.create_topic("again", partitions=1)
+        fetch = asyncio.ensure_future(pending)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert reads == 2, "it reads again and again"
+        batch = build_batch([Record(0, 10**12, b"k", b"v")])
+        broker.partitions.find("again", 0).append(memoryview(batch), now_ms=10**12)
+        response = await asyncio.wait_for(fetch, 30)
+        assert len(response.responses[0].partitions[0].records) == len(batch)
         await broker.stop()
 
     asyncio.run(run())

@@ -197,10 +197,10 @@ class _Missing:
     """
 
     def __init__(self, request: FetchRequest, reads: list[_Read]) -> None:
-        self.replicas = [read.replica for read in reads if read.replica is not None]
+        self.replicas: list[Replica] = []
         self._read_committed = request.isolation_level == _READ_COMMITTED
         self._bytes = request.min_bytes - sum(len(read.data) for read in reads)
-        self._appended = {read.replica: read.appended for read in reads if read.replica is not None}
+        self._appended: dict[Replica, int] = {}
         self._ends: dict[Replica, int] = {}
         self.read_again(reads)
 
@@ -217,8 +217,14 @@ class _Missing:
         return self._bytes <= 0
 
     def read_again(self, reads: list[_Read]) -> None:
-        """Record the ends of the partitions after a read that returned too little."""
-        self._ends = {read.replica: read.end for read in reads if read.replica is not None}
+        """Record the replicas and their ends after a read that returned too little.
+
+        A topic that was deleted and created again has new replicas. The old ones are closed, and would never wait.
+        """
+        known = [(read.replica, read) for read in reads if read.replica is not None]
+        self.replicas = [replica for replica, _ in known]
+        self._ends = {replica: read.end for replica, read in known}
+        self._appended = {replica: self._appended.get(replica, read.appended) for replica, read in known}
 
 
 async def _wait_then_read(
