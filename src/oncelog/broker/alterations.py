@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from oncelog.broker import loggers
 from oncelog.broker.config_changes import NOT_SERVED, Change, Key, broker_key, topic_key
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Turns, counted
 from oncelog.cluster.metadata import check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import ResourceType
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
+
+MOST_SETTINGS = 1000
+"""Settings of one resource in a request. They are checked together, while other clients wait."""
 
 Wanted = Callable[[Mapping[str, str], Key], dict[str, str]]
 """From a resource's settings, and what says what its keys are, to those that are wanted; ProtocolError."""
@@ -26,6 +28,10 @@ class Resource(Protocol):
     resource_type: int
     resource_name: str
 
+    @property
+    def configs(self) -> Sequence[Any]:
+        """The changes of its settings."""
+
 
 R = TypeVar("R", bound=Resource)
 
@@ -34,7 +40,7 @@ async def alter_each(
     resources: Sequence[R], change: Callable[[R], Awaitable[None]]
 ) -> list[tuple[R, ErrorCode, str | None]]:
     """Change each resource and return its error and message. A resource that is named twice is not changed."""
-    named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    named = await counted((resource.resource_type, resource.resource_name) for resource in resources)
     outcomes = []
     turns = Turns()
     for resource in resources:
@@ -43,6 +49,9 @@ async def alter_each(
         try:
             if named[resource.resource_type, resource.resource_name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            if len(resource.configs) > MOST_SETTINGS:
+                message = f"a request may change at most {MOST_SETTINGS} settings of a resource"
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
             await change(resource)
         except ProtocolError as error:
             code, message = error.code, str(error)

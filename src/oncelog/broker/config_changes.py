@@ -94,9 +94,10 @@ def _with_list(before: str | None, change: Change, key: Key) -> str:
         message = f"Can't {operation} to key {change.name} because its type is not LIST."
         raise ProtocolError(ErrorCode.INVALID_CONFIG, message)
     parts = [part for part in (plain_text(spec.default) if before is None else before).split(",") if part]
-    given = (change.value or "").split(",")
+    given = dict.fromkeys((change.value or "").split(","))
     if change.operation == Operation.APPEND:
-        parts += [part for part in dict.fromkeys(given) if part not in parts]
+        known = set(parts)
+        parts += [part for part in given if part not in known]
     else:
         parts = [part for part in parts if part not in given]
     return ",".join(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,12 @@ from uuid import UUID
 
 from oncelog.broker.coordinators import APPEND_ERRORS, CoordinatorShell
 from oncelog.broker.parts import ITEMS_A_PART, joined, parts_of
+from oncelog.broker.turns import Turns, counted
 from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import Effects
 from oncelog.coordinator.groups.config import GroupConfig
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
-from oncelog.coordinator.groups.queries import unknown
+from oncelog.coordinator.groups.queries import GROUP_TYPE, STATE_NAMES, unknown
 from oncelog.coordinator.groups.records import decode_record
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_groups import DeletableGroupResult
@@ -125,15 +126,21 @@ class GroupService:
         return shard.heartbeat(request, self.shell.now())
 
     async def leave_group(self, request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
-        """LeaveGroup of one member or several."""
+        """LeaveGroup of one member or several. Many members leave in parts."""
+        answers: list[LeaveGroupResponse] = []
         try:
             home = self._home(request.group_id)
-            response: LeaveGroupResponse = await self.shell.request(
-                home, lambda shard, token: shard.leave_group(request, version, token, self.shell.now())
-            )
+            for first in range(0, len(request.members) or 1, ITEMS_A_PART):
+                if answers:
+                    await asyncio.sleep(0)
+                part = copy(request)
+                part.members = request.members[first : first + ITEMS_A_PART]
+                answers.append(await self.shell.request(home, partial(_leave, part, version, self.shell.now)))
         except ProtocolError as error:
             return LeaveGroupResponse(error_code=operation_error(error))
-        return response
+        for answer in answers[1:]:
+            answers[0].members += answer.members
+        return answers[0]
 
     # -- offsets ----------------------------------------------------------------------------------------------------
 
@@ -215,17 +222,25 @@ class GroupService:
         return joined(answers, "topics", "partitions")
 
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-        """OffsetDelete of partitions that exist."""
-        response: OffsetDeleteResponse = await self.shell.request(
-            self._home(request.group_id), lambda shard, token: shard.delete_offsets(request, token)
-        )
-        return response
+        """Delete offsets of existing partitions, in parts like `commit_offsets`. Raise the group's error.
+
+        If the group gets an error between two parts, the offsets of the parts before it are deleted.
+        """
+        home = self._home(request.group_id)
+        answers: list[OffsetDeleteResponse] = []
+        for part in parts_of(request, "topics", "partitions"):
+            if answers:
+                await asyncio.sleep(0)
+            answers.append(await self.shell.request(home, partial(_delete_offsets, part)))
+        return joined(answers, "topics", "partitions")
 
     async def delete_groups(self, group_ids: Iterable[str]) -> list[DeletableGroupResult]:
         """DeleteGroups; never raises. An empty group id is one like any other."""
         homes: dict[int, list[str]] = {}
         results: list[DeletableGroupResult] = []
+        turns = Turns()
         for group_id in group_ids:
+            await turns.next()
             try:
                 homes.setdefault(self.shell.partition_for(group_id), []).append(group_id)
             except ProtocolError as error:
@@ -267,6 +282,9 @@ class GroupService:
             self.shell.check_loaded()
         except ProtocolError as error:
             return ListGroupsResponse(error_code=error.code)
+        request = copy(request)
+        request.states_filter = await _known(request.states_filter, STATE_NAMES)
+        request.types_filter = await _known(request.types_filter, (GROUP_TYPE,))
         groups = []
         for _, shard in tuple(self.shell.shards()):
             groups += shard.list_groups(request)
@@ -289,6 +307,18 @@ class GroupService:
         return self.shell.partition_for(group_id)
 
 
+async def _known(names: Iterable[str], known: Collection[str]) -> list[str]:
+    """Return the known names of a filter, in lower case. If all are unknown, return one: no group must pass."""
+    found = await counted(name.strip().lower() for name in names)
+    return [name for name in known if name in found] or list(found)[:1]
+
+
+def _leave(
+    part: LeaveGroupRequest, version: int, now: Callable[[], Now], shard: GroupCoordinator, token: Any
+) -> Effects:
+    return shard.leave_group(part, version, token, now())
+
+
 def _commit(
     part: OffsetCommitRequest, version: int, now: Callable[[], Now], shard: GroupCoordinator, token: Any
 ) -> Effects:
@@ -299,6 +329,10 @@ def _commit_transactional(
     part: TxnOffsetCommitRequest, now: Callable[[], Now], shard: GroupCoordinator, token: Any
 ) -> Effects:
     return shard.commit_transactional_offsets(part, token, now())
+
+
+def _delete_offsets(part: OffsetDeleteRequest, shard: GroupCoordinator, token: Any) -> Effects:
+    return shard.delete_offsets(part, token)
 
 
 def _fetch(part: OffsetFetchRequestGroup, require_stable: bool, shard: GroupCoordinator) -> OffsetFetchResponseGroup:

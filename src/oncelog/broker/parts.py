@@ -20,10 +20,10 @@ ITEMS_A_PART = 200
 def parts_of(request: M, outer: str, inner: str, most: int = ITEMS_A_PART) -> Iterator[M]:
     """Yield the request in parts of at most `most` items. Items are the elements of `inner` in each element of `outer`.
 
-    If the request is small enough, it is the only part.
+    An element of `outer` without items counts as one. If the request is small enough, it is the only part.
     """
     groups = getattr(request, outer)
-    if sum(len(getattr(group, inner)) for group in groups) <= most:
+    if len(groups) <= most and sum(max(1, len(getattr(group, inner))) for group in groups) <= most:
         yield request
         return
     part: list[Message] = []
@@ -51,11 +51,11 @@ def joined(answers: list[M], outer: str, inner: str) -> M:
     first = answers[0]
     groups = getattr(first, outer)
     for answer in answers[1:]:
-        for group in getattr(answer, outer):
-            if groups and _is_same(groups[-1], group):
-                getattr(groups[-1], inner).extend(getattr(group, inner))
-            else:
-                groups.append(group)
+        others = getattr(answer, outer)
+        if groups and others and _is_same(groups[-1], others[0]):
+            getattr(groups[-1], inner).extend(getattr(others[0], inner))
+            others = others[1:]
+        groups.extend(others)
     return first
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncelog.broker.apis import TRANSACTION_VERSION_FEATURE
 from oncelog.broker.coordinators import APPEND_ERRORS, CoordinatorShell
+from oncelog.broker.turns import counted
 from oncelog.cluster.tree import (
     BadVersionError,
     NodeExistsError,
@@ -232,10 +233,12 @@ class TransactionService:
         """List the transactions of this broker's coordinators that pass the filters."""
         try:
             self.shell.check_loaded()
+            states = await counted(request.state_filters)
+            producer_ids = await counted(request.producer_id_filters)
             found: list[Transaction] = []
             for _, shard in tuple(self.shell.shards()):
                 transactions = (transaction for _, transaction in sorted(shard.transactions.items()))
-                found += selected(transactions, request, self._broker.now_ms())
+                found += selected(transactions, states, producer_ids, request.duration_filter, self._broker.now_ms())
                 await asyncio.sleep(0)
             if request.transactional_id_pattern:
                 found = await self._matching(found, request.transactional_id_pattern)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 from oncelog.log.steps import Steps
 
 T = TypeVar("T")
+R = TypeVar("R")
+K = TypeVar("K", bound=Hashable)
 
 ITEMS_A_TURN = 100
 """Partitions or similar items that a request handles before the loop serves others: some ms."""
+KEYS_A_TURN = 5000
+"""Names or similar keys that a request looks at before the loop serves others: some ms."""
 
 
 class Turns:
@@ -42,3 +48,33 @@ async def in_turns(work: Steps[T], items: int = ITEMS_A_TURN) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
+
+
+async def mapped(items: Iterable[T], make: Callable[[T], R]) -> list[R]:
+    """Return `make(item)` of each item of a request, and let the loop serve others in between."""
+    turns = Turns()
+    made = []
+    for item in items:
+        await turns.next()
+        made.append(make(item))
+    return made
+
+
+async def counted(keys: Iterable[K]) -> Counter[K]:
+    """Count how often each key occurs in a request, and let the loop serve others in between."""
+    turns = Turns(KEYS_A_TURN)
+    named: Counter[K] = Counter()
+    for key in keys:
+        await turns.next()
+        named[key] += 1
+    return named
+
+
+async def by_key(items: Iterable[T], key: Callable[[T], K]) -> dict[K, T]:
+    """Return the last item of each key of a request, and let the loop serve others in between."""
+    turns = Turns(KEYS_A_TURN)
+    found: dict[K, T] = {}
+    for item in items:
+        await turns.next()
+        found[key(item)] = item
+    return found

@@ -4,24 +4,57 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from oncelog.broker.alterations import MOST_SETTINGS
 from oncelog.broker.broker import Broker
 from oncelog.broker.context import RequestContext
 from oncelog.broker.handlers import (
+    add_partitions_to_txn,
+    alter_partition_reassignments,
+    consumer_group_describe,
     create_partitions,
     create_topics,
+    delete_groups,
     delete_records,
     delete_topics,
     describe_configs,
+    describe_user_scram_credentials,
+    elect_leaders,
     incremental_alter_configs,
+    join_group,
+    leave_group,
+    list_groups,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    produce,
+    txn_offset_commit,
+    update_features,
+    write_txn_markers,
 )
+from oncelog.net.frames import Holds
+from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.kinds import ResourceType
+from oncelog.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from oncelog.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from oncelog.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
 from oncelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -29,8 +62,49 @@ from oncelog.protocol.messages.delete_records import (
 )
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from oncelog.protocol.messages.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
+from oncelog.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
+from oncelog.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersTopic
+from oncelog.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from oncelog.protocol.messages.list_groups import ListGroupsRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from oncelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from oncelog.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from oncelog.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from oncelog.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from oncelog.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from oncelog.protocol.topics import CONSUMER_OFFSETS
 from support.log_houses import House
 from support.turns import turns_of_others
 
@@ -74,6 +148,108 @@ REQUESTS: dict[str, tuple[Any, Any]] = {
         metadata,
         MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in NAMES], allow_auto_topic_creation=False),
     ),
+    "ElectLeaders": (
+        elect_leaders,
+        ElectLeadersRequest(topic_partitions=[ElectLeadersTopic(topic="no", partitions=list(range(1000)))], **TIMEOUT),
+    ),
+    "ElectLeaders, late": (
+        elect_leaders,
+        ElectLeadersRequest(
+            topic_partitions=[ElectLeadersTopic(topic="no", partitions=list(range(1000)))], timeout_ms=0
+        ),
+    ),
+    "AlterPartitionReassignments": (
+        alter_partition_reassignments,
+        AlterPartitionReassignmentsRequest(
+            topics=[
+                ReassignableTopic(
+                    name="no", partitions=[ReassignablePartition(partition_index=index) for index in range(1000)]
+                )
+            ],
+            **TIMEOUT,
+        ),
+    ),
+    "OffsetCommit": (
+        offset_commit,
+        OffsetCommitRequest(
+            group_id="g",
+            topics=[
+                OffsetCommitRequestTopic(
+                    name=name, partitions=[OffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
+                )
+                for name in NAMES
+            ],
+        ),
+    ),
+    "TxnOffsetCommit": (
+        txn_offset_commit,
+        TxnOffsetCommitRequest(
+            transactional_id="t",
+            group_id="g",
+            topics=[
+                TxnOffsetCommitRequestTopic(
+                    name=name, partitions=[TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
+                )
+                for name in NAMES
+            ],
+        ),
+    ),
+    "OffsetDelete": (
+        offset_delete,
+        OffsetDeleteRequest(
+            group_id="g",
+            topics=[
+                OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition()]) for name in NAMES
+            ],
+        ),
+    ),
+    "OffsetFetch": (
+        offset_fetch,
+        OffsetFetchRequest(
+            group_id="g", topics=[OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in NAMES]
+        ),
+    ),
+    "AddPartitionsToTxn": (
+        add_partitions_to_txn,
+        AddPartitionsToTxnRequest(
+            transactions=[
+                AddPartitionsToTxnTransaction(
+                    transactional_id="t", topics=[AddPartitionsToTxnTopic(name="no", partitions=list(range(1000)))]
+                )
+            ]
+        ),
+    ),
+    "AddPartitionsToTxn, of many transactions": (
+        add_partitions_to_txn,
+        AddPartitionsToTxnRequest(
+            transactions=[
+                AddPartitionsToTxnTransaction(
+                    transactional_id=name, topics=[AddPartitionsToTxnTopic(name="no", partitions=[0])]
+                )
+                for name in NAMES
+            ]
+        ),
+    ),
+    "WriteTxnMarkers": (
+        write_txn_markers,
+        WriteTxnMarkersRequest(
+            markers=[
+                WritableTxnMarker(
+                    producer_id=1, topics=[WritableTxnMarkerTopic(name="no", partition_indexes=list(range(1000)))]
+                )
+            ]
+        ),
+    ),
+    "ConsumerGroupDescribe": (consumer_group_describe, ConsumerGroupDescribeRequest(group_ids=NAMES)),
+    "DescribeUserScramCredentials": (
+        describe_user_scram_credentials,
+        DescribeUserScramCredentialsRequest(users=[UserName(name=name) for name in NAMES]),
+    ),
+    "UpdateFeatures": (
+        update_features,
+        UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature=name) for name in NAMES]),
+    ),
+    "DeleteGroups": (delete_groups, DeleteGroupsRequest(groups_names=NAMES)),
 }
 
 
@@ -88,6 +264,119 @@ def test_others_have_their_turn_in_a_long_request_that_is_refused(house: House, 
             await answer
         assert turns.count >= 9
 
+    house.live(life)
+
+
+def test_others_have_their_turn_while_unknown_topic_ids_are_answered(house: House) -> None:
+    topics = [OffsetFetchRequestTopics(topic_id=UUID(int=number), partition_indexes=[0]) for number in range(1, 1001)]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+
+    async def life(broker: Broker) -> None:
+        await broker.ensure_internal_topic(CONSUMER_OFFSETS)
+        with turns_of_others() as turns:
+            answer = await offset_fetch.handle(broker, request, replace(CONTEXT, api_version=10))
+        assert turns.count >= 9
+        assert [topic.topic_id for topic in answer.groups[0].topics] == [UUID(int=number) for number in range(1, 1001)]
+
+    house.live(life)
+
+
+def test_others_have_their_turn_while_many_members_leave(house: House) -> None:
+    members = [MemberIdentity(member_id=name) for name in NAMES]
+
+    async def life(broker: Broker) -> None:
+        await broker.ensure_internal_topic(CONSUMER_OFFSETS)
+        with turns_of_others() as turns:
+            answer = await leave_group.handle(
+                broker, LeaveGroupRequest(group_id="g", members=members), replace(CONTEXT, api_version=5)
+            )
+        assert turns.count >= 4
+        assert [member.member_id for member in answer.members] == NAMES
+
+    house.live(life)
+
+
+def test_filter_of_many_states_is_read_once_and_in_turns(house: House) -> None:
+    request = ListGroupsRequest(states_filter=[f"{number}" for number in range(20_000)])
+
+    async def life(broker: Broker) -> None:
+        with turns_of_others() as turns:
+            answer = await list_groups.handle(broker, request, replace(CONTEXT, api_version=5))
+        assert turns.count >= 3
+        assert not answer.groups
+
+    house.live(life)
+
+
+def test_member_with_too_many_protocols_is_rejected(house: House) -> None:
+    protocols = [JoinGroupRequestProtocol(name=f"{number}") for number in range(join_group.MOST_PROTOCOLS + 1)]
+    request = JoinGroupRequest(group_id="g", protocol_type="consumer", protocols=protocols)
+
+    async def life(broker: Broker) -> None:
+        answer = await join_group.handle(broker, request, CONTEXT)
+        assert answer is not None
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+    house.live(life)
+
+
+def test_resource_with_too_many_settings_is_rejected(house: House) -> None:
+    configs = [AlterableConfig(name=f"{number}", value="1") for number in range(MOST_SETTINGS + 1)]
+    resource = AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=configs)
+
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1)
+        answer = await incremental_alter_configs.handle(
+            broker, IncrementalAlterConfigsRequest(resources=[resource]), CONTEXT
+        )
+        assert [each.error_code for each in answer.responses] == [ErrorCode.INVALID_REQUEST]
+
+    house.live(life)
+
+
+LOGGED: dict[str, tuple[Any, Any, str]] = {
+    "WriteTxnMarkers": (
+        *REQUESTS["WriteTxnMarkers"],
+        "WriteTxnMarkers cannot append a marker: producer 1, no-0: no-0 does not exist (and 999 others)",
+    ),
+    "DeleteRecords": (
+        delete_records,
+        DeleteRecordsRequest(
+            topics=[
+                DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=-5)])
+                for _ in NAMES
+            ],
+            **TIMEOUT,
+        ),
+        "cannot delete records: t-0: offset -5 is not valid (and 999 others)",
+    ),
+    "Produce": (
+        produce,
+        ProduceRequest(
+            acks=1,
+            topic_data=[
+                TopicProduceData(name="no", partition_data=[PartitionProduceData(index=index) for index in range(1000)])
+            ],
+        ),
+        "rejected Produce: no-0: no-0 does not exist (and 999 others)",
+    ),
+}
+
+
+@pytest.mark.parametrize("api", LOGGED)
+def test_refused_items_of_one_request_are_logged_in_one_line(
+    house: House, caplog: pytest.LogCaptureFixture, api: str
+) -> None:
+    module, request, line = LOGGED[api]
+
+    async def life(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=1)
+        caplog.clear()
+        answer = module.handle(broker, request, CONTEXT)
+        await (answer.answer if isinstance(answer, Holds) else answer)
+        assert [record.getMessage() for record in caplog.records] == [line]
+
+    caplog.set_level(logging.INFO)
     house.live(life)
 
 

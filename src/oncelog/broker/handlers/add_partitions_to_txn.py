@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from oncelog.broker.turns import in_turns
+from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -17,6 +19,7 @@ from oncelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
 )
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 
 _BATCHED = 4
 _KNOWS_PRODUCER_FENCED = 2
+_FENCED_AS = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
+_TRANSACTIONS_AT_ONCE = 20
+"""Transactions of one request that wait for their coordinators at the same time."""
 
 Partition = tuple[str, int]
 Results = list[AddPartitionsToTxnTopicResult]
@@ -33,7 +39,7 @@ Results = list[AddPartitionsToTxnTopicResult]
 async def handle(
     broker: Broker, request: AddPartitionsToTxnRequest, ctx: RequestContext
 ) -> AddPartitionsToTxnResponse:
-    """All partitions of a transaction are added, or none of them."""
+    """Add all partitions of a transaction, or none of them."""
     version = ctx.api_version
     if version < _BATCHED:
         results = await _one(
@@ -45,25 +51,27 @@ async def handle(
             version=version,
         )
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
-    all_results = await asyncio.gather(
-        *(
-            _one(
-                broker,
-                transaction.transactional_id,
-                (transaction.producer_id, transaction.producer_epoch),
-                transaction.topics,
-                verify_only=transaction.verify_only,
-                version=version,
-            )
-            for transaction in request.transactions
+    answer = AddPartitionsToTxnResponse(results_by_transaction=[])
+    for first in range(0, len(request.transactions), _TRANSACTIONS_AT_ONCE):
+        transactions = request.transactions[first : first + _TRANSACTIONS_AT_ONCE]
+        answer.results_by_transaction += await asyncio.gather(
+            *(_of_transaction(broker, transaction, version) for transaction in transactions)
         )
+    return answer
+
+
+async def _of_transaction(
+    broker: Broker, transaction: AddPartitionsToTxnTransaction, version: int
+) -> AddPartitionsToTxnResult:
+    results = await _one(
+        broker,
+        transaction.transactional_id,
+        (transaction.producer_id, transaction.producer_epoch),
+        transaction.topics,
+        verify_only=transaction.verify_only,
+        version=version,
     )
-    return AddPartitionsToTxnResponse(
-        results_by_transaction=[
-            AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=results)
-            for transaction, results in zip(request.transactions, all_results, strict=True)
-        ]
-    )
+    return AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=results)
 
 
 async def _one(
@@ -75,41 +83,42 @@ async def _one(
     verify_only: bool,
     version: int,
 ) -> Results:
-    partitions = [(topic.name, index) for topic in topics for index in topic.partitions]
-    missing = {partition for partition in partitions if not _exists(broker, partition)}
-    if missing:
-        return _results(
-            {
-                partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if partition in missing
-                else ErrorCode.OPERATION_NOT_ATTEMPTED
-                for partition in partitions
-            }
-        )
-    errors = await broker.transactions.add_partitions(
+    errors = await in_turns(_looked_up(broker, topics))
+    if any(errors.values()):
+        return await in_turns(_results(errors, {ErrorCode.NONE: ErrorCode.OPERATION_NOT_ATTEMPTED}))
+    added = await broker.transactions.add_partitions(
         transactional_id,
         *producer,
-        partitions,
+        errors,
         verify_only=verify_only,
         client_version=2 if version >= _BATCHED else 0,
     )
-    if version < _KNOWS_PRODUCER_FENCED:
-        fenced, older = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
-        errors = {partition: older if error is fenced else error for partition, error in errors.items()}
-    return _results(errors)
+    return await in_turns(_results(added, {} if version >= _KNOWS_PRODUCER_FENCED else _FENCED_AS))
 
 
-def _exists(broker: Broker, partition: Partition) -> bool:
-    info = broker.metadata.topic(partition[0])
-    return info is not None and 0 <= partition[1] < info.partition_count
+def _looked_up(broker: Broker, topics: Iterable[AddPartitionsToTxnTopic]) -> Steps[dict[Partition, ErrorCode]]:
+    """Return an error for each partition that does not exist, and NONE for the others."""
+    errors = {}
+    for topic in topics:
+        info = broker.metadata.topic(topic.name)
+        count = 0 if info is None else info.partition_count
+        for index in topic.partitions:
+            yield
+            exists = 0 <= index < count
+            errors[topic.name, index] = ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        yield
+    return errors
 
 
-def _results(errors: dict[Partition, ErrorCode]) -> Results:
-    by_topic: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}
-    for (topic, index), error in errors.items():
-        result = AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=error)
-        by_topic.setdefault(topic, []).append(result)
-    return [
-        AddPartitionsToTxnTopicResult(name=topic, results_by_partition=results)
-        for topic, results in by_topic.items()
-    ]
+def _results(errors: dict[Partition, ErrorCode], instead: dict[ErrorCode, ErrorCode]) -> Steps[Results]:
+    """Return the results by topic. `instead` maps an error to the error that the client gets."""
+    by_topic: dict[str, AddPartitionsToTxnTopicResult] = {}
+    for (name, index), error in errors.items():
+        yield
+        topic = by_topic.get(name)
+        if topic is None:
+            topic = by_topic[name] = AddPartitionsToTxnTopicResult(name=name, results_by_partition=[])
+        topic.results_by_partition.append(
+            AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=instead.get(error, error))
+        )
+    return list(by_topic.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oncelog.broker.deadline import Deadline
+from oncelog.broker.turns import Turns
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -26,7 +27,7 @@ Refusal = tuple[ErrorCode, str]
 """An error code and its message."""
 
 
-def handle(
+async def handle(
     broker: Broker, request: AlterPartitionReassignmentsRequest, _ctx: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
     """Return an error for each partition that cannot be assigned as requested."""
@@ -41,9 +42,12 @@ def handle(
     except ProtocolError as error:
         late = error.code, str(error)
         answer.error_code, answer.error_message = late
+    turns = Turns()
     for topic in request.topics:
+        await turns.next()
         results = []
         for wanted in topic.partitions:
+            await turns.next()
             result = ReassignablePartitionResponse(partition_index=wanted.partition_index)
             refused = late or _refusal(broker, topic.name, wanted)
             if refused is not None:
@@ -72,9 +76,7 @@ def _why_invalid(broker: Broker, replicas: list[int]) -> str:
     """Return Kafka's message for a list of replicas that a broker alone in its cluster cannot hold."""
     if not replicas:
         return "The manual partition assignment includes an empty replica list."
-    unknown = sorted(set(replicas).difference(broker.broker_ids()))
-    if unknown:
-        return (
-            f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
-        )
+    unknown = min(set(replicas).difference(broker.broker_ids()), default=None)
+    if unknown is not None:
+        return f"The manual partition assignment includes broker {unknown}, but no such broker is registered."
     return f"The manual partition assignment includes the broker {replicas[0]} more than once."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oncelog.broker.turns import Turns
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
     from oncelog.broker.context import RequestContext
 
 
-def handle(
+async def handle(
     _broker: Broker, request: ConsumerGroupDescribeRequest, _ctx: RequestContext
 ) -> ConsumerGroupDescribeResponse:
-    """UNSUPPORTED_VERSION for every group (`KafkaApis.handleConsumerGroupDescribe`)."""
-    groups = [
-        DescribedGroup(group_id=group_id, error_code=ErrorCode.UNSUPPORTED_VERSION) for group_id in request.group_ids
-    ]
-    return ConsumerGroupDescribeResponse(groups=groups)
+    """Return UNSUPPORTED_VERSION for each group (`KafkaApis.handleConsumerGroupDescribe`)."""
+    response = ConsumerGroupDescribeResponse()
+    turns = Turns()
+    for group_id in request.group_ids:
+        await turns.next()
+        response.groups.append(DescribedGroup(group_id=group_id, error_code=ErrorCode.UNSUPPORTED_VERSION))
+    return response

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from oncelog.broker.deadline import Deadline
 from oncelog.broker.handlers.create_topics import check_replicas
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Turns, by_key, counted, mapped
 from oncelog.cluster.metadata import MAX_NEW_PARTITIONS, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.create_partitions import (
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, request: CreatePartitionsRequest, ctx: RequestContext) -> CreatePartitionsResponse:
     """Return one result for each name. A name that is given twice gets INVALID_REQUEST."""
-    named = Counter(topic.name for topic in request.topics)
+    named = await counted(topic.name for topic in request.topics)
     deadline = Deadline(broker, request.timeout_ms)
     if 1 in named.values():
         try:
             deadline.check()
         except ProtocolError as error:
-            return _refused(request, error)
+            return await _refused(request, error)
     results = []
     allowed = MAX_NEW_PARTITIONS
     turns = Turns()
-    for topic in {topic.name: topic for topic in request.topics}.values():
+    for topic in (await by_key(request.topics, attrgetter("name"))).values():
         result = CreatePartitionsTopicResult(name=topic.name)
         await turns.next()
         try:
@@ -53,12 +53,13 @@ async def handle(broker: Broker, request: CreatePartitionsRequest, ctx: RequestC
     return CreatePartitionsResponse(results=results)
 
 
-def _refused(request: CreatePartitionsRequest, error: ProtocolError) -> CreatePartitionsResponse:
+async def _refused(request: CreatePartitionsRequest, error: ProtocolError) -> CreatePartitionsResponse:
+    code, message = error.code, str(error)
     return CreatePartitionsResponse(
-        results=[
-            CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=str(error))
-            for topic in request.topics
-        ]
+        results=await mapped(
+            request.topics,
+            lambda topic: CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=message),
+        )
     )
 
 

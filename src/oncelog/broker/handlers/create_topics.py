@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from oncelog.broker.config_entries import describe_topic
 from oncelog.broker.deadline import Deadline
 from oncelog.broker.topic_config import check_topic_configs, without_effect
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Turns, counted, mapped
 from oncelog.cluster.metadata import MAX_NEW_PARTITIONS, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.create_topics import (
@@ -40,14 +39,14 @@ Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 
 async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestContext) -> CreateTopicsResponse:
     """Return one result for each name. A name that is given twice gets INVALID_REQUEST."""
-    named = Counter(topic.name for topic in request.topics)
+    named = await counted(topic.name for topic in request.topics)
     if any(times == 1 and name != RESERVED for name, times in named.items()):
         try:
             Deadline(broker, request.timeout_ms).check()
         except ProtocolError as error:
-            return _refused(request, error)
-    wanted = [topic for topic in request.topics if named[topic.name] == 1]
-    too_many = _total_partitions(broker, wanted) > MAX_NEW_PARTITIONS
+            return await _refused(request, error)
+    wanted = await mapped(request.topics, lambda topic: _partitions(broker, topic) if named[topic.name] == 1 else 0)
+    too_many = sum(wanted) > MAX_NEW_PARTITIONS
     results = []
     described: Described = {}
     turns = Turns(TOPICS_A_TURN)
@@ -72,22 +71,20 @@ async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestConte
     return CreateTopicsResponse(topics=results)
 
 
-def _refused(request: CreateTopicsRequest, error: ProtocolError) -> CreateTopicsResponse:
-    return CreateTopicsResponse(
-        topics=[
-            CreatableTopicResult(name=topic.name, error_code=error.code, error_message=str(error), configs=[])
-            for topic in request.topics
-        ]
-    )
+async def _refused(request: CreateTopicsRequest, error: ProtocolError) -> CreateTopicsResponse:
+    code, message = error.code, str(error)
+
+    def refused(topic: CreatableTopic) -> CreatableTopicResult:
+        return CreatableTopicResult(name=topic.name, error_code=code, error_message=message, configs=[])
+
+    return CreateTopicsResponse(topics=await mapped(request.topics, refused))
 
 
-def _total_partitions(broker: Broker, topics: list[CreatableTopic]) -> int:
+def _partitions(broker: Broker, topic: CreatableTopic) -> int:
     """Return the number of requested partitions. An illegal negative count must not hide a large one."""
-    defaults = broker.config.num_partitions
-    return sum(
-        len(topic.assignments) or (defaults if topic.num_partitions == -1 else max(topic.num_partitions, 0))
-        for topic in topics
-    )
+    if topic.assignments:
+        return len(topic.assignments)
+    return broker.config.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0)
 
 
 async def _create(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oncelog.broker.turns import counted
 from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 
 if TYPE_CHECKING:
@@ -12,5 +13,5 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, request: DeleteGroupsRequest, _ctx: RequestContext) -> DeleteGroupsResponse:
-    """Each group has its own error; one named twice is answered once."""
-    return DeleteGroupsResponse(results=await broker.groups.delete_groups(dict.fromkeys(request.groups_names)))
+    """Return an error for each group. A group that is named twice has one result."""
+    return DeleteGroupsResponse(results=await broker.groups.delete_groups(await counted(request.groups_names)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oncelog.broker.refused_items import RefusedItems
 from oncelog.broker.turns import Turns
 from oncelog.cluster.metadata import INTERNAL_TOPICS
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -34,6 +35,7 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, ctx: RequestCont
     response = DeleteRecordsResponse()
     deleted: list[tuple[str, DeleteRecordsPartitionResult, DataDirectory | None]] = []
     turns = Turns()
+    refused = RefusedItems()
     for topic in request.topics:
         result = DeleteRecordsTopicResult(name=topic.name)
         for wanted in topic.partitions:
@@ -44,18 +46,21 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, ctx: RequestCont
                 deleted.append((topic.name, answer, broker.directories.find(topic.name, wanted.partition_index)))
             except ProtocolError as error:
                 if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    broker.log.info("cannot delete records of %s-%d: %s", topic.name, wanted.partition_index, error)
+                    refused.add("%s-%d: %s", topic.name, wanted.partition_index, error)
                 answer.error_code = error.code
             result.partitions.append(answer)
         response.topics.append(result)
+    refused.log(broker.log, "cannot delete records")
     if not deleted:
         return response
     written = await broker.checkpoints.write()  # do not wait for the periodic write: a crash would undo the deletion
+    unwritten = RefusedItems()
     for name, answer, home in deleted:
         await turns.next()
         if home not in written:
-            broker.log.info("cannot write the new start offset of %s-%d", name, answer.partition_index)
+            unwritten.add("%s-%d", name, answer.partition_index)
             answer.error_code, answer.low_watermark = ErrorCode.KAFKA_STORAGE_ERROR, _NONE
+    unwritten.log(broker.log, "cannot write the new start offset of a partition")
     return response
 
 

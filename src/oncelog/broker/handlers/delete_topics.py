@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from oncelog.broker.deadline import Deadline
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Turns, counted, mapped
 from oncelog.cluster.metadata import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_topics import (
@@ -31,8 +30,8 @@ async def handle(broker: Broker, request: DeleteTopicsRequest, ctx: RequestConte
     """Each topic has its own error; what is named twice, in whatever way, is answered with INVALID_REQUEST."""
     asked = request.topics
     if ctx.api_version < _WITH_TOPIC_IDS:
-        asked = [DeleteTopicState(name=name) for name in request.topic_names]
-    named = Counter((state.name, state.topic_id) for state in asked)
+        asked = await mapped(request.topic_names, lambda name: DeleteTopicState(name=name))
+    named = await counted((state.name, state.topic_id) for state in asked)
     deadline = Deadline(broker, request.timeout_ms)
     if broker.config.delete_topic_enable and any(
         times == 1 and (name is None) != (topic_id == NO_UUID) for (name, topic_id), times in named.items()
@@ -40,7 +39,7 @@ async def handle(broker: Broker, request: DeleteTopicsRequest, ctx: RequestConte
         try:
             deadline.check()
         except ProtocolError as error:
-            return _refused(asked, error)
+            return await _refused(asked, error)
     found: dict[int, TopicInfo] = {}
     ids: set[UUID] = set()
     results = []
@@ -70,15 +69,15 @@ async def handle(broker: Broker, request: DeleteTopicsRequest, ctx: RequestConte
     return DeleteTopicsResponse(responses=results)
 
 
-def _refused(asked: list[DeleteTopicState], error: ProtocolError) -> DeleteTopicsResponse:
-    return DeleteTopicsResponse(
-        responses=[
-            DeletableTopicResult(
-                name=state.name, topic_id=state.topic_id, error_code=error.code, error_message=str(error)
-            )
-            for state in asked
-        ]
-    )
+async def _refused(asked: list[DeleteTopicState], error: ProtocolError) -> DeleteTopicsResponse:
+    code, message = error.code, str(error)
+
+    def refused(state: DeleteTopicState) -> DeletableTopicResult:
+        return DeletableTopicResult(
+            name=state.name, topic_id=state.topic_id, error_code=code, error_message=message
+        )
+
+    return DeleteTopicsResponse(responses=await mapped(asked, refused))
 
 
 async def _delete(broker: Broker, topic: TopicInfo, result: DeletableTopicResult, deadline: Deadline) -> None:

@@ -14,7 +14,7 @@ from oncelog.broker.config_entries import (
     describe_broker,
     describe_topic,
 )
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Turns, by_key
 from oncelog.cluster.metadata import check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import ResourceType
@@ -41,10 +41,10 @@ async def handle(broker: Broker, request: DescribeConfigsRequest, ctx: RequestCo
     If a request names a resource twice in the same way, describe it once: a small request must not cause a huge answer.
     """
     results = []
-    asked = {
-        (resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())): resource
-        for resource in request.resources
-    }
+    asked = await by_key(
+        request.resources,
+        lambda resource: (resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())),
+    )
     turns = Turns(RESOURCES_A_TURN)
     for resource in asked.values():
         await turns.next()

@@ -6,9 +6,12 @@ Source: Kafka's `ReplicaManager.describeLogDirs`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+import logging
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from oncelog.broker.refused_items import RefusedItems
+from oncelog.broker.turns import counted
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -27,21 +30,25 @@ Partitions = dict[str, list[DescribeLogDirsPartition]]
 """By topic."""
 
 
-def handle(broker: Broker, request: DescribeLogDirsRequest, _ctx: RequestContext) -> Awaitable[DescribeLogDirsResponse]:
-    """Each directory has its own error; sizes are bytes of segments, `offset_lag` is behind the high watermark."""
-    return _describe(broker, _wanted(broker, request))
+async def handle(broker: Broker, request: DescribeLogDirsRequest, _ctx: RequestContext) -> DescribeLogDirsResponse:
+    """Describe each log directory, or return its error. Sizes are bytes of segments.
 
-
-def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterable[tuple[str, int]]:
-    if request.topics is None:
-        return [(topic.name, index) for topic in broker.metadata.topics() for index in range(topic.partition_count)]
-    return dict.fromkeys((topic.topic, partition) for topic in request.topics for partition in topic.partitions)
-
-
-async def _describe(broker: Broker, wanted: Iterable[tuple[str, int]]) -> DescribeLogDirsResponse:
-    found = await _by_directory(broker, wanted)
+    `offset_lag` is the distance of the log end offset to the high watermark.
+    """
+    found = await _by_directory(broker, await counted(_wanted(broker, request)))
     results = [await _directory(broker, each, found.get(each, {})) for each in broker.directories]
     return DescribeLogDirsResponse(results=results)
+
+
+def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterator[tuple[str, int]]:
+    if request.topics is None:
+        for info in tuple(broker.metadata.topics()):
+            for index in range(info.partition_count):
+                yield info.name, index
+        return
+    for topic in request.topics:
+        for index in topic.partitions:
+            yield topic.topic, index
 
 
 async def _directory(broker: Broker, directory: DataDirectory, found: Partitions) -> DescribeLogDirsResult:
@@ -58,14 +65,16 @@ async def _directory(broker: Broker, directory: DataDirectory, found: Partitions
 
 
 async def _by_directory(broker: Broker, wanted: Iterable[tuple[str, int]]) -> dict[DataDirectory, Partitions]:
-    """What lies where. A log is opened if it was not; between any two the other requests have their turn."""
+    """Return the partitions of each directory. Open their logs, and let the loop serve others after each."""
     found: dict[DataDirectory, Partitions] = {}
+    refused = RefusedItems()
     for topic, index in wanted:
         try:
             await broker.partitions.open_in_turns(topic, index)
             replica = broker.partitions.get(topic, index)
         except ProtocolError as error:  # it cannot be opened, which takes its directory offline
-            broker.log.error("%s", error)
+            refused.add("%s", error)
+            await asyncio.sleep(0)
             continue
         home = broker.directories.find(topic, index)
         if replica is not None and home is not None:
@@ -76,4 +85,5 @@ async def _by_directory(broker: Broker, wanted: Iterable[tuple[str, int]]) -> di
             )
             found.setdefault(home, {}).setdefault(topic, []).append(partition)
         await asyncio.sleep(0)
+    refused.log(broker.log, "cannot describe a log", logging.ERROR)
     return found

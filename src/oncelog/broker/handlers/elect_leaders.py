@@ -5,11 +5,12 @@ Source: Kafka's `ReplicationControlManager.electLeaders`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from oncelog.broker.deadline import Deadline
+from oncelog.broker.turns import Turns
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.elect_leaders import (
     ElectLeadersPartitionResult,
@@ -29,8 +30,11 @@ _NO_LEADER = {
 }
 """The error of a partition without a leader, by the type of the election."""
 
+Elected = tuple[ErrorCode, str]
+"""The result of one partition's election, with Kafka's message."""
 
-def handle(broker: Broker, request: ElectLeadersRequest, _ctx: RequestContext) -> ElectLeadersResponse:
+
+async def handle(broker: Broker, request: ElectLeadersRequest, _ctx: RequestContext) -> ElectLeadersResponse:
     """Return ELECTION_NOT_NEEDED for each named partition that has a leader.
 
     A request without topics means every partition; those that need no election are then left out, as in Kafka.
@@ -38,37 +42,55 @@ def handle(broker: Broker, request: ElectLeadersRequest, _ctx: RequestContext) -
     named, election_type = request.topic_partitions, request.election_type
     if named is not None and not named:
         return ElectLeadersResponse()
+    turns = Turns()
     try:
         Deadline(broker, request.timeout_ms).check()
         if election_type not in _NO_LEADER:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}")
     except ProtocolError as error:
         code, message = error.code, str(error)
-        refused = [_results(topic.topic, topic.partitions, lambda _: (code, message)) for topic in named or ()]
-        return ElectLeadersResponse(error_code=code, replica_election_results=refused)
-    if named is None:
-        wanted = [
-            (topic.name, [index for index in range(topic.partition_count) if _offline(broker, topic.name, index)])
-            for topic in broker.metadata.topics()
+        refused = [
+            await _results(topic.topic, topic.partitions, lambda _: (code, message), turns) for topic in named or ()
         ]
+        return ElectLeadersResponse(error_code=code, replica_election_results=refused)
+    wanted: Iterable[tuple[str, Iterable[int]]]
+    if named is None:
+        wanted = [(topic.name, range(topic.partition_count)) for topic in broker.metadata.topics()]
+        elect = _elect_if_needed
     else:
-        wanted = [(topic.topic, topic.partitions) for topic in named]
+        wanted = ((topic.topic, topic.partitions) for topic in named)
+        elect = _elect
     return ElectLeadersResponse(
         replica_election_results=[
-            _results(topic, indexes, partial(_elect, broker, topic, election_type)) for topic, indexes in wanted
+            await _results(topic, indexes, partial(elect, broker, topic, election_type), turns)
+            for topic, indexes in wanted
         ]
     )
 
 
-def _results(topic: str, indexes: list[int], elect: Callable[[int], tuple[ErrorCode, str]]) -> ReplicaElectionResult:
-    results = []
+async def _results(
+    topic: str, indexes: Iterable[int], elect: Callable[[int], Elected | None], turns: Turns
+) -> ReplicaElectionResult:
+    """Return the results of a topic. Leave out the partitions for which `elect` returns None."""
+    await turns.next()
+    result = ReplicaElectionResult(topic=topic, partition_result=[])
     for index in indexes:
-        code, message = elect(index)
-        results.append(ElectLeadersPartitionResult(partition_id=index, error_code=code, error_message=message))
-    return ReplicaElectionResult(topic=topic, partition_result=results)
+        await turns.next()
+        elected = elect(index)
+        if elected is not None:
+            code, message = elected
+            result.partition_result.append(
+                ElectLeadersPartitionResult(partition_id=index, error_code=code, error_message=message)
+            )
+    return result
 
 
-def _elect(broker: Broker, topic: str, election_type: int, index: int) -> tuple[ErrorCode, str]:
+def _elect_if_needed(broker: Broker, topic: str, election_type: int, index: int) -> Elected | None:
+    """Return None for a partition that has a leader."""
+    return _elect(broker, topic, election_type, index) if _offline(broker, topic, index) else None
+
+
+def _elect(broker: Broker, topic: str, election_type: int, index: int) -> Elected:
     """Return why no leader was elected, with Kafka's message."""
     found = broker.metadata.topic(topic)
     if found is None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from oncelog.broker.handlers.fetch import check_leader_epoch
-from oncelog.broker.turns import Turns
+from oncelog.broker.turns import Turns, counted
 from oncelog.log.log import Log
 from oncelog.log.timestamps import first_since, last_of
 from oncelog.log.validate import SMALL_BYTES
@@ -48,7 +47,7 @@ _NOTHING: Found = (-1, -1, -1)
 
 async def handle(broker: Broker, request: ListOffsetsRequest, ctx: RequestContext) -> ListOffsetsResponse:
     """INVALID_REQUEST for a partition that is named twice, UNSUPPORTED_VERSION for a too new special timestamp."""
-    named = Counter((topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
+    named = await counted((topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
     isolation = request.isolation_level if request.replica_id == _CONSUMER else None
     topics = []
     turns = Turns()

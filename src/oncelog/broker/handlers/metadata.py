@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from oncelog.broker import operations
-from oncelog.broker.turns import Turns
+from oncelog.broker.refused_items import RefusedItems
+from oncelog.broker.turns import Turns, by_key
 from oncelog.cluster.metadata import (
     INTERNAL_TOPICS,
     MAX_NEW_PARTITIONS,
@@ -44,14 +46,18 @@ async def handle(broker: Broker, request: MetadataRequest, ctx: RequestContext) 
         turns = Turns()
         everything = tuple(broker.metadata.topics())
         return _response(broker, request, [await _topic(broker, topic, turns) for topic in everything])
-    asked = list({(topic.name, topic.topic_id): topic for topic in request.topics}.values())
+    turns = Turns()
+    asked = (await by_key(request.topics, attrgetter("name", "topic_id"))).values()
     if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
-        missing = [topic.name for topic in asked if topic.name and broker.metadata.topic(topic.name) is None]
+        missing = []
+        for topic in asked:
+            await turns.next()
+            if topic.name and broker.metadata.topic(topic.name) is None:
+                missing.append(topic.name)
         if len(missing) * broker.config.num_partitions > MAX_NEW_PARTITIONS:
             broker.log.info("%d missing topics in one Metadata request: none of them is created", len(missing))
         elif missing:
             await _create(broker, missing)
-    turns = Turns()
     return _response(broker, request, [await _asked(broker, topic, turns) for topic in asked])
 
 
@@ -65,6 +71,7 @@ def _check_names(request: MetadataRequest, version: int) -> None:
 async def _create(broker: Broker, missing: list[str]) -> None:
     """Create the requested topics for which this is possible."""
     turns = Turns()
+    refused = RefusedItems()
     for name in missing:
         await turns.next()
         try:
@@ -77,7 +84,8 @@ async def _create(broker: Broker, missing: list[str]) -> None:
                     replication_factor=broker.config.default_replication_factor,
                 )
         except ProtocolError as error:
-            broker.log.info("cannot create topic %r on demand: %s", name, error)
+            refused.add("%r: %s", name, error)
+    refused.log(broker.log, "cannot create a topic on demand")
 
 
 def _may_be_created(broker: Broker, name: str) -> bool:

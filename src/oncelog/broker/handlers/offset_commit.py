@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oncelog.broker.groups import operation_error
-from oncelog.broker.handlers.offset_topics import Refused, merge, take_existing
+from oncelog.broker.handlers.offset_topics import Refused, answered, merge, take_existing
+from oncelog.broker.turns import in_turns
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-    OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
 
@@ -24,7 +24,7 @@ _WITH_TOPIC_IDS = 10
 
 
 async def handle(broker: Broker, request: OffsetCommitRequest, ctx: RequestContext) -> OffsetCommitResponse:
-    """Partitions that do not exist have their error at once; what is left goes to the group's coordinator."""
+    """Answer partitions that do not exist, and give the others to the group's coordinator."""
     by_id = ctx.api_version >= _WITH_TOPIC_IDS
 
     def find(topic: OffsetCommitRequestTopic) -> TopicInfo | None:
@@ -34,26 +34,17 @@ async def handle(broker: Broker, request: OffsetCommitRequest, ctx: RequestConte
         return info
 
     absent = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    known, refused = take_existing(request.topics, find, absent)
-    answered = OffsetCommitResponse()
+    known, refused = await in_turns(take_existing(request.topics, find, absent))
+    response = OffsetCommitResponse()
     if known:
         request.topics = known
         try:
-            answered = await broker.groups.commit_offsets(request, ctx.api_version)
+            response = await broker.groups.commit_offsets(request, ctx.api_version)
         except ProtocolError as error:
             code = operation_error(error)
-            answered.topics = [_refuse(Refused(topic, topic.partitions, code)) for topic in known]
+            all_refused = (Refused(topic, topic.partitions, code) for topic in known)
+            response.topics = await in_turns(answered(all_refused, OffsetCommitResponseTopic))
     if refused:
-        merge(answered.topics, [_refuse(each) for each in refused], lambda topic: (topic.name, topic.topic_id))
-    return answered
-
-
-def _refuse(refused: Refused) -> OffsetCommitResponseTopic:
-    return OffsetCommitResponseTopic(
-        name=refused.topic.name,
-        topic_id=refused.topic.topic_id,
-        partitions=[
-            OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=refused.code)
-            for partition in refused.partitions
-        ],
-    )
+        others = await in_turns(answered(refused, OffsetCommitResponseTopic))
+        await in_turns(merge(response.topics, others, lambda topic: (topic.name, topic.topic_id)))
+    return response

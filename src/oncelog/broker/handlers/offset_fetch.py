@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oncelog.broker.groups import operation_error
+from oncelog.broker.turns import Turns, in_turns
 from oncelog.coordinator.groups.commits import no_offset
+from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -17,7 +19,6 @@ from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from oncelog.protocol.schema import NO_UUID
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
@@ -29,19 +30,24 @@ _WITH_TOPIC_IDS = 10
 
 
 async def handle(broker: Broker, request: OffsetFetchRequest, ctx: RequestContext) -> OffsetFetchResponse:
-    """One group's error says nothing of the others."""
+    """Return each group's offsets, or its error."""
     version = ctx.api_version
+    turns = Turns()
     if version >= _OF_SEVERAL_GROUPS:
-        groups = [await _fetch(broker, group, request.require_stable, version) for group in request.groups]
-        return OffsetFetchResponse(groups=groups)
-    topics = request.topics
-    asked = OffsetFetchRequestGroup(
-        group_id=request.group_id,
-        topics=None
-        if topics is None
-        else [OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes) for topic in topics],
-    )
-    return _single(await _fetch(broker, asked, request.require_stable, version))
+        answer = OffsetFetchResponse(groups=[])
+        for group in request.groups:
+            await turns.next()
+            answer.groups.append(await _fetch(broker, group, request.require_stable, version))
+        return answer
+    asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
+    if request.topics is not None:
+        asked.topics = []
+        for topic in request.topics:
+            await turns.next()
+            asked.topics.append(
+                OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            )
+    return await in_turns(_single(await _fetch(broker, asked, request.require_stable, version)))
 
 
 async def _fetch(
@@ -49,32 +55,46 @@ async def _fetch(
 ) -> OffsetFetchResponseGroup:
     by_id = version >= _WITH_TOPIC_IDS
     all_topics = asked.topics is None
-    unknown = [] if asked.topics is None or not by_id else _take_unknown(broker, asked.topics)
+    unknown = await in_turns(_take_unknown(broker, asked)) if by_id else []
     try:
         response = await broker.groups.fetch_offsets(asked, require_stable)
     except ProtocolError as error:
-        return _error(asked, _fetch_error(error), version)
+        return await in_turns(_error(asked, _fetch_error(error), version))
     if by_id and all_topics:
-        for topic in response.topics:
-            info = broker.metadata.topic(topic.name)
-            topic.topic_id = info.topic_id if info else NO_UUID
-        # One that has no id any more cannot be told of.
-        response.topics = [topic for topic in response.topics if topic.topic_id != NO_UUID]
+        response.topics = await in_turns(_with_ids(broker, response.topics))
     response.topics += unknown
     return response
 
 
-def _take_unknown(broker: Broker, topics: list[OffsetFetchRequestTopics]) -> list[OffsetFetchResponseTopics]:
-    """Fills in the names; topics whose ids are not known leave the list and are answered."""
-    unknown = []
-    for topic in tuple(topics):
+def _with_ids(broker: Broker, topics: list[OffsetFetchResponseTopics]) -> Steps[list[OffsetFetchResponseTopics]]:
+    """Fill in the topic ids. Leave out deleted topics, because they have no ids."""
+    existing = []
+    for topic in topics:
+        yield
+        info = broker.metadata.topic(topic.name)
+        if info is not None:
+            topic.topic_id = info.topic_id
+            existing.append(topic)
+    return existing
+
+
+def _take_unknown(broker: Broker, asked: OffsetFetchRequestGroup) -> Steps[list[OffsetFetchResponseTopics]]:
+    """Fill in the topic names. Take the topics with unknown ids out of the request, and return their answers."""
+    known, unknown = [], []
+    for topic in asked.topics or ():
+        yield
         info = broker.metadata.topic_by_id(topic.topic_id)
         if info is not None:
             topic.name = info.name
+            known.append(topic)
             continue
-        topics.remove(topic)
-        partitions = [no_offset(index, ErrorCode.UNKNOWN_TOPIC_ID) for index in topic.partition_indexes]
-        unknown.append(OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=partitions))
+        answer = OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=[])
+        unknown.append(answer)
+        for index in topic.partition_indexes:
+            yield
+            answer.partitions.append(no_offset(index, ErrorCode.UNKNOWN_TOPIC_ID))
+    if asked.topics is not None:
+        asked.topics = known
     return unknown
 
 
@@ -84,36 +104,37 @@ def _fetch_error(error: ProtocolError) -> ErrorCode:
     return ErrorCode.NOT_COORDINATOR if code is ErrorCode.COORDINATOR_NOT_AVAILABLE else code
 
 
-def _error(asked: OffsetFetchRequestGroup, code: ErrorCode, version: int) -> OffsetFetchResponseGroup:
+def _error(asked: OffsetFetchRequestGroup, code: ErrorCode, version: int) -> Steps[OffsetFetchResponseGroup]:
+    answer = OffsetFetchResponseGroup(group_id=asked.group_id)
     if version >= _WITH_ERROR_OF_ITS_OWN:
-        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=code)
-    topics = [
-        OffsetFetchResponseTopics(
-            name=topic.name, partitions=[no_offset(index, code) for index in topic.partition_indexes]
-        )
-        for topic in asked.topics or ()
-    ]
-    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
+        answer.error_code = code
+        return answer
+    for topic in asked.topics or ():
+        answered = OffsetFetchResponseTopics(name=topic.name, partitions=[])
+        answer.topics.append(answered)
+        for index in topic.partition_indexes:
+            yield
+            answered.partitions.append(no_offset(index, code))
+        yield
+    return answer
 
 
-def _single(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
-    """The answer to versions that ask for one group."""
-    return OffsetFetchResponse(
-        error_code=group.error_code,
-        topics=[
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=partition.partition_index,
-                        committed_offset=partition.committed_offset,
-                        committed_leader_epoch=partition.committed_leader_epoch,
-                        metadata=partition.metadata,
-                        error_code=partition.error_code,
-                    )
-                    for partition in topic.partitions
-                ],
+def _single(group: OffsetFetchResponseGroup) -> Steps[OffsetFetchResponse]:
+    """Return the answer in versions that ask for one group."""
+    answer = OffsetFetchResponse(error_code=group.error_code)
+    for topic in group.topics:
+        answered = OffsetFetchResponseTopic(name=topic.name, partitions=[])
+        answer.topics.append(answered)
+        for partition in topic.partitions:
+            yield
+            answered.partitions.append(
+                OffsetFetchResponsePartition(
+                    partition_index=partition.partition_index,
+                    committed_offset=partition.committed_offset,
+                    committed_leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.metadata,
+                    error_code=partition.error_code,
+                )
             )
-            for topic in group.topics
-        ],
-    )
+        yield
+    return answer

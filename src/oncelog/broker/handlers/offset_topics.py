@@ -1,6 +1,7 @@
-"""What OffsetCommit, TxnOffsetCommit and OffsetDelete share: partitions that do not exist are refused one by one.
+"""Answer the partitions that do not exist, for OffsetCommit, TxnOffsetCommit and OffsetDelete.
 
-The topics of these requests have `name` and `partitions`, these have `partition_index`.
+The topics of these requests have `name` and `partitions`, and the partitions have `partition_index`. A request may
+have many of them, so each function is a generator that pauses after each (`broker.turns.in_turns`).
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from oncelog.cluster.metadata import TopicInfo
-
 
 class Refused(NamedTuple):
     """Partitions of one topic, with their error."""
@@ -26,30 +28,56 @@ def take_existing(
     topics: Iterable[Any],
     find: Callable[[Any], TopicInfo | None],
     unknown: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-) -> tuple[list[Any], list[Refused]]:
-    """(topics with the partitions that exist, what is refused); `unknown` is the error of a topic not found."""
-    known, refused = [], []
+) -> Steps[tuple[list[Any], list[Refused]]]:
+    """Return the topics with their existing partitions, and the others. `unknown` is the error of a missing topic."""
+    known: list[Any] = []
+    refused: list[Refused] = []
     for topic in topics:
+        yield
         info = find(topic)
         if info is None:
             refused.append(Refused(topic, topic.partitions, unknown))
             continue
-        count = info.partition_count
-        missing = [partition for partition in topic.partitions if not 0 <= partition.partition_index < count]
+        existing: list[Any] = []
+        missing: list[Any] = []
+        for partition in topic.partitions:
+            yield
+            (existing if 0 <= partition.partition_index < info.partition_count else missing).append(partition)
         if missing:
             refused.append(Refused(topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-            topic.partitions = [part for part in topic.partitions if 0 <= part.partition_index < count]
-        if topic.partitions:
+        if existing:
+            topic.partitions = existing
             known.append(topic)
     return known, refused
 
 
-def merge(answered: list[Any], refused: list[Any], identity: Callable[[Any], Any]) -> None:
-    """Adds the answers of what was refused; a topic that is in both is answered once."""
-    by_topic = {identity(topic): topic for topic in answered}
+def answered(refused: Iterable[Refused], answer: type[Message]) -> Steps[list[Any]]:
+    """Return the response's topics for refused partitions. `answer` is their class."""
+    partition: Any = answer.FIELDS["partitions"].element
+    topics = []
+    for each in refused:
+        topic: Any = answer()
+        for key in ("name", "topic_id"):
+            if key in answer.FIELDS:
+                setattr(topic, key, getattr(each.topic, key))
+        for item in each.partitions:
+            yield
+            topic.partitions.append(partition(partition_index=item.partition_index, error_code=each.code))
+        topics.append(topic)
+        yield
+    return topics
+
+
+def merge(topics: list[Any], refused: Iterable[Any], identity: Callable[[Any], Any]) -> Steps[None]:
+    """Add the topics `refused` to the topics of a response. A topic that is in both is answered once."""
+    by_topic = {}
+    for topic in topics:
+        yield
+        by_topic[identity(topic)] = topic
     for topic in refused:
+        yield
         same = by_topic.get(identity(topic))
         if same is None:
-            answered.append(topic)
+            topics.append(topic)
         else:
             same.partitions += topic.partitions

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from oncelog.broker.refused_items import RefusedItems
 from oncelog.broker.turns import ITEMS_A_TURN, in_turns
 from oncelog.cluster.metadata import INTERNAL_TOPICS
 from oncelog.cluster.replica import Replica
@@ -349,16 +350,18 @@ def _append_all(
     now_ms = broker.now_ms()
     transaction_version = _transaction_version(ctx.api_version)
     responses = []
-    failed: Refusal | None = None
+    refused = RefusedItems()
+    message: str | None = None
     late: list[_Late] = []
     for topic_data, targets in resolved:
         partitions = []
         for target in targets:
             if ctx.api_version < _WITH_ZSTD:
                 _refuse_zstd(target)
-            partition = _append_one(broker, target, now_ms, transaction_version, request.acks == ALL)
+            partition = _append_one(target, now_ms, transaction_version, request.acks == ALL)
             if partition.error_code:
-                failed = target.refusal
+                message = partition.error_message
+                refused.add("%s-%d: %s", target.topic, target.data.index, message)
             elif target.replica is not None and target.last_offset >= target.replica.log.high_watermark:
                 late.append((target, target.replica, partition))
             partitions.append(partition)
@@ -366,10 +369,11 @@ def _append_all(
         responses.append(
             TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=partitions)
         )
+    refused.log(broker.log, "rejected Produce")
     if request.acks == 0:
-        if failed is not None:
+        if message is not None:
             # The client reads no answer. The closed connection makes it look up the leader again.
-            raise BadFrameError(f"produce with acks=0: {failed.message}")
+            raise BadFrameError(f"produce with acks=0: {message}")
         late = []
     if late:
         _release_records(resolved)
@@ -400,6 +404,7 @@ async def _when_committed(
             await done
     finally:
         timer.cancel()
+    refused = RefusedItems()
     for target, replica, partition in late:
         code = _unacknowledged(replica, target.last_offset)
         if code is not ErrorCode.NONE:
@@ -407,7 +412,8 @@ async def _when_committed(
             partition.error_message = f"{target.topic}-{partition.index}: {code.text}"
             if code is not ErrorCode.REQUEST_TIMED_OUT:
                 partition.base_offset = -1
-            broker.log.info("produce not acknowledged: %s", partition.error_message)
+            refused.add("%s", partition.error_message)
+    refused.log(broker.log, "did not acknowledge Produce")
     return response
 
 
@@ -436,16 +442,16 @@ def _refuse_zstd(target: _Target) -> None:
 
 
 def _append_one(
-    broker: Broker, target: _Target, now_ms: int, transaction_version: int, all_replicas: bool
+    target: _Target, now_ms: int, transaction_version: int, all_replicas: bool
 ) -> PartitionProduceResponse:
     data = target.data
     if target.refusal is not None:
-        return _refused(broker, target, target.refusal, target.log_start_offset, target.record_errors)
+        return _refused(target, target.refusal, target.log_start_offset, target.record_errors)
     replica = target.replica
     assert replica is not None
     if not data.records:
         refusal = Refusal(ErrorCode.INVALID_RECORD, "the partition's records are missing")
-        return _refused(broker, target, refusal, replica.log.log_start_offset)
+        return _refused(target, refusal, replica.log.log_start_offset)
     try:
         result = replica.append(
             memoryview(data.records),
@@ -458,7 +464,7 @@ def _append_one(
         )
     except ProtocolError as error:
         log_start = -1 if error.code in _NOT_OF_THE_LOG else replica.log.log_start_offset
-        return _refused(broker, target, Refusal.of(error), log_start, _record_errors(error))
+        return _refused(target, Refusal.of(error), log_start, _record_errors(error))
     target.last_offset = result.last_offset
     return PartitionProduceResponse(
         index=data.index,
@@ -469,7 +475,6 @@ def _append_one(
 
 
 def _refused(
-    broker: Broker,
     target: _Target,
     refusal: Refusal,
     log_start_offset: int = -1,
@@ -477,7 +482,6 @@ def _refused(
 ) -> PartitionProduceResponse:
     """Answer a partition with an error. Add the log start offset if the log rejected the records, and their indexes."""
     target.refusal = refusal
-    broker.log.info("produce to %s-%d refused: %s", target.topic, target.data.index, refusal.message)
     return PartitionProduceResponse(
         index=target.data.index,
         error_code=refusal.code,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oncelog.broker.turns import Turns
 from oncelog.cluster.features import Change
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.update_features import (
@@ -20,19 +21,24 @@ _LAST_WITH_RESULTS = 1
 
 
 async def handle(broker: Broker, request: UpdateFeaturesRequest, ctx: RequestContext) -> UpdateFeaturesResponse:
-    """All changes or none. `AllowDowngrade` of version 0 counts for nothing, as with Kafka's KRaft controller."""
-    changes = [
-        Change(update.feature, update.max_version_level, update.upgrade_type) for update in request.feature_updates
-    ]
+    """Make all changes or none. Ignore `AllowDowngrade` of version 0, as Kafka's KRaft controller does.
+
+    If a request names a feature twice, its last change counts.
+    """
+    changes: dict[str, Change] = {}
+    turns = Turns()
+    for update in request.feature_updates:
+        await turns.next()
+        changes[update.feature] = Change(update.feature, update.max_version_level, update.upgrade_type)
     try:
-        await broker.update_features(changes, validate_only=request.validate_only)
+        await broker.update_features(list(changes.values()), validate_only=request.validate_only)
     except ProtocolError as error:
         message = f"The update failed for all features since the following feature had an error: {error}"
         return UpdateFeaturesResponse(error_code=error.code, error_message=message)
-    if ctx.api_version > _LAST_WITH_RESULTS:
-        return UpdateFeaturesResponse()
-    results = [
-        UpdatableFeatureResult(feature=update.feature, error_message=ErrorCode.NONE.name)
-        for update in request.feature_updates
-    ]
-    return UpdateFeaturesResponse(results=results)
+    response = UpdateFeaturesResponse()
+    if ctx.api_version <= _LAST_WITH_RESULTS:
+        for update in request.feature_updates:
+            await turns.next()
+            result = UpdatableFeatureResult(feature=update.feature, error_message=ErrorCode.NONE.name)
+            response.results.append(result)
+    return response

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from oncelog.broker.refused_items import RefusedItems
+from oncelog.broker.transactions import MARKERS_A_TURN
+from oncelog.broker.turns import ITEMS_A_TURN, Turns
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -27,60 +29,76 @@ _NOT_THE_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN
 Partition = tuple[str, int]
 Errors = dict[int, dict[Partition, ErrorCode]]
 """By producer and partition."""
+Lost = dict[Partition, ErrorCode]
+"""Partitions whose marker was appended, but not committed."""
 
 
-def handle(
-    broker: Broker, request: WriteTxnMarkersRequest, _ctx: RequestContext
-) -> WriteTxnMarkersResponse | Awaitable[WriteTxnMarkersResponse]:
-    """Each partition has its own error; a producer that is named twice has one result.
+async def handle(broker: Broker, request: WriteTxnMarkersRequest, _ctx: RequestContext) -> WriteTxnMarkersResponse:
+    """Return an error for each partition. A producer that the request names twice has one result.
 
-    Like a produce with acks=all it is answered once the markers are committed: where `flush.messages` asks for it,
-    after the sync. KAFKA_STORAGE_ERROR where that never happens.
+    Wait until the markers are committed, as a Produce with acks=all does: if `flush.messages` requires a sync, wait
+    for it. A marker that is never committed gets KAFKA_STORAGE_ERROR.
     """
     errors: Errors = {}
+    refused = RefusedItems()
+    turns = Turns(MARKERS_A_TURN)
     for marker in request.markers:
+        await turns.next()
         of_producer = errors.setdefault(marker.producer_id, {})
         for topic in marker.topics:
+            await turns.next()
             for index in topic.partition_indexes:
-                of_producer[topic.name, index] = _write(broker, marker, topic.name, index)
-    written = {
-        partition
-        for of_producer in errors.values()
-        for partition, error in of_producer.items()
-        if error is ErrorCode.NONE
-    }
-    committed: asyncio.Future[dict[Partition, ErrorCode]] = broker.loop.create_future()
-    broker.partitions.when_committed(sorted(written), partial(_resolve, committed))
-    if committed.done():
-        return _response(errors, committed.result())
-    return _when_committed(errors, committed)
+                await turns.next()
+                of_producer[topic.name, index] = _write(broker, marker, topic.name, index, refused)
+    refused.log(broker.log, "WriteTxnMarkers cannot append a marker")
+    return await _response(errors, await _committed(broker, errors))
 
 
-async def _when_committed(
-    errors: Errors, committed: asyncio.Future[dict[Partition, ErrorCode]]
-) -> WriteTxnMarkersResponse:
-    return _response(errors, await committed)
+async def _committed(broker: Broker, errors: Errors) -> Lost:
+    """Wait until all appended markers are committed, or never will be. Return the latter."""
+    turns = Turns()
+    written: dict[Partition, None] = {}
+    for of_producer in errors.values():
+        for where, error in of_producer.items():
+            await turns.next()
+            if error is ErrorCode.NONE:
+                written[where] = None
+    partitions = sorted(written)
+    waits: list[asyncio.Future[Lost]] = []
+    for first in range(0, len(partitions), ITEMS_A_TURN):
+        waits.append(broker.loop.create_future())
+        broker.partitions.when_committed(partitions[first : first + ITEMS_A_TURN], partial(_resolve, waits[-1]))
+        if first + ITEMS_A_TURN < len(partitions):
+            await asyncio.sleep(0)
+    lost: Lost = {}
+    for committed in waits:
+        lost |= committed.result() if committed.done() else await committed
+    return lost
 
 
-def _resolve(committed: asyncio.Future[dict[Partition, ErrorCode]], lost: dict[Partition, ErrorCode]) -> None:
+def _resolve(committed: asyncio.Future[Lost], lost: Lost) -> None:
     if not committed.done():  # it is cancelled when the connection is gone
         committed.set_result(lost)
 
 
-def _response(errors: Errors, lost: dict[Partition, ErrorCode]) -> WriteTxnMarkersResponse:
-    """`lost`: the partitions whose marker was written and is not there to stay."""
-    return WriteTxnMarkersResponse(
-        markers=[
-            WritableTxnMarkerResult(
-                producer_id=producer_id,
-                topics=_topics({where: error or lost.get(where, error) for where, error in of_producer.items()}),
-            )
-            for producer_id, of_producer in errors.items()
-        ]
-    )
+async def _response(errors: Errors, lost: Lost) -> WriteTxnMarkersResponse:
+    turns = Turns()
+    markers = []
+    for producer_id, of_producer in errors.items():
+        by_topic: dict[str, WritableTxnMarkerTopicResult] = {}
+        for (name, index), error in of_producer.items():
+            await turns.next()
+            topic = by_topic.get(name)
+            if topic is None:
+                topic = by_topic[name] = WritableTxnMarkerTopicResult(name=name, partitions=[])
+            code = error or lost.get((name, index), error)
+            topic.partitions.append(WritableTxnMarkerPartitionResult(partition_index=index, error_code=code))
+        markers.append(WritableTxnMarkerResult(producer_id=producer_id, topics=list(by_topic.values())))
+        await turns.next()
+    return WriteTxnMarkersResponse(markers=markers)
 
 
-def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int) -> ErrorCode:
+def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int, refused: RefusedItems) -> ErrorCode:
     try:
         broker.partitions.append_marker(
             topic,
@@ -92,15 +110,7 @@ def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int) ->
             transaction_version=marker.transaction_version,
         )
     except ProtocolError as error:
-        broker.log.info("marker of producer %d for %s-%d refused: %s", marker.producer_id, topic, index, error)
+        refused.add("producer %d, %s-%d: %s", marker.producer_id, topic, index, error)
         # Kafka asks which partitions are here, not which exist.
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if error.code in _NOT_THE_LEADER else error.code
     return ErrorCode.NONE
-
-
-def _topics(errors: dict[Partition, ErrorCode]) -> list[WritableTxnMarkerTopicResult]:
-    by_topic: dict[str, list[WritableTxnMarkerPartitionResult]] = {}
-    for (topic, index), error in errors.items():
-        result = WritableTxnMarkerPartitionResult(partition_index=index, error_code=error)
-        by_topic.setdefault(topic, []).append(result)
-    return [WritableTxnMarkerTopicResult(name=topic, partitions=results) for topic, results in by_topic.items()]

@@ -259,7 +259,10 @@ def sync(registry: Registry, request: SyncGroupRequest, token: Any, effects: Eff
         rebalance.answer_sync(registry, group, member, effects, now, error=ErrorCode.REBALANCE_IN_PROGRESS)
     member.syncing = token
     if group.leader == member.member_id:
-        assigned = {entry.member_id: bytes(entry.assignment) for entry in request.assignments}
+        known = group.members
+        assigned = {
+            entry.member_id: bytes(entry.assignment) for entry in request.assignments if entry.member_id in known
+        }
         _hand_out(registry, group, assigned, effects, now)
 
 

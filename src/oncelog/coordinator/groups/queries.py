@@ -13,6 +13,8 @@ from oncelog.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
 
 GROUP_TYPE = "classic"
 """The only type of group here, as Kafka's coordinator writes it (`Group.GroupType`)."""
+STATE_NAMES = frozenset(state.value.lower() for state in GroupState)
+"""What a filter may name; its case does not count."""
 _KNOWS_GROUP_NOT_FOUND = 6
 
 

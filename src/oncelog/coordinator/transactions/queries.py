@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from oncelog.coordinator.patterns import Pattern
 from oncelog.coordinator.transactions.states import STATES_BY_TEXT
@@ -15,17 +15,19 @@ TURN_STEPS = 256
 
 
 def selected(
-    transactions: Iterable[Transaction], request: list_transactions.ListTransactionsRequest, now_ms: int
+    transactions: Iterable[Transaction],
+    states: Container[str],
+    producer_ids: Container[int],
+    duration_ms: int,
+    now_ms: int,
 ) -> list[Transaction]:
-    """Those that pass every filter but the pattern. A filter that is empty (a duration: negative) lets all pass."""
-    states = {STATES_BY_TEXT[text] for text in request.state_filters if text in STATES_BY_TEXT}
-    producer_ids = set(request.producer_id_filters)
+    """Return the transactions that pass the filters. An empty filter, or a negative duration, lets all pass."""
     return [
         transaction
         for transaction in transactions
         if (not producer_ids or transaction.producer_id in producer_ids)
-        and (not request.state_filters or transaction.state in states)
-        and (request.duration_filter < 0 or now_ms - transaction.start_ms > request.duration_filter)
+        and (not states or transaction.state.text in states)
+        and (duration_ms < 0 or now_ms - transaction.start_ms > duration_ms)
     ]
 
 

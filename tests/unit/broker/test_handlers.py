@@ -1,0 +1,46 @@
+"""Rules for all handlers."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from oncelog.broker import handlers
+from oncelog.broker.apis import SERVED
+from oncelog.protocol.apis import ApiKey, messages
+
+PAUSING = {"oncelog.broker.turns", "oncelog.broker.parts"}
+"""Modules by which a handler lets the loop serve others in the middle of a request."""
+
+NEED_NOT_PAUSE = {
+    "consumer_group_heartbeat": "the handler does not read the arrays",
+    "create_acls": "the answer repeats one object",
+    "delete_acls": "the answer repeats one object",
+    "describe_client_quotas": "there are three kinds of components, and the second of a kind is an error",
+    "join_group": "the handler rejects a member with too many protocols",
+    "leave_group": "GroupService divides the members into parts",
+    "list_groups": "GroupService reads the filters in turns",
+    "list_partition_reassignments": "the handler does not read the array",
+    "list_transactions": "TransactionService reads the filters in turns",
+    "sync_group": "the coordinator looks up each assignment once",
+}
+"""Handlers of requests with arrays that need not pause between the elements, with the reason."""
+
+
+def handlers_with_arrays() -> set[str]:
+    return {
+        served.handler
+        for key, served in SERVED.items()
+        if any(field.kind == "array" for field in messages(ApiKey(key))[0].FIELDS.values())
+    }
+
+
+def imports(handler: str) -> set[str]:
+    """The modules from which a handler imports names."""
+    source = Path(handlers.__path__[0], f"{handler}.py").read_text(encoding="utf-8")
+    return {node.module or "" for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)}
+
+
+def test_handlers_of_requests_with_arrays_pause_between_the_elements() -> None:
+    never = {handler for handler in handlers_with_arrays() if not imports(handler) & PAUSING}
+    assert never == NEED_NOT_PAUSE.keys()
