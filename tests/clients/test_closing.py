@@ -167,6 +167,28 @@ def test_close_lets_a_commit_complete_that_can(server: Server, admin: Admin, nam
     wait_until(lambda: read(server, name) == [b"in a transaction"], "the record is visible")
 
 
+def test_close_aborts_the_transaction_of_a_commit_that_fails_meanwhile(
+    server: Server, admin: Admin, name: str, proxy: Proxy
+) -> None:
+    """Otherwise, read_committed readers would wait until the transaction times out."""
+    admin.create_topics(name)
+    producer = Producer(server.bootstrap, transactional_id=name)
+    with ThreadPoolExecutor(2) as pool:
+        proxy.rule = lambda request: PASS if request.number == 0 else ErrorCode.NOT_ENOUGH_REPLICAS
+        producer.begin_transaction()
+        producer.send(name, b"written").result(WITHIN_S)
+        producer.send(name, b"rejected")
+        committing = pool.submit(producer.commit_transaction, WITHIN_S)
+        wait_until(lambda: producer._sender._ending, "the commit is under way")
+        closing = pool.submit(producer.close)
+        wait_until(lambda: producer._sender.closing, "close() has begun")
+        proxy.rule = lambda request: ErrorCode.INVALID_RECORD
+        with pytest.raises(errors.KafkaError):
+            committing.result(WITHIN_S)
+        closing.result(WITHIN_S)
+    assert admin.describe_transaction(name).state in ("PrepareAbort", "CompleteAbort")
+
+
 def run_program(tmp_path: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(program))

@@ -118,8 +118,9 @@ class Sender(SendLoop):
         """Send the remaining records, abort an open transaction (unless `detach`, or it is prepared), close the
         connections.
 
-        A commit or abort that another task or thread waits for may complete first. Every other call in progress ends
-        with ClientClosedError. Without transactions, raise the first failure that no caller has retrieved.
+        A commit or abort that another task or thread waits for may complete first. If that commit fails, close()
+        aborts the transaction in the time that is left. Every other call in progress ends with ClientClosedError.
+        Without transactions, raise the first failure that no caller has retrieved.
         """
         if self.closed:
             return
@@ -127,13 +128,17 @@ class Sender(SendLoop):
         timeout = self.options["delivery_timeout_ms"] if timeout_ms is None else timeout_ms
         manager = self.manager
         transactional = manager is not None and manager.transactional
+        until = self.now_ms() + timeout
         try:
+            if self._ending:
+                with contextlib.suppress(errors.TimedOutError):  # the call in progress raises the error
+                    await self.until(lambda: not self._ending, timeout, "close")
+                timeout = max(0, until - self.now_ms())
             if manager is None or not transactional:
                 with contextlib.suppress(errors.TimedOutError):  # what is left fails then, and that is told
                     await self._flush(timeout)
             elif self._ending:
-                with contextlib.suppress(errors.TimedOutError):  # the call in progress raises the error
-                    await self.until(lambda: not self._ending, timeout, "close")
+                pass  # no time is left for an abort
             elif detach:
                 await self._flush(timeout)
             elif manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
