@@ -142,6 +142,17 @@ def test_markers_are_looked_for_from_the_partitions_ends_on() -> None:
     assert next(verify_all(SINK, RECORD)) == op.FindMarkers((op.Place(SPAN.at, TASK.pid, SPAN.last),))
 
 
+def test_a_marker_is_looked_for_again_after_the_rows_in_a_log_that_was_cut_below_the_ends() -> None:
+    record = replace(RECORD, ends=(op.End(SPAN.at, 1_000),))
+    phase = verify_all(SINK, record)
+    next(phase)
+    assert phase.send((op.Marker.MISSING,)) == op.AwaitEnded((TASK,))
+    assert phase.send(None) == op.DescribeProducers((SPAN.at,))
+    assert phase.send(()) == op.FindMarkers((op.Place(SPAN.at, TASK.pid, SPAN.last),))
+    with pytest.raises(StopIteration):
+        phase.send((op.Marker.COMMIT,))
+
+
 def test_a_task_without_rows_opens_no_transaction() -> None:
     tasking = Tasking(SINK, Carried(DRIVER, RECORD), Source(STREAM, "q", 5), Attempt(0, 0, 0))
     peek = k0_peek(tasking)

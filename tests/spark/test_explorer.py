@@ -86,6 +86,13 @@ CASES = {
     "a record that is rejected": Case({"reject": 1, "dup": 1}, 2, every=5),
     "a record in parts, rejected": Case({"reject": 1, "driver": 1}, begin="commit", part_bytes=IN_PARTS, every=5),
     "a record in parts, taken back": Case({"lose": 1, "undo": 1}, begin="commit", part_bytes=IN_PARTS),
+    "a log cut below the ends": Case({"twin": 1, "cut": 1}, begin="stage", every=10),
+    "a log cut below the ends, markers lost": Case(
+        {"twin": 1, "cut": 1, "lose": 1}, begin="stage", every=50, deep=True
+    ),
+    "a log cut below the ends, taken back": Case(
+        {"twin": 1, "cut": 1, "undo": 1}, begin="stage", every=50, deep=True
+    ),
     "coordinator moves": Case({"move": 2}, 2, split=2, every=2),
     "coordinator moves, a marker lost": Case({"move": 1, "lose": 1}, 2, split=2, every=5),
     "coordinator moves, the old one's copy comes late": Case({"move": 1, "dup": 1}, 2, split=2),

@@ -8,8 +8,8 @@ from typing import Any
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.finish import c1b_check
 from oncelog.spark.commit.names import Attempt
-from oncelog.spark.commit.record import Owner, Record
-from oncelog.spark.commit.task import abandon
+from oncelog.spark.commit.record import Owner, Part, Record
+from oncelog.spark.commit.task import Prepared, abandon
 from spark.explorer import kafka as model
 from spark.explorer.moves import Moves
 from spark.explorer.worlds import DEAD, KINDS, SLOTS, Driver, Task, World
@@ -85,6 +85,31 @@ class Faults(Moves):
                 yield from self._driver_faults(world, index, driver)
         for task in tasks:
             yield from self._task_faults(world, task)
+        yield from self._cuts(world)
+
+    def _cuts(self, world: World) -> Iterator[tuple[str, World]]:
+        """Cut only rows that are no batch's: a log without the rows of a batch has lost data, whatever the sink does."""
+        spent = self._spend(world, "cut")
+        if spent is None:
+            return
+        kafka = self.kafkas.values[world.kafka]
+        needed = self._needed(world, kafka)
+        for part, log in enumerate(kafka.logs[: model.DECISION]):
+            if log and log[-1].kind == model.DATA and log[-1].pid not in needed:
+                yield f"partition {part} loses its last row", spent._replace(
+                    kafka=self.kafkas(self.cluster.cut(kafka, part))
+                )
+
+    def _needed(self, world: World, kafka: model.Kafka) -> set[int]:
+        """Return the producer ids of transactions that a driver may commit, or that a task still writes."""
+        written = [entry.payload for entry in kafka.logs[model.DECISION]]
+        transactions = [t for m in written if isinstance(m, Record | Part) for t in m.transactions]
+        for driver in self.drivers.values[world.drivers]:
+            if driver is not DEAD:
+                transactions += [m.transaction for m in driver.results if isinstance(m, Prepared) and m.transaction]
+        tasks = (self.programs.operation[task.node] for task in self.tasks.values[world.tasks])
+        writing = {operation.owner.pid for operation in tasks if isinstance(operation, op.ProduceRows)}
+        return writing | {transaction.owner.pid for transaction in transactions}
 
     def _arrivals(self, world: World, drivers: Any) -> Iterator[tuple[str, World]]:
         """Who starts: (kind, what happened, the driver, the world)."""

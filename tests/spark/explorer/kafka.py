@@ -290,6 +290,12 @@ class Cluster:
         generation = txn.generation + 1
         return Txn(self.pids(name, generation), 0, state, (), generation)
 
+    def cut(self, kafka: Kafka, part: int) -> Kafka:
+        """Remove the last entry of a partition, as a leader does that was elected without it."""
+        logs = list(kafka.logs)
+        logs[part] = logs[part][:-1]
+        return kafka._replace(logs=tuple(logs))
+
     def move(self, kafka: Kafka) -> Kafka:
         """Another broker loads the coordinator's log: what is prepared there gets all of its markers, once more."""
         txns = (

@@ -273,6 +273,25 @@ def finish_unverified(state: Any) -> Any:
     return state
 
 
+def ends_only(record: Record) -> Record:
+    """The record as if all rows of a partition ended where C1b saw its end: all searches begin there."""
+    ends = dict(record.ends)
+    moved = (
+        t._replace(spans=tuple(s._replace(last=max(s.last, ends.get(s.at, 0) - 1)) for s in t.spans))
+        for t in record.transactions
+    )
+    return replace(record, transactions=tuple(moved))
+
+
+def finish_from_ends(state: Any) -> Any:
+    """P3 whose second search for markers begins at the ends, too."""
+    record = state.record
+    if not record.settled:
+        yield from commit_all(record)
+        yield from verify_all(state.sink, ends_only(record))
+    return state
+
+
 def settle_unverified(state: Any) -> Any:
     """C5 before C4."""
     state = yield from finish.c5_settle(state)
@@ -356,6 +375,9 @@ MUTANTS: dict[str, Mutant] = {
     "P2 without the parts": Mutant(Rules(plan=_plan(p2_read=head_only)), {"driver": 1}, begin="commit", part_bytes=215),
     "P3 nothing finished": Mutant(Rules(plan=_plan(p3_finish=None)), {"driver": 1}),
     "P3 not verified": Mutant(Rules(plan=_plan(p3_finish=finish_unverified)), {"driver": 1, "lose": 1}),
+    "P3 searches from the ends only": Mutant(
+        Rules(plan=_plan(p3_finish=finish_from_ends)), {"twin": 1, "cut": 1}, begin="stage"
+    ),
     "P3 not written": Mutant(Rules(plan=_plan(p3_write=write_once)), {"driver": 1}, 2),
     "P3 not counted": Mutant(Rules(plan=_plan(p3_write=same_number)), {"driver": 1}, 2),
     "P4 nothing cleared": Mutant(Rules(plan=_plan(p4_clear=None)), {"driver": 1}),

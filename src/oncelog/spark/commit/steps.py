@@ -122,14 +122,17 @@ def commit_all(record: Record) -> Steps[None]:
         yield op.EndAll(tuple(t.owner for t in record.transactions), commit=True)
 
 
-def marker_places(record: Record, spans: Iterable[tuple[Owner, Span]]) -> tuple[op.Place, ...]:
-    """Return where to look for the markers of these spans of the record.
+def marker_places(spans: Iterable[tuple[Owner, Span]], ends: Iterable[op.End] = ()) -> tuple[op.Place, ...]:
+    """Return where to look for the markers of these spans.
 
-    C1b read the end of each partition, and saw the transactions open afterwards. So their markers cannot be below that
-    end. Between a task's rows and that end are only rows of other tasks, which need not be fetched again.
+    C1b read the `ends` of the partitions, and saw the transactions open afterwards. So their markers cannot be below
+    these ends. Between a task's rows and that end are only rows of other tasks, which need not be fetched again.
+
+    Only a log that was cut below such an end (by an unclean leader election, or a restored disk) has a marker there. A
+    search that finds no marker is therefore repeated without `ends`.
     """
-    ends = dict(record.ends)
-    return tuple(op.Place(span.at, owner.pid, max(span.last, ends.get(span.at, 0) - 1)) for owner, span in spans)
+    known = dict(ends)
+    return tuple(op.Place(span.at, owner.pid, max(span.last, known.get(span.at, 0) - 1)) for owner, span in spans)
 
 
 def verify_all(sink: Sink, record: Record) -> Steps[None]:
@@ -141,7 +144,7 @@ def verify_all(sink: Sink, record: Record) -> Steps[None]:
     wanted = [(t.owner, span) for t in record.transactions for span in t.spans]
     if not wanted:
         return
-    markers: tuple[op.Marker, ...] = yield op.FindMarkers(marker_places(record, wanted))
+    markers: tuple[op.Marker, ...] = yield op.FindMarkers(marker_places(wanted, record.ends))
     missing = [pair for pair, marker in zip(wanted, markers, strict=True) if marker is op.Marker.MISSING]
     aborted = [pair for pair, marker in zip(wanted, markers, strict=True) if marker is op.Marker.ABORT]
     if missing:
@@ -151,7 +154,7 @@ def verify_all(sink: Sink, record: Record) -> Steps[None]:
         for owner, span in missing:
             if op.OpenProducer(span.at, owner.pid, owner.epoch, span.first) in opened:
                 yield from _repair(sink, owner, span.at)
-        again: tuple[op.Marker, ...] = yield op.FindMarkers(marker_places(record, missing))
+        again: tuple[op.Marker, ...] = yield op.FindMarkers(marker_places(missing))
         aborted += [pair for pair, marker in zip(missing, again, strict=True) if marker is op.Marker.ABORT]
         still = {span.at for (_, span), marker in zip(missing, again, strict=True) if marker is op.Marker.MISSING}
         if still and not aborted:

@@ -41,8 +41,8 @@ def _find_ongoing(record: Record) -> Steps[set[tuple[str, int, int]]]:
     return {(d.id, d.pid, d.epoch) for d in described if d.state is op.State.ONGOING}
 
 
-def _find_markers(record: Record, parts: tuple[Part, ...]) -> Steps[tuple[op.Marker, ...]]:
-    markers: tuple[op.Marker, ...] = yield op.FindMarkers(marker_places(record, parts))
+def _find_markers(parts: tuple[Part, ...], ends: Iterable[op.End] = ()) -> Steps[tuple[op.Marker, ...]]:
+    markers: tuple[op.Marker, ...] = yield op.FindMarkers(marker_places(parts, ends))
     return markers
 
 
@@ -75,13 +75,13 @@ def _see_aborted(sink: Sink, record: Record, parts: tuple[Part, ...]) -> Steps[N
     if not parts:
         return
     yield op.AwaitEnded(_owners(parts))
-    markers = yield from _find_markers(record, parts)
+    markers = yield from _find_markers(parts, record.ends)
     _refuse_visible(sink, record, markers)
     missing = _missing(parts, markers)
     if not missing:
         return
     yield from _abort_hanging(sink, missing)
-    markers = yield from _find_markers(record, missing)
+    markers = yield from _find_markers(missing)
     _refuse_visible(sink, record, markers)
     if still := _missing(missing, markers):
         raise NotVerifiedError(
@@ -142,7 +142,7 @@ def u3_accept(state: Planning) -> Steps[Planning]:
     parts = _parts(record)
     yield op.EndAll(_owners(parts), commit=False)
     yield op.AwaitEnded(_owners(parts))
-    missing = _missing(parts, (yield from _find_markers(record, parts)))
+    missing = _missing(parts, (yield from _find_markers(parts, record.ends)))
     if missing:
         yield from _abort_hanging(state.sink, missing)
         if hanging := (yield from _find_hanging(missing)):
