@@ -21,9 +21,10 @@ PARTITIONS_AT_ONCE = 1_000
 
 
 async def find_markers(cluster: ClusterClient, places: Iterable[Place], wait_ms: float) -> list[Marker]:
-    """Find the first control marker of each place's producer. Wait for missing markers.
+    """Find the first control marker of each place's producer. Wait `wait_ms` for missing markers.
 
-    Partitions with the same leader share requests.
+    After `wait_ms`, read on to the high watermark that a partition has then, and not to a later one: other producers
+    may write faster than this search reads. Partitions with the same leader share requests.
     """
     wanted = list(places)
     searches: dict[TopicPartition, _Search] = {}
@@ -33,9 +34,9 @@ async def find_markers(cluster: ClusterClient, places: Iterable[Place], wait_ms:
     until = now() + wait_ms / 1000
     left = dict(searches)
     while left:
-        for at in await _read(cluster, dict(islice(left.items(), PARTITIONS_AT_ONCE))):
+        for at in await _read(cluster, dict(islice(left.items(), PARTITIONS_AT_ONCE)), last=now() > until):
             search = left.pop(at)
-            if search.unfound and (now() <= until or not search.at_end):
+            if search.unfound and not search.at_last_end:
                 left[at] = search  # moves to the end, so that other partitions come first in the next round
     return [searches[place.at].found.get(place, Marker.MISSING) for place in wanted]
 
@@ -48,22 +49,26 @@ class _Search:
         """By producer id."""
         self.found: dict[Place, Marker] = {}
         self.position = -1
-        self.at_end = False
+        self._last_end = -1
+        self.at_last_end = False
+        """Whether the search must end without the markers that it has not found."""
 
     def add(self, place: Place) -> None:
         """Add a place whose marker is to be found."""
         self.position = place.after + 1 if self.position < 0 else min(self.position, place.after + 1)
         self.unfound.setdefault(place.producer_id, []).append(place)
 
-    def take(self, answer: PartitionData) -> None:
-        """Search the records of one Fetch answer."""
+    def take(self, answer: PartitionData, *, last: bool) -> None:
+        """Search the records of one Fetch answer. `last`: search no further than to its high watermark."""
         for header, view in iter_batches(answer.records or b"", partial_ok=True):
             self.position = max(self.position, header.next_offset)
             # Compaction may keep a producer's control batch without its marker.
             if header.is_control and header.count and header.producer_id in self.unfound:
                 commit, _ = decode_control(view)
                 self._settle(header.producer_id, header.base_offset, Marker.COMMIT if commit else Marker.ABORT)
-        self.at_end = self.position >= answer.high_watermark
+        if last and self._last_end < 0:
+            self._last_end = answer.high_watermark
+        self.at_last_end = 0 <= self._last_end <= self.position
 
     def _settle(self, producer_id: int, offset: int, marker: Marker) -> None:
         """Set the result of all places before `offset`: the marker there, or GONE."""
@@ -74,7 +79,13 @@ class _Search:
             self.unfound[producer_id] = later
 
     def begin_at(self, offset: int) -> None:
-        """Continue at the log start offset. Markers before it no longer exist."""
+        """Continue at the log start offset. Markers before it no longer exist.
+
+        If the log starts before the position, it was cut below the position. A marker after the position cannot exist.
+        """
+        if offset <= self.position:
+            self.at_last_end = True
+            return
         self.position = offset
         for producer_id in list(self.unfound):
             self._settle(producer_id, offset, Marker.GONE)
@@ -85,8 +96,13 @@ class _Search:
         self.unfound.clear()
 
 
-async def _read(cluster: ClusterClient, searches: dict[TopicPartition, _Search]) -> list[TopicPartition]:
-    """Fetch once for each search. Return the partitions, with those first whose search made no progress."""
+async def _read(
+    cluster: ClusterClient, searches: dict[TopicPartition, _Search], *, last: bool
+) -> list[TopicPartition]:
+    """Fetch once for each search. Return the partitions, with those first whose search made no progress.
+
+    `last`: the searches end at the high watermarks of these answers, or of the first such ones.
+    """
     positions = {at: search.position for at, search in searches.items()}
     share = min(FETCH_BYTES, max(MIN_BYTES, MAX_BYTES // len(positions)))
     answers = await fetch_partitions(cluster, positions, partition_bytes=share, max_bytes=MAX_BYTES)
@@ -100,5 +116,5 @@ async def _read(cluster: ClusterClient, searches: dict[TopicPartition, _Search])
         elif at in begins:
             search.begin_at(begins[at].offset)
         else:
-            search.take(answers[at])
+            search.take(answers[at], last=last)
     return sorted(searches, key=lambda at: searches[at].position > positions[at])
