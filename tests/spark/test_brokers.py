@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from oncelog import Admin, Producer
+from oncelog import Admin, Producer, errors
 from oncelog.client.blocking import BlockingCluster
 from oncelog.net.connection import Connection
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
@@ -90,6 +92,32 @@ def test_transactions_are_waited_for_as_long_as_some_of_them_end(monkeypatch: py
         with pytest.raises(NotVerifiedError, match="7 transactions are still being ended, and none has ended in 15000"):
             brokers.answer(op.AwaitEnded(owners))
         assert asked == [9, 8, 7, 7]
+
+
+@pytest.mark.parametrize("slept_s", [0.0, 100.0], ids=["no answer", "the driver slept"])
+def test_a_decision_is_given_up_after_the_drivers_time_out(
+    cluster: BlockingCluster, at: TopicPartition, monkeypatch: pytest.MonkeyPatch, slept_s: float
+) -> None:
+    brokers = Brokers(cluster)
+    owner, _ = begin(brokers, at.topic, at)
+    sent: list[Owner] = []
+
+    async def unanswered(_: Any, owners: tuple[Owner, ...], *rest: Any) -> list[Any]:
+        sent.extend(owners)
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    with monkeypatch.context() as patch:
+        patch.setattr("oncelog.spark.questions.end_all", unanswered)
+        began = time.monotonic()
+        clock = SimpleNamespace(time=time.time, sleep=time.sleep, monotonic=lambda: began + slept_s)
+        patch.setattr("oncelog.spark.brokers.time", clock)
+        within_ms = 1 if slept_s == 0 else 50_000
+        brokers._proposed[owner.id] = began
+        with pytest.raises(errors.TimedOutError, match=f"within the {within_ms} ms.*start the query again"):
+            brokers.answer(op.EndTxn(owner, True, within_ms))
+    assert sent == ([] if slept_s else [owner])
+    ended: op.Ended = brokers.answer(op.EndTxn(owner, False))
+    assert ended.outcome is op.Outcome.DONE
 
 
 def test_a_newer_owner_fences_and_aborts(cluster: BlockingCluster, at: TopicPartition) -> None:

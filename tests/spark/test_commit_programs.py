@@ -36,7 +36,7 @@ from oncelog.spark.commit.record import (
     decode_part,
     decode_record,
 )
-from oncelog.spark.commit.steps import Sink, Steps, see_commit, verify_all
+from oncelog.spark.commit.steps import Sink, Steps, commit_record, see_commit, verify_all
 from oncelog.spark.commit.task import Prepared, Skipped, Tasking, k0_peek, k2_begin
 from oncelog.spark.commit.undo import u3_accept, u3_take_back
 from oncelog.spark.driver import sink_of
@@ -133,6 +133,10 @@ def test_a_decision_that_is_too_large_aborts_the_tasks_transactions(outcome: op.
     assert phase.send(op.Produced(outcome)) == op.EndAll((TASK,), commit=False)
     with pytest.raises(NotDecidedError, match=r"p-commits rejects .* max\.message\.bytes to at least 1000000"):
         phase.send((op.Outcome.DONE,))
+
+
+def test_a_decision_may_take_no_longer_than_the_drivers_own_transaction() -> None:
+    assert next(commit_record(SINK, DRIVER)) == op.EndTxn(DRIVER, True, within_ms=SINK.driver_timeout_ms)
 
 
 def test_markers_are_looked_for_from_the_partitions_ends_on() -> None:

@@ -90,9 +90,7 @@ CASES = {
     "a log cut below the ends, markers lost": Case(
         {"twin": 1, "cut": 1, "lose": 1}, begin="stage", every=50, deep=True
     ),
-    "a log cut below the ends, taken back": Case(
-        {"twin": 1, "cut": 1, "undo": 1}, begin="stage", every=50, deep=True
-    ),
+    "a log cut below the ends, taken back": Case({"twin": 1, "cut": 1, "undo": 1}, begin="stage", every=50, deep=True),
     "coordinator moves": Case({"move": 2}, 2, split=2, every=2),
     "coordinator moves, a marker lost": Case({"move": 1, "lose": 1}, 2, split=2, every=5),
     "coordinator moves, the old one's copy comes late": Case({"move": 1, "dup": 1}, 2, split=2),

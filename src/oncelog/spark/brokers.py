@@ -97,6 +97,8 @@ class Brokers:
         self.begun: Owner | None = None
         """The task transaction that was begun here."""
         self._new: bool | None = None
+        self._proposed: dict[str, float] = {}
+        """When the first Produce of an owner's transaction was sent (monotonic seconds), by transactional id."""
         self._table: dict[type, Callable[[Any], Any]] = {
             op.ListTransactions: self._list,
             op.DescribeTransactions: self._describe,
@@ -234,15 +236,31 @@ class Brokers:
             await _pause()
 
     def _end(self, o: op.EndTxn) -> op.Ended:
-        return self._ended(o.owner, *self._end_many((o.owner,), o.commit))
+        proposed = self._proposed.pop(o.owner.id, None)
+        left = None
+        if o.within_ms is not None and proposed is not None:
+            left = proposed + o.within_ms / 1000 - time.monotonic()
+        try:
+            return self._ended(o.owner, *self._end_many((o.owner,), o.commit, left))
+        except TimeoutError:
+            raise errors.TimedOutError(
+                f"the coordinator of {o.owner.id} has not answered EndTxn within the {o.within_ms} ms that its "
+                "transaction may take; start the query again, and the next plan finds out how the transaction ended"
+            ) from None
 
     def _end_all(self, o: op.EndAll) -> tuple[op.Outcome, ...]:
         responses = self._end_many(o.owners, o.commit)
         return tuple(self._ended(owner, r).outcome for owner, r in zip(o.owners, responses, strict=True))
 
-    def _end_many(self, owners: tuple[Owner, ...], commit: bool) -> list[Any]:
+    def _end_many(self, owners: tuple[Owner, ...], commit: bool, within_s: float | None = None) -> list[Any]:
+        """Send EndTxn for each -> the responses. Raises TimeoutError, without a request if no time is left."""
+        import asyncio
+
         version = None if self.new_protocol else END_TXN_OLD
-        (responses,) = self.cluster.run_many([questions.end_all(self.cluster.cluster, owners, commit, version)])
+        if within_s is not None and within_s <= 0:
+            raise TimeoutError
+        ending = questions.end_all(self.cluster.cluster, owners, commit, version)
+        (responses,) = self.cluster.run_many([asyncio.wait_for(ending, within_s)])
         return responses
 
     def _ended(self, owner: Owner, response: Any) -> op.Ended:
@@ -281,6 +299,7 @@ class Brokers:
         return partitions.read_parts(self.cluster, o)
 
     def _produce(self, o: op.Produce) -> op.Produced:
+        self._proposed.setdefault(o.owner.id, time.monotonic())
         batch = partitions.decision_batch(o.owner, o.record, int(time.time() * 1000))
         response = partitions.produce(self.cluster, o.owner, o.at, batch, new_protocol=self.new_protocol)
         if any(code in TOO_LARGE for code, _ in error_codes(response)):

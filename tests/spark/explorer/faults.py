@@ -88,7 +88,7 @@ class Faults(Moves):
         yield from self._cuts(world)
 
     def _cuts(self, world: World) -> Iterator[tuple[str, World]]:
-        """Cut only rows that are no batch's: a log without the rows of a batch has lost data, whatever the sink does."""
+        """Cut only rows that belong to no batch. No sink can cure a log that has lost the rows of a batch."""
         spent = self._spend(world, "cut")
         if spent is None:
             return
@@ -96,8 +96,9 @@ class Faults(Moves):
         needed = self._needed(world, kafka)
         for part, log in enumerate(kafka.logs[: model.DECISION]):
             if log and log[-1].kind == model.DATA and log[-1].pid not in needed:
-                yield f"partition {part} loses its last row", spent._replace(
-                    kafka=self.kafkas(self.cluster.cut(kafka, part))
+                yield (
+                    f"partition {part} loses its last row",
+                    spent._replace(kafka=self.kafkas(self.cluster.cut(kafka, part))),
                 )
 
     def _needed(self, world: World, kafka: model.Kafka) -> set[int]:

@@ -96,9 +96,7 @@ class _Search:
         self.unfound.clear()
 
 
-async def _read(
-    cluster: ClusterClient, searches: dict[TopicPartition, _Search], *, last: bool
-) -> list[TopicPartition]:
+async def _read(cluster: ClusterClient, searches: dict[TopicPartition, _Search], *, last: bool) -> list[TopicPartition]:
     """Fetch once for each search. Return the partitions, with those first whose search made no progress.
 
     `last`: the searches end at the high watermarks of these answers, or of the first such ones.

@@ -151,10 +151,15 @@ class InitProducerId:
 
 @dataclass(frozen=True, slots=True)
 class EndTxn:
-    """EndTxn -> Ended."""
+    """EndTxn -> Ended.
+
+    `within_ms`: the shell gives up when so much time has passed since it sent the owner's first Produce. It then
+    raises TimedOutError, and the outcome is open.
+    """
 
     owner: Owner
     commit: bool
+    within_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,8 +90,12 @@ def _write(sink: Sink, driver: Owner, message: Record | Part) -> Steps[tuple[Own
 
 
 def commit_record(sink: Sink, driver: Owner) -> Steps[Owner]:
-    """Commit the record that was proposed -> the driver afterwards."""
-    ended: op.Ended = yield op.EndTxn(driver, commit=True)
+    """Commit the record that was proposed -> the driver afterwards.
+
+    Give up after the driver's own time-out. A coordinator that is away for longer cannot expire the driver's
+    transaction meanwhile. If it then took the decision, the tasks' transactions might have expired.
+    """
+    ended: op.Ended = yield op.EndTxn(driver, commit=True, within_ms=sink.driver_timeout_ms)
     if ended.outcome is not op.Outcome.DONE:
         raise AnotherDriverError(
             f"option transactionalIdPrefix={sink.prefix}: another driver has taken over, or the decision came too late "
