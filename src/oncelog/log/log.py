@@ -490,7 +490,7 @@ class Log:
             new.rename("")
             self._segments.replace(old, new)
             for segment in old[1:]:
-                self._snapshots.discard(segment.base_offset)
+                deleted += self._snapshots.retire(segment.base_offset)
         self.unlink(deleted, self.config.file_delete_delay_ms)
 
     def _delete_segments(self, doomed: list[Segment]) -> None:
@@ -498,5 +498,5 @@ class Log:
         for segment in doomed:
             deleted += segment.delete()
             self._segments.remove(segment)
-            self._snapshots.discard(segment.base_offset)
+            deleted += self._snapshots.retire(segment.base_offset)
         self.unlink(deleted, self.config.file_delete_delay_ms)

@@ -9,7 +9,7 @@ ends the log, and indexes, transaction index, leader epochs and producer state a
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from oncelog.log.disk import Disk, read_if_exists
 from oncelog.log.epochs import FILE_NAME as EPOCHS_FILE
 from oncelog.log.epochs import LeaderEpochs
 from oncelog.log.index import MAX_RELATIVE_OFFSET
-from oncelog.log.leftovers import deleted_files, finish_interrupted
+from oncelog.log.leftovers import deleted_files, finish_interrupted, retire
 from oncelog.log.producer_state import CompletedTransaction, Origin, ProducerAppend, ProducerState
 from oncelog.log.segment import (
     LOG_SUFFIX,
@@ -29,7 +29,7 @@ from oncelog.log.segment import (
     file_name,
 )
 from oncelog.log.snapshot import CorruptSnapshotError, decode_snapshot, encode_snapshot
-from oncelog.log.steps import Steps, at_once
+from oncelog.log.steps import Pace, Steps, at_once
 from oncelog.log.txn_index import AbortedTransaction, TransactionIndex
 from oncelog.protocol.compression import Buffer
 from oncelog.protocol.errors import ProtocolError
@@ -38,9 +38,12 @@ from oncelog.protocol.records import BatchHeader, check_crc, decode_control
 logger = logging.getLogger(__name__)
 
 BATCHES_A_STEP = 300
-"""Batches that are read before others may have their turn: some ms ..."""
+"""Batches that are read in one step, which takes some ms. Other work costs as much as a number of batches."""
 BYTES_AS_A_BATCH = 32 * 1024
-"""... where so many bytes cost as much as a batch."""
+FILE_LOOKED_AT = 4
+FILE_REMOVED = 6
+SEGMENT_FINISHED = 60
+"""The indexes and the producer snapshot of a recovered segment are written."""
 
 
 class Snapshots:
@@ -51,25 +54,30 @@ class Snapshots:
         self._directory = directory
         self.offsets = sorted(offsets)
 
+    def __contains__(self, offset: int) -> bool:
+        slot = bisect_left(self.offsets, offset)
+        return slot < len(self.offsets) and self.offsets[slot] == offset
+
     def _path(self, offset: int) -> str:
         return f"{self._directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
 
     def take(self, state: ProducerState) -> None:
         """Write a snapshot at the state's end offset, unless there is one."""
         offset = state.end_offset
-        if offset not in self.offsets:
+        if offset not in self:
             self._disk.atomic_write(self._path(offset), encode_snapshot(state.entries.values()))
-            self.offsets = sorted([*self.offsets, offset])
+            insort(self.offsets, offset)
 
-    def load(self, state: ProducerState, log_start: int, end: int, now_ms: int) -> None:
-        """Load the newest sound snapshot up to ``end`` into ``state``; without one it begins at ``log_start``.
+    def loading(self, state: ProducerState, log_start: int, end: int, now_ms: int, pace: Pace) -> Steps[None]:
+        """Load the newest sound snapshot up to ``end`` into ``state``, with pauses.
 
-        Snapshots after ``end`` know batches that are not in the log any more: they are removed, as are those from
-        before the log's start, and damaged ones.
+        Without a snapshot, the state begins at ``log_start``. Remove snapshots after ``end``, because they know batches
+        that are no longer in the log. Also remove those before the start of the log, and damaged ones.
         """
-        for offset in list(self.offsets):
-            if offset > end or offset < log_start:
-                self.remove(offset)
+        for offset in [offset for offset in self.offsets if offset > end or offset < log_start]:
+            self.remove(offset)
+            if pace.is_due(FILE_REMOVED):
+                yield
         for offset in reversed(self.offsets):
             try:
                 entries = decode_snapshot(read_if_exists(self._disk, self._path(offset)) or b"")
@@ -88,19 +96,22 @@ class Snapshots:
     def remove(self, offset: int) -> None:
         """Remove one snapshot."""
         self._disk.remove(self._path(offset))
-        self.offsets.remove(offset)
+        del self.offsets[bisect_left(self.offsets, offset)]
 
-    def discard(self, offset: int) -> None:
-        """Remove the snapshot at ``offset``, if there is one."""
-        if offset in self.offsets:
+    def retire(self, offset: int) -> list[str]:
+        """Mark the snapshot at ``offset``, if there is one, as deleted. Return its new path, to be unlinked later."""
+        if offset not in self:
+            return []
+        del self.offsets[bisect_left(self.offsets, offset)]
+        return [retire(self._disk, self._path(offset))]
+
+    def removing_strays(self, bases: list[int], pace: Pace) -> Steps[None]:
+        """Keep the snapshots at the start of a segment, and the newest one if it is after all of them. Pause."""
+        kept = {*bases, *(self.offsets[-1:] if self.offsets and self.offsets[-1] > bases[-1] else [])}
+        for offset in [offset for offset in self.offsets if offset not in kept]:
             self.remove(offset)
-
-    def remove_strays(self, bases: list[int]) -> None:
-        """Keep the snapshots at the start of a segment, and the newest one if it is behind them all."""
-        last = self.offsets[-1:] if self.offsets and self.offsets[-1] > bases[-1] else []
-        for offset in list(self.offsets):
-            if offset not in bases and offset not in last:
-                self.remove(offset)
+            if pace.is_due(FILE_REMOVED):
+                yield
 
 
 @dataclass(slots=True)
@@ -187,23 +198,31 @@ def rebuild_state(
     state: ProducerState, segments: list[Segment], snapshots: Snapshots, log_start: int, end: int, now_ms: int
 ) -> None:
     """Make ``state`` that of the log up to ``end``: the newest snapshot, and what follows it in the log."""
-    at_once(rebuilding(state, segments, snapshots, log_start, end, now_ms))
+    at_once(rebuilding(state, segments, snapshots, log_start, end, now_ms, Pace(BATCHES_A_STEP)))
 
 
 def rebuilding(
-    state: ProducerState, segments: list[Segment], snapshots: Snapshots, log_start: int, end: int, now_ms: int
+    state: ProducerState,
+    segments: list[Segment],
+    snapshots: Snapshots,
+    log_start: int,
+    end: int,
+    now_ms: int,
+    pace: Pace,
 ) -> Steps[None]:
     """Rebuild the state as `rebuild_state` does, with pauses."""
-    snapshots.load(state, log_start, end, now_ms)
+    yield from snapshots.loading(state, log_start, end, now_ms, pace)
     bases = [segment.base_offset for segment in segments]
     for segment in segments[max(bisect_right(bases, state.end_offset) - 1, 0) :]:
         if segment.base_offset >= end:
             break
         position = segment.position_of(state.end_offset) if segment.base_offset < state.end_offset else 0
-        for count, (header, at) in enumerate(segment.headers(position)):
+        if pace.is_due(FILE_LOOKED_AT):
+            yield
+        for header, at in segment.headers(position):
             if header.base_offset >= end:
                 break
-            if count % BATCHES_A_STEP == BATCHES_A_STEP - 1:
+            if pace.is_due(1):
                 yield
             view = segment.pread(header.size, at) if header.is_control else b""
             replay(state, header, view, None, now_ms)
@@ -222,6 +241,7 @@ class Loader:
         self._epochs = LeaderEpochs(disk, f"{directory}/{EPOCHS_FILE}")
         self._snapshots = Snapshots(disk, directory, [])
         self._deleted: list[str] = []
+        self._pace = Pace(BATCHES_A_STEP)
 
     def load(self, *, recovery_point: int, clean: bool, log_start: int) -> Steps[Loaded]:
         """Return the folder's content. Pause if there is much to read.
@@ -231,19 +251,19 @@ class Loader:
         """
         names = self._disk.listdir(self._directory)
         if not names:
-            return self._empty(log_start)
+            return (yield from self._empty(log_start))
         names = finish_interrupted(self._disk, self._directory, names)
         self._deleted = deleted_files(self._directory, names)
-        self._remove_orphans(names)
+        if self._pace.is_due(len(names)):
+            yield
         if EPOCHS_FILE in names:
             self._epochs.load()
-        segments = [self._segment(int(name[: -len(LOG_SUFFIX)])) for name in names if _is_segment(name)]
-        snapshots = [int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if _is_file(name, SNAPSHOT_SUFFIX)]
+        segments, snapshots = yield from self._sorting(names)
         self._snapshots = Snapshots(self._disk, self._directory, snapshots)
         if not segments:
-            return self._empty(log_start, exists=True)
+            return (yield from self._empty(log_start, exists=True))
         log_start = max(log_start, segments[0].base_offset)
-        first = self._first_to_recover(segments, set(names), recovery_point, clean)
+        first = yield from self._first_to_recover(segments, set(names), recovery_point, clean)
         if first is None:
             try:
                 end = segments[-1].next_offset()
@@ -255,15 +275,14 @@ class Loader:
             end = self._state.end_offset
         if end < log_start:
             logger.warning("%s ends at %d, before its start at %d: emptied", self._directory, end, log_start)
-            for segment in segments:
-                self._deleted += segment.delete()
+            yield from self._deleting(segments)
             self._epochs.clear()
-            return self._empty(log_start, exists=True)
+            return (yield from self._empty(log_start, exists=True))
         if first is None:
-            yield from rebuilding(self._state, segments, self._snapshots, log_start, end, self._now_ms)
+            yield from self._rebuilding(segments, log_start, end)
         self._epochs.truncate_from_end(end)
         self._epochs.truncate_from_start(log_start)
-        self._snapshots.remove_strays([segment.base_offset for segment in segments])
+        yield from self._snapshots.removing_strays([segment.base_offset for segment in segments], self._pace)
         if end > segments[0].base_offset:
             self._snapshots.take(self._state)
         point = end if clean and first is None else min(recovery_point, end)
@@ -271,9 +290,11 @@ class Loader:
             segments, self._snapshots, self._epochs, self._state, log_start, end, point, True, self._deleted
         )
 
-    def _empty(self, log_start: int, *, exists: bool = False) -> Loaded:
+    def _empty(self, log_start: int, *, exists: bool = False) -> Steps[Loaded]:
         for offset in list(self._snapshots.offsets):
             self._snapshots.remove(offset)
+            if self._pace.is_due(FILE_REMOVED):
+                yield
         self._state.clear(log_start)
         self._epochs.truncate_from_start(log_start)
         segment = self.new_segment(log_start, self._config)
@@ -295,6 +316,28 @@ class Loader:
         """Return a segment without files."""
         return self._make(base_offset, 0, config, new=True)
 
+    def _sorting(self, names: list[str]) -> Steps[tuple[list[Segment], list[int]]]:
+        """Return the segments, and the offsets of the snapshots. Remove the indexes that belong to no segment."""
+        present = set(names)
+        segments, snapshots = [], []
+        for name in names:
+            stem, dot, kind = name.partition(".")
+            suffix, cost = dot + kind, 1
+            if suffix == LOG_SUFFIX and stem.isdecimal():
+                segments.append(self._segment(int(stem)))
+                cost = FILE_LOOKED_AT
+            elif suffix == SNAPSHOT_SUFFIX and stem.isdecimal():
+                snapshots.append(int(stem))
+            elif suffix in SEGMENT_SUFFIXES and stem + LOG_SUFFIX not in present:
+                self._disk.remove(f"{self._directory}/{name}")
+                cost = FILE_REMOVED
+            if self._pace.is_due(cost):
+                yield
+        return segments, snapshots
+
+    def _rebuilding(self, segments: list[Segment], log_start: int, end: int) -> Steps[None]:
+        return rebuilding(self._state, segments, self._snapshots, log_start, end, self._now_ms, self._pace)
+
     def _segment(self, base_offset: int) -> Segment:
         path = f"{self._directory}/{file_name(base_offset, LOG_SUFFIX)}"
         return self._make(base_offset, self._disk.size(path) or 0, self._config, new=False)
@@ -311,59 +354,65 @@ class Loader:
             now_ms=self._now_ms,
         )
 
-    def _remove_orphans(self, names: list[str]) -> None:
-        """Remove the indexes that belong to no segment."""
-        present = set(names)
-        for name in names:
-            stem, _, suffix = name.partition(".")
-            if f".{suffix}" in SEGMENT_SUFFIXES and stem + LOG_SUFFIX not in present:
-                self._disk.remove(f"{self._directory}/{name}")
-
     def _first_to_recover(
         self, segments: list[Segment], names: set[str], recovery_point: int, clean: bool
-    ) -> int | None:
-        """Return the first segment that has to be read and checked, None if none has to."""
+    ) -> Steps[int | None]:
+        """Return the first segment that has to be read and checked, or None."""
         suspect = len(segments)
         if not clean:
             bases = [segment.base_offset for segment in segments]
             suspect = max(bisect_right(bases, recovery_point) - 1, 0)
         for slot, segment in enumerate(segments[:suspect]):
-            if file_name(segment.base_offset, TXN_INDEX_SUFFIX) in names and not segment.load_txn_index():
-                logger.warning("the transaction index of %s is damaged, it is rebuilt", segment.path)
-                return slot
+            if file_name(segment.base_offset, TXN_INDEX_SUFFIX) in names:
+                if not segment.load_txn_index():
+                    logger.warning("the transaction index of %s is damaged, it is rebuilt", segment.path)
+                    return slot
+                if self._pace.is_due(FILE_LOOKED_AT):
+                    yield
         return suspect if suspect < len(segments) else None
 
     def _recover(self, segments: list[Segment], first: int, log_start: int) -> Steps[list[Segment]]:
         """Read the segments from ``first`` on and return those that are left."""
         base = segments[first].base_offset
-        start = min(log_start, base)
-        yield from rebuilding(self._state, segments[:first], self._snapshots, start, base, self._now_ms)
+        yield from self._rebuilding(segments[:first], min(log_start, base), base)
         for slot in range(first, len(segments)):
             segment = segments[slot]
             if segment.base_offset > self._state.end_offset and not self._config.compact:
-                return self._cut_behind(segments, slot)
+                return (yield from self._cutting(segments, slot))
             self._state.end_offset = segment.base_offset
             whole = yield from self._recover_segment(segment)
+            if not whole:
+                # If this stops halfway, the next start must still find the damage, so the segment is cut last.
+                segments = yield from self._cutting(segments, slot + 1)
+                segment.cut(segment.size)
             segment.finish()
             if self._state.end_offset > segments[0].base_offset:
                 self._snapshots.take(self._state)
             if not whole:
-                return self._cut_behind(segments, slot + 1)
+                break
+            if self._pace.is_due(SEGMENT_FINISHED):
+                yield
         return segments
 
-    def _cut_behind(self, segments: list[Segment], end: int) -> list[Segment]:
-        """Remove the segments from ``end`` on: what they follow is damaged or lost, and a log has no holes."""
-        for segment in segments[end:]:
-            logger.warning("removing %s, which follows lost data", segment.path)
-            self._deleted += segment.delete()
+    def _cutting(self, segments: list[Segment], end: int) -> Steps[list[Segment]]:
+        """Remove the segments from ``end`` on. They follow damaged or lost data, and a log has no holes."""
+        if doomed := segments[end:]:
+            logger.warning("removing the %d segments from %s on, which follow lost data", len(doomed), doomed[0].path)
+            yield from self._deleting(doomed)
         return segments[:end]
 
+    def _deleting(self, segments: list[Segment]) -> Steps[None]:
+        """Mark the files of segments as deleted, newest first. If this stops halfway, the log still has no hole."""
+        for segment in reversed(segments):
+            self._deleted += segment.delete()
+            if self._pace.is_due(len(SEGMENT_SUFFIXES) * FILE_REMOVED):
+                yield
+
     def _recover_segment(self, segment: Segment) -> Steps[bool]:
-        """Read one segment and cut it off where it is damaged; return whether it was whole."""
+        """Read one segment up to the first damage, and return whether it is whole. The caller cuts off the rest."""
         size = segment.size
         expected = segment.base_offset
         reason = "batches out of order"
-        cost = 0
         segment.reset()
         try:
             for header, view in segment.batches(size):
@@ -376,28 +425,17 @@ class Loader:
                 if latest is None or header.partition_leader_epoch > latest:
                     self._epochs.assign(header.partition_leader_epoch, header.base_offset)
                 expected = header.next_offset
-                cost += 1 + header.size // BYTES_AS_A_BATCH
-                if cost >= BATCHES_A_STEP:
-                    cost = 0
+                if self._pace.is_due(1 + header.size // BYTES_AS_A_BATCH):
                     yield
         except ProtocolError as error:
             reason = str(error)
         if segment.size == size:
             return True
         logger.warning(
-            "%s: cut off %d bytes behind offset %d: %s",
+            "%s: cutting off %d bytes after offset %d: %s",
             segment.path,
             size - segment.size,
             self._state.end_offset,
             reason,
         )
-        segment.cut(segment.size)
         return False
-
-
-def _is_file(name: str, suffix: str) -> bool:
-    return name.endswith(suffix) and name[: -len(suffix)].isdecimal()
-
-
-def _is_segment(name: str) -> bool:
-    return _is_file(name, LOG_SUFFIX)

@@ -10,7 +10,7 @@ from itertools import islice
 from oncelog.log.log import Log
 from oncelog.log.segment import Segment
 
-SEGMENTS_AT_ONCE = 50
+SEGMENTS_AT_ONCE = 20
 """Segments that one call may drop: the indexes of each are read, and its files are renamed."""
 
 

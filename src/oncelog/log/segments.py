@@ -32,6 +32,10 @@ class Segments:
     def __len__(self) -> int:
         return len(self._segments)
 
+    def __contains__(self, segment: Segment) -> bool:
+        slot = bisect_right(self._bases, segment.base_offset) - 1
+        return slot >= 0 and self._segments[slot] is segment
+
     @property
     def active(self) -> Segment:
         """The segment that is appended to."""
@@ -49,13 +53,13 @@ class Segments:
 
     def remove(self, segment: Segment) -> None:
         """Take a segment out; its files are the caller's."""
-        slot = self._segments.index(segment)
+        slot = self.index_of(segment.base_offset)
         del self._segments[slot], self._bases[slot]
         self.forget_positions()
 
     def replace(self, old: list[Segment], new: Segment) -> None:
-        """Put ``new`` in the place of ``old``, which lie side by side."""
-        slot = self._segments.index(old[0])
+        """Put ``new`` in the place of ``old``, which are side by side."""
+        slot = self.index_of(old[0].base_offset)
         self._segments[slot : slot + len(old)] = [new]
         self._bases[slot : slot + len(old)] = [new.base_offset]
         self.forget_positions()

@@ -18,3 +18,21 @@ def at_once(work: Steps[T]) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
+
+
+class Pace:
+    """Say when long work has to pause. Costs are added up, so that many short pieces of work make one step."""
+
+    __slots__ = ("_budget", "_cost")
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._cost = 0
+
+    def is_due(self, cost: int) -> bool:
+        """Add the cost of a piece of work, and return whether the work has used up its budget."""
+        self._cost += cost
+        if self._cost < self._budget:
+            return False
+        self._cost = 0
+        return True

@@ -64,6 +64,7 @@ def test_until_then_it_has_another_name_and_the_next_start_removes_it(house: Hou
     house.live(first)
     assert names(house, "t-0/*.log") == [f"{2:020d}.log"]
     assert names(house, "t-0/*.log.deleted") == deleted
+    assert names(house, "t-0/*.snapshot.deleted") == [f"{1:020d}.snapshot.deleted"]
     house.live(second)
 
 

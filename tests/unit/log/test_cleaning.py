@@ -8,7 +8,7 @@ import pytest
 
 from oncelog.log.cleaning.clean import Cleaning
 from oncelog.log.cleaning.offsets import OffsetMap
-from oncelog.log.cleaning.plan import group_segments, make_plan
+from oncelog.log.cleaning.plan import SEGMENTS_A_GROUP, group_segments, make_plan
 from oncelog.log.cleaning.reading import CHUNK
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
@@ -301,3 +301,22 @@ def test_segments_are_grouped_up_to_the_size_of_one() -> None:
     clean(log, disk)
     left = [name for name in disk.listdir(FOLDER) if name.endswith(".snapshot")]
     assert set(left) < set(snapshots)
+
+
+def test_a_step_of_a_round_replaces_few_segments() -> None:
+    """Each of them has files to rename."""
+    disk = CrashDisk()
+    log = open_log(disk, replace(COMPACT, segment_bytes=100))
+    for turn in range(3 * SEGMENTS_A_GROUP):
+        put(log, (b"k%d" % (turn % 50), b"%d" % turn))
+    log.reconfigure(replace(COMPACT, segment_bytes=100_000))
+    log.roll(NOW)
+    before = committed(log)
+    left = len(log.segments)
+    assert left > 3 * SEGMENTS_A_GROUP
+    for step in Cleaning(make_plan(log, None, NOW), disk, NOW, max_keys=100).run():
+        assert left - len(log.segments) < SEGMENTS_A_GROUP
+        left = len(log.segments)
+        step.run()
+    assert len(log.segments) < 6
+    assert committed(log) == before

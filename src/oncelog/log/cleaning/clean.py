@@ -106,9 +106,8 @@ class Cleaning:
                 self._log.unlink([retire(self._disk, path)], 0)
 
     def _check(self, segments: list[Segment]) -> None:
-        """Raise unless the segments are still those of the log."""
-        present = set(map(id, self._log.segments))
-        if self._log.closed or not all(id(segment) in present for segment in segments):
+        """Raise CleaningAbortedError unless the segments are still part of the log."""
+        if self._log.closed or not all(segment in self._log.segments for segment in segments):
             raise CleaningAbortedError(f"{self._log!r} has changed while it was compacted")
 
     # --- the dirty part: what the last offset of each key is ---
@@ -156,8 +155,9 @@ class Cleaning:
         """Read the indexes of the segments, whose sizes decide about the groups, one at a time."""
         segments = [segment for segment in self._log.segments if segment.base_offset <= self._map.latest]
         for segment in segments:
+            self._check([segment])
             yield Step(segment.index_bytes)
-            self._check(segments)
+        self._check(segments)
 
     def _clean_group(self, group: list[Segment], rules: BatchFilter, transactions: CleanedTransactions) -> Steps:
         self._check(group)

@@ -9,6 +9,9 @@ from oncelog.log.index import MAX_RELATIVE_OFFSET
 from oncelog.log.log import Log
 from oncelog.log.segment import Segment
 
+SEGMENTS_A_GROUP = 20
+"""Segments that compaction replaces in one step, which renames the files of each."""
+
 
 class Plan(NamedTuple):
     """The dirty part of a log is ``[first_dirty, end)``; both ends of what is cleaned are those of segments."""
@@ -76,7 +79,10 @@ def _is_overdue(dirty: list[Segment], lag_ms: int, now_ms: int) -> bool:
 
 
 def group_segments(plan: Plan, end: int) -> list[list[Segment]]:
-    """Return the segments before ``end`` in groups that each become one segment of no more than full size."""
+    """Return the segments before ``end`` in groups. Each becomes one segment of at most the full size.
+
+    Kafka does not limit the number of segments in a group. If that leaves small segments, the next round joins them.
+    """
     config = plan.log.config
     segments = [segment for segment in plan.log.segments if segment.base_offset < end]
     ends = [segment.base_offset for segment in segments[1:]] + [plan.end]
@@ -87,6 +93,7 @@ def group_segments(plan: Plan, end: int) -> list[list[Segment]]:
         size, offsets, times = size + segment.size, offsets + index, times + time_index
         fits = (
             groups
+            and len(groups[-1]) < SEGMENTS_A_GROUP
             and size <= config.segment_bytes
             and max(offsets, times) <= config.segment_index_bytes
             and segment_end - 1 - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET
