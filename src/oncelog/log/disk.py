@@ -214,10 +214,9 @@ class OsDisk:
     def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
         """See `Disk.atomic_write`."""
         temporary = path + ".tmp"
-        with open(temporary, "wb") as file:
-            file.write(data)
+        with open(temporary, "wb", buffering=0) as file:
+            _write(file.fileno(), data, 0)
             if sync:
-                file.flush()
                 os.fsync(file.fileno())
         os.replace(temporary, path)
         if sync:
@@ -255,7 +254,13 @@ class OsDisk:
 
     def mkdir(self, path: str) -> None:
         """See `Disk.mkdir`."""
-        os.makedirs(path, exist_ok=True)
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+        except FileNotFoundError:  # a folder above it is missing
+            os.makedirs(path, exist_ok=True)
 
     def remove_tree(self, path: str) -> None:
         """See `Disk.remove_tree`."""
@@ -294,12 +299,7 @@ class OsFile:
 
     def pwrite(self, data: Buffer, pos: int) -> None:
         """See `File.pwrite`."""
-        fd = self._use()
-        written = os.pwrite(fd, data, pos)
-        if written < len(data):
-            rest = memoryview(data)
-            while written < len(rest):
-                written += os.pwrite(fd, rest[written:], pos + written)
+        _write(self._use(), data, pos)
 
     def pread(self, size: int, pos: int) -> bytes:
         """See `File.pread`."""
@@ -337,6 +337,14 @@ class OsFile:
         if fd >= 0:
             self._disk.detach(self)
             os.close(fd)
+
+
+def _write(fd: int, data: Buffer, pos: int) -> None:
+    written = os.pwrite(fd, data, pos)
+    if written < len(data):
+        rest = memoryview(data)
+        while written < len(rest):
+            written += os.pwrite(fd, rest[written:], pos + written)
 
 
 def _pread(fd: int, size: int, pos: int) -> bytes:

@@ -13,13 +13,18 @@ from oncelog.protocol.records import BatchHeader
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
+FIRST_EPOCH = 0
 FILE_NAME = "leader-epoch-checkpoint"
 
 
 class LeaderEpochs:
-    """Epochs with their start offsets, both growing. Changes reach the file at `flush`."""
+    """Epochs with their start offsets, both growing. Changes reach the file at `flush`.
 
-    __slots__ = ("_dirty", "_disk", "_epochs", "_starts", "path", "unsynced")
+    A log in its first epoch has no file until then, which saves a file in each new log. Recovery finds the epoch in the
+    log.
+    """
+
+    __slots__ = ("_dirty", "_disk", "_epochs", "_starts", "_stored", "path", "unsynced")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -27,11 +32,14 @@ class LeaderEpochs:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self._dirty = False
+        self._stored = False
+        """Whether there may be a file."""
         self.unsynced: list[str] = []
         """The file, if it was written; a caller that syncs it takes it out."""
 
     def load(self) -> None:
         """Read the file; a missing or damaged one counts as empty, for recovery finds the epochs in the log."""
+        self._stored = True
         try:
             data = read_if_exists(self._disk, self.path) or b""
             rows = [(int(epoch), int(start)) for epoch, start in decode_checkpoint(data)]
@@ -64,17 +72,26 @@ class LeaderEpochs:
         return True
 
     def assign_batches(self, headers: list[BatchHeader]) -> None:
-        """Note the epochs of batches that are about to be appended; none has begun if the file cannot be written."""
-        if headers[-1].partition_leader_epoch == self.latest == headers[0].partition_leader_epoch and not self._dirty:
+        """Note the epochs of batches before they are appended. If the file cannot be written, no epoch begins."""
+        if headers[-1].partition_leader_epoch == self.latest == headers[0].partition_leader_epoch and (
+            not self._dirty or self._may_wait
+        ):
             return
         before = self.entries
         for header in headers:
             self.assign(header.partition_leader_epoch, header.base_offset)
+        if self._may_wait:
+            return
         try:
             self.flush()
         except OSError:
             self._restore(before)
             raise
+
+    @property
+    def _may_wait(self) -> bool:
+        """Whether the file can be written later: without it, the first epoch is assumed."""
+        return not self._stored and self._epochs == [FIRST_EPOCH]
 
     def _restore(self, entries: list[tuple[int, int]]) -> None:
         self._epochs = [epoch for epoch, _ in entries]
@@ -86,6 +103,7 @@ class LeaderEpochs:
             rows = (f"{epoch} {start}" for epoch, start in zip(self._epochs, self._starts, strict=True))
             self._disk.atomic_write(self.path, encode_checkpoint(rows))
             self._dirty = False
+            self._stored = True
             if self.path not in self.unsynced:
                 self.unsynced.append(self.path)
 

@@ -379,6 +379,7 @@ class Log:
         if not old.size:
             return
         old.finish()
+        self._epochs.flush()
         self._state.end_offset = base_offset
         self._snapshots.take(self._state)
         segment = self._new_segment(base_offset, self.config)

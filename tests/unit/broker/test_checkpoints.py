@@ -115,7 +115,7 @@ def test_a_partitions_small_files_are_synced_by_a_worker(tmp_path: Path) -> None
         await broker.create_topic("t", partitions=1)
         disk.waited.clear()
         append(broker.partitions.find("t", 0))
-        wanted = {("sync", name) for name in ("partition.metadata", "leader-epoch-checkpoint", "t-0", tmp_path.name)}
+        wanted = {("sync", name) for name in ("partition.metadata", "t-0", tmp_path.name)}
         while not wanted.issubset(disk.events):
             await asyncio.sleep(0.005)
         assert threading.get_ident() not in disk.waited

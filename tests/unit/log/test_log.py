@@ -11,7 +11,7 @@ import pytest
 from crc32c import crc32c
 
 from oncelog.log.config import LogConfig
-from oncelog.log.log import Origin
+from oncelog.log.log import Log, Origin
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import (
@@ -77,11 +77,31 @@ def test_a_log_has_no_files_before_its_first_batch() -> None:
     assert log.read(0, 100, upto=0, at_least_one=True) == b""
     log = open_log(disk, topic_id=uuid.UUID(int=5))
     append(log, batch())
-    assert sorted(disk.files) == [
-        f"{FOLDER}/00000000000000000000.log",
-        f"{FOLDER}/leader-epoch-checkpoint",
-        f"{FOLDER}/partition.metadata",
-    ]
+    assert sorted(disk.files) == [f"{FOLDER}/00000000000000000000.log", f"{FOLDER}/partition.metadata"]
+
+
+def test_first_epoch_is_stored_when_the_log_rolls_or_closes() -> None:
+    for finish in (lambda log: log.roll(NOW), Log.close, Log.flush):
+        disk, log = new_log()
+        append(log, batch())
+        assert not disk.exists(f"{FOLDER}/leader-epoch-checkpoint")
+        finish(log)
+        assert disk.read_file(f"{FOLDER}/leader-epoch-checkpoint") == b"0\n1\n0 0\n"
+
+
+def test_first_epoch_survives_a_kill_before_it_is_stored() -> None:
+    disk, log = new_log()
+    append(log, batch(3))
+    disk.kill()
+    log = open_log(disk)
+    assert (log.leader_epoch, log.end_offset_for_epoch(0), log.epoch_at(1)) == (0, (0, 3), 0)
+
+
+def test_second_epoch_is_stored_before_its_first_batch() -> None:
+    disk, log = new_log()
+    append(log, batch())
+    append(log, batch(), leader_epoch=1)
+    assert disk.read_file(f"{FOLDER}/leader-epoch-checkpoint") == b"0\n2\n0 0\n1 1\n"
 
 
 def test_read_whole_batches_within_the_limit() -> None:
