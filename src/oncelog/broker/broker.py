@@ -28,6 +28,7 @@ from oncelog.broker.fetch_sessions import FetchSessions
 from oncelog.broker.flushing import Flusher
 from oncelog.broker.groups import GroupService
 from oncelog.broker.log_directories import LogDirectories
+from oncelog.broker.new_logs import NewLogs
 from oncelog.broker.partitions import Partitions
 from oncelog.broker.topic_config import effective, log_config
 from oncelog.broker.transactions import TransactionService
@@ -86,6 +87,7 @@ class Broker:
         self.directories = LogDirectories(disk, config.log_dirs, config.node_id, self.log, self._on_disk_failure)
         self.cleaner = LogCleaner(self)
         self.flusher = Flusher(self)
+        self.new_logs = NewLogs(self)
         self.unlinker = Unlinker(self)
         self.checkpoints = Checkpoints(self)
         self.partitions: Partitions

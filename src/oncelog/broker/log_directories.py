@@ -18,7 +18,7 @@ from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 Partition = tuple[str, int]
-_NAME_MAX = 200
+NAME_MAX = 200
 """Characters of a topic's name that stay in the name of a folder that was set aside (255 are allowed in all)."""
 
 
@@ -165,7 +165,7 @@ class LogDirectories:
         self, directory: DataDirectory, topic: str, partition: int, topic_id: UUID | None, suffix: str
     ) -> str:
         """Renames a partition's folder, so that it passes for a log no more; its new path. Raises OSError."""
-        aside = f"{directory.path}/{topic[:_NAME_MAX]}-{partition}.{topic_id.hex if topic_id else ''}{suffix}"
+        aside = f"{directory.path}/{topic[:NAME_MAX]}-{partition}.{topic_id.hex if topic_id else ''}{suffix}"
         directory.disk.rename(directory.folder(topic, partition), aside)
         return aside
 

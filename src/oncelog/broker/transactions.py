@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from oncelog.broker.apis import TRANSACTION_VERSION_FEATURE
 from oncelog.broker.coordinators import APPEND_ERRORS, CoordinatorShell
 from oncelog.broker.turns import counted
+from oncelog.cluster.replica import Replica
 from oncelog.cluster.tree import (
     BadVersionError,
     NodeExistsError,
@@ -55,6 +56,9 @@ _ADD_RETRY_MAX_MS = 100
 """How often and how long a CONCURRENT_TRANSACTIONS of an implicit add is retried here (Kafka's
 `add.partitions.to.txn.retry.backoff.ms` and its maximum)."""
 
+MARKERS_A_TURN = 20
+"""Markers that are written before other requests have their turn."""
+
 _FENCED_AS = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
 
 Partition = tuple[str, int]
@@ -85,8 +89,6 @@ class TreeBlockStore:
         except OutcomeUnknownError as error:
             raise AnswerLostError from error
         return True
-MARKERS_A_TURN = 20
-"""Markers that are written before other requests have their turn; each may have to make its log's files first."""
 
 
 class TransactionService:
@@ -283,7 +285,20 @@ class TransactionService:
             self._broker.loop.call_soon(self._write_markers, markers, _BACKOFF_MS)
 
     def _write_markers(self, markers: Markers, backoff_ms: int) -> None:
-        """Writes what it can, tells the coordinator, comes again for the rest."""
+        """Write the markers and report them to the coordinator. Retry those that fail."""
+        if len(markers.partitions) <= MARKERS_A_TURN:
+            self._write_some(markers, backoff_ms)
+        else:
+            self._broker.spawn(self._write_many(markers, backoff_ms), "write markers")
+
+    async def _write_many(self, markers: Markers, backoff_ms: int) -> None:
+        for first in range(0, len(markers.partitions), MARKERS_A_TURN):
+            some = markers.partitions[first : first + MARKERS_A_TURN]
+            await self._broker.new_logs.create(filter(None, map(self._replica, some)))
+            self._write_some(replace(markers, partitions=some), backoff_ms)
+            await asyncio.sleep(0)
+
+    def _write_some(self, markers: Markers, backoff_ms: int) -> None:
         if self._closed:
             return
         try:
@@ -294,10 +309,6 @@ class TransactionService:
             return
         if not shard.wants(markers):
             return
-        rest = markers.partitions[MARKERS_A_TURN:]
-        if rest:  # let the loop serve others before the next write
-            self._broker.loop.call_soon(self._write_markers, replace(markers, partitions=rest), backoff_ms)
-            markers = replace(markers, partitions=markers.partitions[:MARKERS_A_TURN])
         deleted = {partition for partition in markers.partitions if self._is_deleted(partition)}
         results = {
             partition: self._write_marker(markers, partition)
@@ -308,6 +319,12 @@ class TransactionService:
         self._broker.partitions.when_committed(
             written, lambda lost: self._markers_written(home, markers, results | lost, deleted, backoff_ms)
         )
+
+    def _replica(self, partition: Partition) -> Replica | None:
+        try:
+            return self._broker.partitions.get(*partition)
+        except ProtocolError:  # writing the marker reports the error
+            return None
 
     def _markers_written(
         self,

@@ -17,6 +17,8 @@ ITEMS_A_TURN = 100
 """Partitions or similar items that a request handles before the loop serves others: some ms."""
 KEYS_A_TURN = 5000
 """Names or similar keys that a request looks at before the loop serves others: some ms."""
+NEW_LOG_ITEMS = 20
+"""An append that creates the files of a log takes as long as this many other items."""
 
 
 class Turns:

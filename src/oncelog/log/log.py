@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 from oncelog.log.admission import Admission, AppendResult, LogStatistics, check_offsets, number
-from oncelog.log.checkpoint import PARTITION_METADATA, encode_partition_metadata
 from oncelog.log.config import LogConfig
+from oncelog.log.creation import create_files, create_folder, metadata_path
 from oncelog.log.disk import Disk
 from oncelog.log.epochs import UNDEFINED_EPOCH
 from oncelog.log.leftovers import Unlink, unlink_now
@@ -61,7 +61,8 @@ class Log:
         self._epochs = loaded.epochs
         self._state = loaded.state
         self._admission = Admission(f"{topic}-{partition}", loaded.state)
-        self._exists = loaded.exists
+        self.has_files = loaded.exists
+        """The first append creates them, which takes longer than other appends."""
         self.unsynced = loaded.epochs.unsynced
         """Small files that were written; a caller that syncs them, and the folder, takes them out."""
         self._failed = False
@@ -233,7 +234,7 @@ class Log:
             message = f"{size} bytes of record batches, segment.bytes is {self.config.segment_bytes}"
             raise ProtocolError(ErrorCode.RECORD_LIST_TOO_LARGE, message)
         segment = self._segments.active
-        if not self._exists:
+        if not self.has_files:
             self._create(segment)
         if segment.size and (
             segment.size + size > self.config.segment_bytes
@@ -244,14 +245,28 @@ class Log:
         return self._segments.active
 
     def _create(self, segment: Segment) -> None:
-        """Make the files of a log that gets its first batch."""
-        self._disk.mkdir(self.directory)
-        if self._topic_id is not None:
-            path = f"{self.directory}/{PARTITION_METADATA}"
-            self._disk.atomic_write(path, encode_partition_metadata(self._topic_id))
-            self.unsynced.append(path)
+        """Create the files of a log that gets its first batch."""
+        create_folder(self._disk, self.directory, self._topic_id)
         segment.create()
-        self._exists = True
+        self._created()
+
+    def _created(self) -> None:
+        self.has_files = True
+        if self._topic_id is not None:
+            self.unsynced.append(metadata_path(self.directory))
+
+    def creation(self, folder: str) -> Callable[[], None]:
+        """Return work for a worker thread: it creates the first files of this log in another folder."""
+        return partial(create_files, self._disk, folder, self._topic_id, self._segments.active.base_offset)
+
+    def take_files(self, folder: str) -> bool:
+        """Take the files that `creation` has created in ``folder``. Return False if the log has files already."""
+        with self._storage("create"):
+            if self.has_files or self._disk.exists(self.directory):
+                return False
+            self._disk.rename(folder, self.directory)
+        self._created()
+        return True
 
     @contextmanager
     def _storage(self, action: str) -> Iterator[None]:
@@ -411,7 +426,7 @@ class Log:
 
     def flush(self) -> None:
         """Bring everything to the device; `recovery_point` is the end of the log then."""
-        if not self._exists or self.recovery_point >= self.log_end_offset:
+        if not self.has_files or self.recovery_point >= self.log_end_offset:
             return
         with self._storage("flush"):
             self._segments.active.flush_indexes()
@@ -424,7 +439,7 @@ class Log:
         """Leave the files as a quick start needs them: indexes complete, producer snapshot at the end, synced."""
         if self.closed:
             return
-        if self._exists:
+        if self.has_files:
             with self._storage("close"):
                 self._segments.active.finish()
                 if self.log_end_offset > self._segments.first_offset:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from oncelog.broker.refused_items import RefusedItems
-from oncelog.broker.turns import ITEMS_A_TURN, in_turns
+from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, in_turns
 from oncelog.cluster.metadata import INTERNAL_TOPICS
 from oncelog.cluster.replica import Replica
 from oncelog.log.config import LogConfig
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 ALL = -1
 """acks=all"""
-APPENDS_A_TURN = 20
-"""Partitions that are appended to before others have their turn; each may have to make its log's files first."""
+OPENED_A_TURN = 20
+"""Partitions whose logs are found before others have their turn. Each log may have to be opened."""
 _WITH_GENERIC_ERROR = 11  # TRANSACTION_ABORTABLE (KIP-890, part 1)
 _WITH_IMPLICIT_ADD = 12  # the produce request itself adds the partition (KIP-890, part 2)
 _ADMIN_CLIENT_ID = "__admin_client"
@@ -114,7 +114,7 @@ def handle(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Answ
 
 async def _in_turns(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | None:
     """Answer a request for many partitions, and let the loop serve others in between."""
-    return await _awaited(_checked(broker, request, ctx, await in_turns(_resolve(broker, request, ctx))))
+    return await _awaited(_checked(broker, request, ctx, await in_turns(_resolve(broker, request, ctx), OPENED_A_TURN)))
 
 
 def _checked(
@@ -285,21 +285,27 @@ def _append(
     """Append to all partitions. Do so at once, unless there are many or the records of one take long to validate."""
     now_ms = broker.now_ms()
     slow = []
-    count = 0
+    items = 0
     for _, targets in resolved:
-        count += len(targets)
         for target in targets:
+            items += _items(target)
             replica, records = target.replica, target.data.records
             if not records or replica is None or target.refusal is not None:
                 continue
             if may_take_long(memoryview(records), replica.log.config, now_ms):
                 slow.append((target, memoryview(records), replica.log.config))
-    if slow or count > ITEMS_A_TURN:
+    if slow or items > ITEMS_A_TURN:
         return Holds(_append_slowly(broker, request, ctx, resolved, slow))
     response, late = at_once(_append_all(broker, request, ctx, resolved))
     if late:
         return _when_committed(broker, response, late, request.timeout_ms)
     return response if request.acks else None
+
+
+def _items(target: _Target) -> int:
+    """Return how many items of a turn the append to a partition counts for."""
+    creates = target.replica is not None and target.refusal is None and not target.replica.log.has_files
+    return NEW_LOG_ITEMS if creates else 1
 
 
 async def _append_slowly(
@@ -309,10 +315,12 @@ async def _append_slowly(
     resolved: Resolved,
     slow: list[tuple[_Target, memoryview, LogConfig]],
 ) -> ProduceResponse | None:
-    """Validate the records of some partitions in a worker thread, one after the other. Then append to all."""
+    """Let worker threads validate the records of some partitions and create the files of many. Then append to all."""
     while slow:
         await _validate(broker, *slow.pop())
-    response, late = await in_turns(_append_all(broker, request, ctx, resolved), APPENDS_A_TURN)
+    accepted = [target.replica for _, targets in resolved for target in targets if target.refusal is None]
+    await broker.new_logs.create(replica for replica in accepted if replica is not None)
+    response, late = await in_turns(_append_all(broker, request, ctx, resolved))
     if late:
         return await _when_committed(broker, response, late, request.timeout_ms)
     return response if request.acks else None
@@ -346,7 +354,7 @@ def _record_errors(error: ProtocolError) -> list[BatchIndexAndErrorMessage]:
 def _append_all(
     broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
 ) -> Generator[None, None, tuple[ProduceResponse, list[_Late]]]:
-    """Append to each partition, with a pause after each."""
+    """Append to each partition, with a pause for each item that it counts for."""
     now_ms = broker.now_ms()
     transaction_version = _transaction_version(ctx.api_version)
     responses = []
@@ -358,6 +366,7 @@ def _append_all(
         for target in targets:
             if ctx.api_version < _WITH_ZSTD:
                 _refuse_zstd(target)
+            items = _items(target)
             partition = _append_one(target, now_ms, transaction_version, request.acks == ALL)
             if partition.error_code:
                 message = partition.error_message
@@ -365,7 +374,8 @@ def _append_all(
             elif target.replica is not None and target.last_offset >= target.replica.log.high_watermark:
                 late.append((target, target.replica, partition))
             partitions.append(partition)
-            yield
+            for _ in range(items):
+                yield
         responses.append(
             TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=partitions)
         )
