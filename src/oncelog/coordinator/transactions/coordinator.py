@@ -220,7 +220,9 @@ class TransactionCoordinator:
             coordinator_epoch=self._coordinator_epoch,
             commit=transaction.commits,
             transaction_version=transaction.client_version,
-            partitions=tuple(sorted(transaction.partitions)),
+            partitions=tuple(
+                (topic, index) for topic, indexes in transaction.indexes_by_topic().items() for index in indexes
+            ),
         )
 
     def markers_written(

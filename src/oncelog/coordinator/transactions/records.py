@@ -28,9 +28,7 @@ def transaction_record(transaction: Transaction, transaction_version: int) -> Co
     """The record that makes `transaction` the state; the partitions in a stable order."""
     partitions: list[PartitionsSchema] | None = None
     if transaction.state is not TransactionState.EMPTY:
-        by_topic: dict[str, list[int]] = {}
-        for topic, index in sorted(transaction.partitions):
-            by_topic.setdefault(topic, []).append(index)
+        by_topic = transaction.indexes_by_topic()
         partitions = [PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in by_topic.items()]
     version = value_version(transaction_version, transaction.client_version)
     value = TransactionLogValue(

@@ -80,6 +80,13 @@ class Transaction:
         """When an idle transactional id is to be forgotten."""
         return self.last_update_ms + expiration_ms if self.state in EXPIRABLE else None
 
+    def indexes_by_topic(self) -> dict[str, list[int]]:
+        """Return the partitions in order. Sorting thousands of tuples would take much longer."""
+        found: dict[str, list[int]] = {}
+        for topic, index in self.partitions:
+            found.setdefault(topic, []).append(index)
+        return {topic: sorted(found[topic]) for topic in sorted(found)}
+
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def with_new_epoch(self, epoch: int, timeout_ms: int, now_ms: int) -> Transaction:
