@@ -385,10 +385,10 @@ class Broker:
             self.metadata.forget(topic)
         doomed = self.partitions.drop(topic)
         self.checkpoint()  # a new topic of this name must neither begin nor count as compacted where this one did
-        self.groups.topic_deleted(topic.name, topic.topic_id)
         self.log.info("deleted topic %s", topic.name)
         for disk, folder in doomed:
             self.unlinker.folder(disk, folder, self.config.log_segment_delete_delay_ms)
+        await self.groups.topic_deleted(topic.name, topic.topic_id)
 
     def _new_topic_id(self) -> UUID:
         topic_id = UUID(int=self.rng.getrandbits(128), version=4)

@@ -230,6 +230,11 @@ class CoordinatorShell(Generic[S]):
             self._deliver_in_turn(partition, effects)
         self._arm(partition)
 
+    def apply_if_served(self, partition: int, shard: S, effects: Effects) -> None:
+        """Apply effects of a shard, unless this broker has given it up or loaded it again in the meantime."""
+        if self._shards.get(partition) is shard:
+            self.apply(partition, effects)
+
     def _refuse(self, partition: int, effects: Effects, refusal: Refusal) -> None:
         """Answer with an error instead of the effects' replies."""
         for reply in effects.replies:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from uuid import UUID
 
 from oncelog.broker.coordinators import APPEND_ERRORS, CoordinatorShell
 from oncelog.broker.parts import ITEMS_A_PART, joined, parts_of
-from oncelog.broker.turns import Turns, counted
+from oncelog.broker.turns import KEYS_A_TURN, Turns, counted
 from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import Effects
 from oncelog.coordinator.groups.config import GroupConfig
@@ -235,7 +236,11 @@ class GroupService:
         return joined(answers, "topics", "partitions")
 
     async def delete_groups(self, group_ids: Iterable[str]) -> list[DeletableGroupResult]:
-        """DeleteGroups; never raises. An empty group id is one like any other."""
+        """Delete groups without members, with their offsets; never raises. The empty group id is valid.
+
+        The broker deletes a group's offsets in parts first. If a member joins in between, the group stays, with
+        NON_EMPTY_GROUP, and without those offsets.
+        """
         homes: dict[int, list[str]] = {}
         results: list[DeletableGroupResult] = []
         turns = Turns()
@@ -246,10 +251,31 @@ class GroupService:
             except ProtocolError as error:
                 results.append(DeletableGroupResult(group_id=group_id, error_code=operation_error(error)))
         for home, names in homes.items():
-            for first in range(0, len(names), ITEMS_A_PART):
-                results += await self._delete_at(home, names[first : first + ITEMS_A_PART])
-                await asyncio.sleep(0)
+            part: list[str] = []
+            left = ITEMS_A_PART
+            for group_id in names:
+                items = 1 + await self._delete_most_offsets(home, group_id)
+                if part and items > left:
+                    results += await self._delete_at(home, part)
+                    await asyncio.sleep(0)
+                    part, left = [], ITEMS_A_PART
+                part.append(group_id)
+                left -= items
+            results += await self._delete_at(home, part)
+            await asyncio.sleep(0)
         return results
+
+    async def _delete_most_offsets(self, home: int, group_id: str) -> int:
+        """Delete offsets of an empty group in parts, until one part is left. Return the number of offsets in it."""
+        with suppress(ProtocolError):  # the deletion of the group reports it
+            while True:
+                left: int = await self.shell.request(
+                    home, lambda shard, token: shard.delete_some_offsets(group_id, ITEMS_A_PART, token)
+                )
+                if left <= ITEMS_A_PART:
+                    return left
+                await asyncio.sleep(0)
+        return 0
 
     async def _delete_at(self, home: int, group_ids: list[str]) -> list[DeletableGroupResult]:
         try:
@@ -267,12 +293,24 @@ class GroupService:
             if index == partition:
                 shard.replay_end_transaction(producer_id, producer_epoch, commit)
 
-    def topic_deleted(self, topic: str, topic_id: UUID) -> None:
-        """Forgets all offsets of a topic that was deleted."""
-        for index, shard in tuple(self.shell.shards()):
-            effects = shard.delete_topic_offsets(topic, topic_id)
+    async def topic_deleted(self, topic: str, topic_id: UUID) -> None:
+        """Delete all offsets of a deleted topic, in parts. The loop serves other requests in between."""
+        turns = Turns(KEYS_A_TURN)
+        # Begin with all of them now: a group may soon commit offsets of a new topic of the same name.
+        for index, shard, found in [
+            (index, shard, shard.delete_topic_offsets(topic, topic_id)) for index, shard in self.shell.shards()
+        ]:
+            effects = Effects()
+            for record in found:
+                await turns.next()
+                if record is not None:
+                    effects.records.append(record)
+                if len(effects.records) == ITEMS_A_PART:
+                    self.shell.apply_if_served(index, shard, effects)
+                    effects = Effects()
+                    await asyncio.sleep(0)
             if effects.records:
-                self.shell.apply(index, effects)
+                self.shell.apply_if_served(index, shard, effects)
 
     # -- looking in -------------------------------------------------------------------------------------------------
 

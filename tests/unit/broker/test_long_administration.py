@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -38,6 +38,7 @@ from oncelog.broker.handlers import (
     update_features,
     write_txn_markers,
 )
+from oncelog.broker.parts import ITEMS_A_PART
 from oncelog.net.frames import Holds
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.kinds import ResourceType
@@ -104,6 +105,7 @@ from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from oncelog.protocol.records import iter_batches
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 from support.log_houses import House
 from support.turns import turns_of_others
@@ -292,6 +294,72 @@ def test_others_have_their_turn_while_many_members_leave(house: House) -> None:
             )
         assert turns.count >= 4
         assert [member.member_id for member in answer.members] == NAMES
+
+    house.live(life)
+
+
+MANY = range(5 * ITEMS_A_PART)
+
+
+async def commit_many(broker: Broker) -> None:
+    """Commit an offset for each partition of the topic `wide`."""
+    await broker.create_topic("wide", partitions=len(MANY))
+    await broker.ensure_internal_topic(CONSUMER_OFFSETS)
+    partitions = [OffsetCommitRequestPartition(partition_index=index, committed_offset=1) for index in MANY]
+    request = OffsetCommitRequest(
+        group_id="g", topics=[OffsetCommitRequestTopic(name="wide", partitions=partitions)]
+    )
+    answer = await offset_commit.handle(broker, request, CONTEXT)
+    assert {each.error_code for each in answer.topics[0].partitions} == {ErrorCode.NONE}
+
+
+def batches_of(broker: Broker) -> list[int]:
+    """The number of records in each batch of the group's partition."""
+    replica = broker.partitions.find(CONSUMER_OFFSETS, broker.groups.shell.partition_for("g"))
+    data = replica.log.read(0, 1 << 30, upto=replica.log.log_end_offset, at_least_one=True)
+    return [header.count for header, _ in iter_batches(data)]
+
+
+async def delete_offsets(broker: Broker) -> None:
+    partitions = [OffsetDeleteRequestPartition(partition_index=index) for index in MANY]
+    request = OffsetDeleteRequest(
+        group_id="g", topics=[OffsetDeleteRequestTopic(name="wide", partitions=partitions)]
+    )
+    answer = await offset_delete.handle(broker, request, CONTEXT)
+    assert [each.partition_index for each in answer.topics[0].partitions] == list(MANY)
+    assert {each.error_code for each in answer.topics[0].partitions} == {ErrorCode.NONE}
+
+
+async def delete_group(broker: Broker) -> None:
+    answer = await delete_groups.handle(broker, DeleteGroupsRequest(groups_names=["g", "no"]), CONTEXT)
+    assert [(each.group_id, each.error_code) for each in sorted(answer.results, key=lambda each: each.group_id)] == [
+        ("g", ErrorCode.NONE),
+        ("no", ErrorCode.GROUP_ID_NOT_FOUND),
+    ]
+
+
+async def delete_topic(broker: Broker) -> None:
+    topic = broker.metadata.topic("wide")
+    assert topic is not None
+    await broker.delete_topic(topic)
+
+
+@pytest.mark.parametrize("delete", [delete_offsets, delete_group, delete_topic])
+def test_many_offsets_are_deleted_in_small_batches(
+    house: House, delete: Callable[[Broker], Awaitable[None]]
+) -> None:
+    async def life(broker: Broker) -> None:
+        await commit_many(broker)
+        before = len(batches_of(broker))
+        with turns_of_others() as turns:
+            await delete(broker)
+        assert turns.count >= 4
+        deleted = batches_of(broker)[before:]
+        assert len(MANY) <= sum(deleted) <= len(MANY) + 1
+        assert max(deleted) <= ITEMS_A_PART + 1
+        shard = broker.groups.shell.shard(broker.groups.shell.partition_for("g"))
+        assert not shard.offsets.committed("g")
+        assert ("g" in shard.groups) is (delete is not delete_group)
 
     house.live(life)
 

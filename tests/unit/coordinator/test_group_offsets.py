@@ -6,8 +6,9 @@ from uuid import UUID
 
 import pytest
 
+from oncelog.coordinator.effects import Effects
 from oncelog.coordinator.groups.config import GroupConfig
-from oncelog.coordinator.groups.coordinator import CLEANUP_LIMIT, CLEANUP_PAUSE_MS
+from oncelog.coordinator.groups.coordinator import CLEANUP_LIMIT, CLEANUP_LOOKS, CLEANUP_PAUSE_MS
 from oncelog.coordinator.groups.records import CommittedOffset, decode_record, offset_record
 from oncelog.coordinator.groups.states import GroupState as S
 from oncelog.protocol.errors import ErrorCode as E
@@ -188,7 +189,7 @@ def test_a_tombstone_ends_pending_offsets() -> None:
     driver.commit({("t", 0): 1, ("u", 0): 1})
     driver.commit_in_transaction(PRODUCER, {("t", 0): 2})
     driver.commit_in_transaction(OTHER, {("t", 0): 3, ("u", 0): 4})
-    driver.apply(driver.coordinator.delete_topic_offsets("t", topic_id))
+    driver.apply(Effects([record for record in driver.coordinator.delete_topic_offsets("t", topic_id) if record]))
     assert driver.fetch(stable=True) == -1
     driver.marker(PRODUCER, True)
     driver.marker(OTHER, True)
@@ -286,6 +287,43 @@ def test_a_group_that_is_being_joined_is_kept() -> None:
     assert driver.join(member).response is None
     driver.pass_time(0)
     assert driver.group.state is S.COMPLETING_REBALANCE
+
+
+def test_clean_up_looks_at_few_offsets_in_one_tick() -> None:
+    driver = expiring()
+    driver.commit({("t", partition): 1 for partition in range(3 * CLEANUP_LOOKS)})
+    ticks = 0
+    driver.pass_time(HOUR_MS - 1)
+    assert driver.coordinator.deadline() == driver.now_ms + 1
+    driver.now_ms += 1
+    while not driver.coordinator.tick(driver.now).records and driver.coordinator.deadline() != START_MS + 2 * HOUR_MS:
+        ticks += 1
+        driver.now_ms += CLEANUP_PAUSE_MS
+    assert ticks == 3
+
+
+def test_offset_that_is_committed_again_during_the_clean_up_is_kept() -> None:
+    driver = expiring()
+    driver.commit({("t", partition): 1 for partition in range(2 * CLEANUP_LIMIT)})
+    driver.pass_time(RETENTION_MS - 1)
+    driver.now_ms += 1
+    driver.apply(driver.coordinator.tick(driver.now))
+    last = ("t", 2 * CLEANUP_LIMIT - 1)
+    assert driver.fetch() == -1
+    assert driver.fetch(*last) == 1
+    driver.commit({("t", 0): 2, last: 2})
+    driver.pass_time(HOUR_MS - 1)
+    assert driver.coordinator.offsets.committed(GROUP).keys() == {("t", 0), last}
+    assert GROUP in driver.coordinator.groups
+
+
+def test_deletion_of_topic_keeps_offsets_of_new_topic_of_that_name() -> None:
+    driver = GroupDriver()
+    driver.commit({("t", 0): 1, ("t", 1): 1})
+    found = driver.coordinator.delete_topic_offsets("t", UUID(int=1))
+    driver.commit({("t", 1): 2})
+    driver.apply(Effects([record for record in found if record]))
+    assert (driver.fetch(), driver.fetch("t", 1)) == (-1, 2)
 
 
 def test_many_expire_in_several_batches() -> None:

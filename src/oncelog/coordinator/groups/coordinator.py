@@ -6,7 +6,7 @@ the records, replays them here and delivers the replies (`coordinator.effects`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 from uuid import UUID
@@ -39,10 +39,12 @@ from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 WAKE_LIMIT = 200
 """Groups looked at in one tick."""
-CLEANUP_LIMIT = 2000
-"""Tombstones written in one tick; they are one batch."""
-CLEANUP_PAUSE_MS = 100
-"""Until the rest is cleaned up."""
+CLEANUP_LIMIT = 200
+"""Tombstones that one tick writes in one batch: some ms."""
+CLEANUP_LOOKS = 5000
+"""Offsets and groups that one tick of the clean-up looks at: some ms."""
+CLEANUP_PAUSE_MS = 20
+"""Time between two ticks of the clean-up."""
 
 
 class GroupCoordinator:
@@ -53,6 +55,9 @@ class GroupCoordinator:
         self.offsets = OffsetStore()
         self._registry = Registry(config, new_uuid)
         self._cleanup_due_ms: int | None = None
+        self._next_cleanup_ms = 0
+        self._cleanup: list[Iterator[CoordinatorRecord | None]] = []
+        """The rest of the clean-up that runs now; the last one is the next."""
         self._now = Now(0, 0)
 
     @property
@@ -112,9 +117,9 @@ class GroupCoordinator:
         """Return every partition with a committed offset of a group."""
         return commits.all_topics(self.offsets.committed(group_id))
 
-    def delete_topic_offsets(self, topic: str, topic_id: UUID) -> Effects:
-        """Forgets the offsets of a topic that was deleted."""
-        return Effects(list(expiry.of_deleted_topic(self.offsets, topic, topic_id)))
+    def delete_topic_offsets(self, topic: str, topic_id: UUID) -> Iterator[CoordinatorRecord | None]:
+        """Yield tombstones for the offsets of a deleted topic, and None where the caller may pause."""
+        return expiry.of_deleted_topic(self.offsets, topic, topic_id)
 
     # -- deleting -----------------------------------------------------------------------------------------------
 
@@ -123,6 +128,13 @@ class GroupCoordinator:
         effects = Effects()
         results = deletion.delete_groups(self._registry, self.offsets, group_ids, effects)
         effects.replies.append(Reply(token, results))
+        return effects
+
+    def delete_some_offsets(self, group_id: str, most: int, token: Any) -> Effects:
+        """Delete offsets of a group that is to be deleted, if it has more than `most`. Reply with their number."""
+        effects = Effects()
+        count = deletion.delete_some_offsets(self._registry, self.offsets, group_id, most, effects)
+        effects.replies.append(Reply(token, count))
         return effects
 
     def delete_offsets(self, request: OffsetDeleteRequest, token: Any) -> Effects:
@@ -215,15 +227,27 @@ class GroupCoordinator:
             self._registry.wake(group, next_due_ms)
 
     def _clean_up(self, effects: Effects, now: Now) -> None:
+        """Run a part of the clean-up: first expired offsets, then groups without offsets."""
         config = self._registry.config
-        tombstones = (
-            record
-            for group in tuple(self.groups.values())
-            for record in expiry.expired(group, self.offsets, config.offsets_retention_ms, now.wall_ms)
-        )
-        effects.records += islice(tombstones, CLEANUP_LIMIT)
-        more = len(effects.records) == CLEANUP_LIMIT
-        self._cleanup_due_ms = now.steady_ms + (CLEANUP_PAUSE_MS if more else config.retention_check_interval_ms)
+        if not self._cleanup:
+            self._next_cleanup_ms = now.steady_ms + config.retention_check_interval_ms
+            expired = expiry.expired_offsets(
+                self.groups, self.offsets, config.offsets_retention_ms, lambda: self._now.wall_ms
+            )
+            self._cleanup = [expiry.empty_groups(self.groups, self.offsets), expired]
+        looked = 0
+        while self._cleanup and not effects.records:  # these have to be replayed before the next kind is looked at
+            for record in islice(self._cleanup[-1], CLEANUP_LOOKS - looked):
+                looked += 1
+                if record is not None:
+                    effects.records.append(record)
+                    if len(effects.records) == CLEANUP_LIMIT:
+                        break
+            if looked == CLEANUP_LOOKS or len(effects.records) == CLEANUP_LIMIT:
+                self._cleanup_due_ms = now.steady_ms + CLEANUP_PAUSE_MS
+                return
+            self._cleanup.pop()
+        self._cleanup_due_ms = now.steady_ms if self._cleanup else self._next_cleanup_ms
 
     def _begin(self, now: Now) -> Effects:
         self._now = now

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
 from oncelog.coordinator.groups.group import CONSUMER_PROTOCOL, Group
@@ -41,6 +42,20 @@ def delete_groups(
     return results
 
 
+def delete_some_offsets(registry: Registry, store: OffsetStore, group_id: str, most: int, effects: Effects) -> int:
+    """Delete up to `most` offsets of an empty group that has more. Return the number that it had, 0 for other groups.
+
+    The deletion of a group is one batch. This makes it small, so that other clients do not wait for it.
+    """
+    group = registry.groups.get(group_id)
+    if group is None or group.state is not GroupState.EMPTY:
+        return 0
+    count = len(store.committed(group_id))
+    if count > most:
+        effects.records += islice(_all_offsets(store, group_id), most)
+    return count
+
+
 def delete_offsets(
     registry: Registry, store: OffsetStore, request: OffsetDeleteRequest, effects: Effects
 ) -> OffsetDeleteResponse:
@@ -70,6 +85,10 @@ def _existing(registry: Registry, group_id: str) -> Group:
 
 
 def _all_offsets(store: OffsetStore, group_id: str) -> Iterator[CoordinatorRecord]:
-    """One tombstone a partition, whether its offset is committed, pending or both."""
-    for partition in dict.fromkeys((*store.committed(group_id), *store.unstable(group_id))):
+    """Yield one tombstone for each partition, whether its offset is committed, pending or both."""
+    committed = store.committed(group_id)
+    for partition in committed:
         yield offset_tombstone(group_id, *partition)
+    for partition in store.unstable(group_id):
+        if partition not in committed:
+            yield offset_tombstone(group_id, *partition)

@@ -1,8 +1,12 @@
-"""Offsets that nobody needs any more (KIP-211), and groups without offsets."""
+"""Delete the offsets that no group needs any more (KIP-211), and groups without offsets.
+
+A coordinator may have a million offsets. So each function is a generator that yields None for each offset that stays:
+its caller may pause there, and the coordinator may change meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from uuid import UUID
 
 from oncelog.coordinator.effects import CoordinatorRecord
@@ -13,23 +17,44 @@ from oncelog.coordinator.groups.states import GroupState
 from oncelog.protocol.schema import NO_UUID
 
 
-def expired(group: Group, store: OffsetStore, retention_ms: int, now_ms: int) -> Iterator[CoordinatorRecord]:
-    """Tombstones for the group's expired offsets, and for the group when it is empty and nothing is left of it.
+def expired_offsets(
+    groups: Mapping[str, Group], store: OffsetStore, retention_ms: int, now_ms: Callable[[], int]
+) -> Iterator[CoordinatorRecord | None]:
+    """Yield a tombstone for each expired offset.
 
-    Not while a transaction has an offset pending for the partition (KAFKA-14505), nor while a member reads the topic.
+    Keep an offset while a transaction has an offset pending for the partition (KAFKA-14505), and while a member reads
+    the topic.
     """
-    group_id = group.group_id
-    offsets = store.committed(group_id)
-    left = len(offsets)
-    for partition, committed in tuple(offsets.items()):
-        if _is_expired(group, committed, retention_ms, now_ms) and not (
-            group.is_subscribed(partition[0]) or store.is_unstable(group_id, partition)
+    for group_id in tuple(groups):
+        for partition in tuple(store.committed(group_id)):
+            group, committed = groups.get(group_id), store.committed(group_id).get(partition)
+            if (
+                group is None
+                or committed is None
+                or not _is_expired(group, committed, retention_ms, now_ms())
+                or group.is_subscribed(partition[0])
+                or store.is_unstable(group_id, partition)
+            ):
+                yield None
+            else:
+                yield offset_tombstone(group_id, *partition)
+        yield None
+
+
+def empty_groups(groups: Mapping[str, Group], store: OffsetStore) -> Iterator[CoordinatorRecord | None]:
+    """Yield a tombstone for each group without members and offsets."""
+    for group_id in tuple(groups):
+        group = groups.get(group_id)
+        if (
+            group is None
+            or group.state is not GroupState.EMPTY
+            or group.pending_joins
+            or store.committed(group_id)
+            or any(True for _ in store.unstable(group_id))
         ):
-            left -= 1
-            yield offset_tombstone(group_id, *partition)
-    unstable = any(True for _ in store.unstable(group_id))
-    if not left and not unstable and group.state is GroupState.EMPTY and not group.pending_joins:
-        yield group_tombstone(group_id)
+            yield None
+        else:
+            yield group_tombstone(group_id)
 
 
 def _is_expired(group: Group, committed: CommittedOffset, retention_ms: int, now_ms: int) -> bool:
@@ -49,15 +74,30 @@ def _is_expired(group: Group, committed: CommittedOffset, retention_ms: int, now
     return now_ms - since_ms >= retention_ms
 
 
-def of_deleted_topic(store: OffsetStore, topic: str, topic_id: UUID) -> Iterator[CoordinatorRecord]:
-    """Tombstones for every offset of a topic that is gone, pending ones too."""
+def of_deleted_topic(store: OffsetStore, topic: str, topic_id: UUID) -> Iterator[CoordinatorRecord | None]:
+    """Yield a tombstone for each offset of a deleted topic, committed or pending.
+
+    Keep the offsets that a group commits after this call: they belong to a new topic of the same name.
+    """
+    return _older_offsets(store, topic, topic_id, store.newest)
+
+
+def _older_offsets(
+    store: OffsetStore, topic: str, topic_id: UUID, newest: int
+) -> Iterator[CoordinatorRecord | None]:
     for group_id in sorted(store.group_ids()):
-        found: set[TopicPartition] = set()
-        candidates = list(store.committed(group_id).items())
-        for groups in store.open_transactions().values():
-            candidates += groups.get(group_id, {}).items()
-        for partition, committed in candidates:
-            if partition[0] == topic and committed.topic_id in (NO_UUID, topic_id):
-                found.add(partition)
-        for partition in sorted(found):
-            yield offset_tombstone(group_id, *partition)
+        for partition in dict.fromkeys((*store.committed(group_id), *store.unstable(group_id))):
+            if partition[0] == topic and _is_of_topic(store, group_id, partition, topic_id, newest):
+                yield offset_tombstone(group_id, *partition)
+            else:
+                yield None
+
+
+def _is_of_topic(
+    store: OffsetStore, group_id: str, partition: TopicPartition, topic_id: UUID, newest: int
+) -> bool:
+    """Return whether a partition has offsets of the topic, and no newer ones."""
+    offsets = tuple(store.offsets_of(group_id, partition))
+    return any(offset.topic_id in (NO_UUID, topic_id) for offset in offsets) and all(
+        offset.sequence <= newest for offset in offsets
+    )

@@ -50,6 +50,19 @@ class OffsetStore:
         """All pending offsets, by producer id and group."""
         return self._pending
 
+    def offsets_of(self, group_id: str, partition: TopicPartition) -> Iterator[CommittedOffset]:
+        """Yield a group's offsets for a partition: the committed one, and those of open transactions."""
+        committed = self.committed(group_id).get(partition)
+        if committed is not None:
+            yield committed
+        for producer_id in self._open.get(group_id, {}).get(partition, ()):
+            yield self._pending[producer_id][group_id][partition]
+
+    @property
+    def newest(self) -> int:
+        """Return the sequence of the newest offset. Offsets that are committed later have larger ones."""
+        return self._sequence
+
     def group_ids(self) -> set[str]:
         """Groups that have offsets, committed or pending."""
         return self._committed.keys() | self._open.keys()
