@@ -6,7 +6,11 @@ loop.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from itertools import chain
+from operator import attrgetter
+from typing import Any
 
 from oncelog.net.server import Chunks
 from oncelog.protocol.headers import encode_response_header
@@ -50,24 +54,26 @@ def encoded_elsewhere(response: list[Message | None], api_key: int, version: int
 
 def has_many_items(message: Message) -> bool:
     """Return whether all arrays of a message together have more than FEW_ITEMS elements."""
-    left = FEW_ITEMS
-    todo = [message]
-    while todo:
-        current = todo.pop()
-        for name, nested in _arrays(type(current)):
-            items = getattr(current, name)
-            if items:
-                left -= len(items)
-                if left < 0:
-                    return True
-                if nested:
-                    todo += items
-    return False
+    return _left(type(message), [message], FEW_ITEMS) < 0
+
+
+def _left(cls: type[Message], messages: list[Message], left: int) -> int:
+    """Subtract the elements of the arrays of all messages, which have one type. Return a negative number early."""
+    for get, element in _arrays(cls):
+        count = sum(map(len, filter(None, map(get, messages))))
+        left -= count
+        if count and element is not None and left >= 0:
+            left = _left(element, list(chain.from_iterable(filter(None, map(get, messages)))), left)
+        if left < 0:
+            break
+    return left
 
 
 @cache
-def _arrays(cls: type[Message]) -> tuple[tuple[str, bool], ...]:
-    """Return the names of the arrays of a message, and whether their elements are messages."""
-    return tuple(
-        (name, not isinstance(field.element, str)) for name, field in cls.FIELDS.items() if field.kind == "array"
-    )
+def _arrays(cls: type[Message]) -> list[tuple[Callable[[Message], list[Any]], type[Message] | None]]:
+    """Return how to get each array of a message, and the type of its elements if they are messages."""
+    return [
+        (attrgetter(name), None if isinstance(field.element, str) else field.element)
+        for name, field in cls.FIELDS.items()
+        if field.kind == "array"
+    ]

@@ -9,8 +9,7 @@ waiting here: one event loop owns a log, and the time comes as an argument. Sour
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,10 +18,11 @@ from oncelog.log.config import LogConfig
 from oncelog.log.creation import create_files, create_folder, metadata_path
 from oncelog.log.disk import Disk
 from oncelog.log.epochs import UNDEFINED_EPOCH
+from oncelog.log.file_access import FileAccess, torn_on_failure
 from oncelog.log.leftovers import Unlink, unlink_now
 from oncelog.log.producer_state import Origin, ProducerAppend, ProducerEntry, ProducerInfo
 from oncelog.log.recovery import Loaded, Loader, commit_producers, rebuild_state
-from oncelog.log.segment import Segment, TornWriteError, torn_on_failure
+from oncelog.log.segment import Segment
 from oncelog.log.segments import Segments
 from oncelog.log.steps import Steps, at_once
 from oncelog.log.timestamps import TimeStep
@@ -65,9 +65,7 @@ class Log:
         """The first append creates them, which takes longer than other appends."""
         self.unsynced = loaded.epochs.unsynced
         """Small files that were written; a caller that syncs them, and the folder, takes them out."""
-        self._failed = False
-        self.closed = False
-        """Nothing is read or written any more."""
+        self._files = FileAccess(f"{topic}-{partition}")
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.high_watermark = loaded.log_start_offset
@@ -114,6 +112,11 @@ class Log:
 
     def __repr__(self) -> str:
         return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log reads and writes nothing any more."""
+        return self._files.closed
 
     @property
     def statistics(self) -> LogStatistics:
@@ -214,7 +217,7 @@ class Log:
         """Write checked and numbered batches and count them in: one write, then memory."""
         headers = batches.headers
         last = headers[-1]
-        with self._storage("append to"):
+        with self._files.to("append to"):
             segment = self._segment_for(headers[0], last, len(batches.view), now_ms)
             self._epochs.assign_batches(headers)
             try:
@@ -261,30 +264,12 @@ class Log:
 
     def take_files(self, folder: str) -> bool:
         """Take the files that `creation` has created in ``folder``. Return False if the log has files already."""
-        with self._storage("create"):
+        with self._files.to("create"):
             if self.has_files or self._disk.exists(self.directory):
                 return False
             self._disk.rename(folder, self.directory)
         self._created()
         return True
-
-    @contextmanager
-    def _storage(self, action: str) -> Iterator[None]:
-        """Turn a failure of the disk into KAFKA_STORAGE_ERROR; refuse all once the files are in doubt.
-
-        NOT_LEADER_OR_FOLLOWER once the log is closed: its folder may be that of a new topic of the same name by now.
-        """
-        if self.closed:
-            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self!r} is closed")
-        if self._failed:
-            message = f"{self!r} is offline after a failed write; restart to recover it"
-            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)
-        try:
-            yield
-        except OSError as error:
-            self._failed = isinstance(error, TornWriteError)
-            message = f"cannot {action} {self.topic}-{self.partition}: {error}"
-            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
 
     # --- reading ---
 
@@ -301,7 +286,7 @@ class Log:
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside of {self!r}")
         if offset >= upto:
             return b""
-        with self._storage("read"):
+        with self._files.to("read"):
             return self._segments.read(
                 offset, max_bytes, upto=upto, end_offset=self.log_end_offset, at_least_one=at_least_one, shared=shared
             )
@@ -316,12 +301,12 @@ class Log:
 
         Return None if there is no such record. The log may change between two steps.
         """
-        with self._storage("read"):
+        with self._files.to("read"):
             return self._segments.search_timestamp(timestamp, max(start_offset, self.log_start_offset))
 
     def batch_of_max_timestamp(self) -> TimeStep | None:
         """Return the first batch with the largest timestamp, if there is a record."""
-        with self._storage("read"):
+        with self._files.to("read"):
             return self._segments.batch_of_max_timestamp()
 
     # --- offsets, epochs, producers ---
@@ -386,7 +371,7 @@ class Log:
 
     def roll(self, now_ms: int) -> None:
         """Begin a new segment, unless the active one is empty."""
-        with self._storage("roll"):
+        with self._files.to("roll"):
             self._roll(self.log_end_offset, now_ms)
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
@@ -428,7 +413,7 @@ class Log:
         """Bring everything to the device; `recovery_point` is the end of the log then."""
         if not self.has_files or self.recovery_point >= self.log_end_offset:
             return
-        with self._storage("flush"):
+        with self._files.to("flush"):
             self._segments.active.flush_indexes()
             self._epochs.flush()
             for path in self._sync_paths(self.log_end_offset):
@@ -440,7 +425,7 @@ class Log:
         if self.closed:
             return
         if self.has_files:
-            with self._storage("close"):
+            with self._files.to("close"):
                 self._segments.active.finish()
                 if self.log_end_offset > self._segments.first_offset:
                     self._snapshots.take(self._state)
@@ -449,13 +434,13 @@ class Log:
 
     def discard(self) -> None:
         """Close a log whose files are going to be removed, or are complete: nothing is written any more."""
-        self.closed = True
+        self._files.closed = True
         for segment in self._segments:
             segment.close()
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         """Drop everything at and beyond ``offset`` (a follower that diverged); return whether there was any."""
-        with self._storage("truncate"), torn_on_failure():
+        with self._files.to("truncate"), torn_on_failure():
             if offset >= self.log_end_offset:
                 self._epochs.truncate_from_end(self.log_end_offset)
                 self._epochs.flush()
@@ -494,14 +479,14 @@ class Log:
     def delete_old_segments(self, most: int | None = None) -> int:
         """Delete segments before the log start (with a limit, if given), return how many, and unlink their files."""
         doomed = self._segments.before(self.log_start_offset)[:most]
-        with self._storage("delete segments of"):
+        with self._files.to("delete segments of"):
             self._delete_segments(doomed)
             self._epochs.flush()
         return len(doomed)
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
         """Put a compacted segment (its files end in ``.swap``) in the place of ``old``; a failure is for recovery."""
-        with self._storage("compact"), torn_on_failure():
+        with self._files.to("compact"), torn_on_failure():
             deleted = [path for segment in old for path in segment.delete()]
             new.rename("")
             self._segments.replace(old, new)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 from oncelog.log.disk import OF_THE_PROCESS, Buffer, Disk, File
+from oncelog.log.file_access import TornWriteError
 from oncelog.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, TimestampOffset
 from oncelog.log.leftovers import retire
 from oncelog.log.timestamps import HEADERS_A_STEP, TimeStep
@@ -40,19 +40,6 @@ _SCAN_WINDOW = 1024 * 1024
 def file_name(offset: int, suffix: str) -> str:
     """Return the name of a segment's or snapshot's file."""
     return f"{offset:020d}{suffix}"
-
-
-class TornWriteError(OSError):
-    """A write failed and what it left could not be cut off: only recovery can tell what is in the file."""
-
-
-@contextmanager
-def torn_on_failure() -> Iterator[None]:
-    """For changes of several files: an OSError between them is a TornWriteError."""
-    try:
-        yield
-    except OSError as error:
-        raise TornWriteError(*error.args) from error
 
 
 class BatchPosition(NamedTuple):
