@@ -312,6 +312,7 @@ def test_markers_of_many_partitions_take_one_request_to_each_leader(
     assert brokers.answer(op.FindMarkers(quiet)) == (op.Marker.COMMIT,) * 39
     assert sent == ["FetchRequest"]
     ends: tuple[op.End, ...] = brokers.answer(op.FindEnds(tuple(place.at for place in places)))
+    assert {end.topic_id for end in ends} == {str(cluster.topic(name).topic_id)}
     assert [end.offset for end in ends] == [14 if number == 7 else 2 for number in range(40)]
 
 

@@ -92,7 +92,7 @@ RECORD = Record(Source(STREAM, "q", 4), 7, 2, 100, False, (Transaction(TASK, (SP
 
 
 def test_the_record_survives_json() -> None:
-    record = replace(RECORD, ends=(op.End(SPAN.at, 12),), parts=(3, 4))
+    record = replace(RECORD, ends=(op.End(SPAN.at, 12, "an id"), op.End(TopicPartition("other", 0), 4)), parts=(3, 4))
     assert decode_record(record.encode()) == record
     with pytest.raises(ValidationError, match="newer oncelog"):
         decode_record(record.encode().replace(b'"version":2', b'"version":3'))
@@ -105,11 +105,18 @@ def test_a_record_of_version_1_is_still_read() -> None:
     assert decode_record(old) == replace(RECORD, source=Source(STREAM, "q", 4, "/c"), prefix="p")
 
 
+def test_a_record_without_topic_ids_is_still_read() -> None:
+    old = b"""{"version":2,"record":{"source":["stream","q",4,"",""],"plan":7,"slots":2,"rows":100,"settled":false,
+        "topics":["out"],"planner":["write","",-1,"",""],"prefix":"","parts":[],"spanned":["out"],
+        "transactions":[["p/0/1/0.0",2,0,[[0,0,3,7]]]],"ends":[[0,0,12]]}}"""
+    assert decode_record(old) == replace(RECORD, ends=(op.End(SPAN.at, 12),))
+
+
 def test_a_record_is_divided_by_its_size_and_joined_again() -> None:
     owners = [Owner(f"p/{slot}/1/0.0", slot, 0) for slot in range(30)]
     places = [TopicPartition(topic, number) for topic in ("out", "other") for number in range(9)]
     transactions = tuple(Transaction(o, tuple(Span(at, 10**11 + o.pid, 10**11 + 99) for at in places)) for o in owners)
-    record = replace(RECORD, transactions=transactions, ends=tuple(op.End(at, 10**11) for at in places))
+    record = replace(RECORD, transactions=transactions, ends=tuple(op.End(at, 10**11, "i" * 36) for at in places))
     assert record.divide(10**6) == ((), record)
     for limit in (0, 400, 1_000, 10_000):
         parts, head = record.divide(limit)
@@ -280,8 +287,45 @@ def test_only_the_markers_that_stay_missing_are_named() -> None:
     opened = op.OpenProducer(cured.at, TASK.pid, TASK.epoch, cured.first)
     assert phase.send((opened,)) == op.WriteTxnMarkers(cured.at, TASK.pid, TASK.epoch, commit=True)
     assert phase.send(op.Outcome.DONE) == both
-    with pytest.raises(NotVerifiedError, match="a commit marker is missing in out-1; the next"):
-        phase.send((op.Marker.COMMIT, op.Marker.MISSING))
+    assert phase.send((op.Marker.COMMIT, op.Marker.MISSING)) == op.FindEnds((missing.at,))
+    with pytest.raises(NotVerifiedError, match=r"missing in out-1; the next.*sink abort p --accept-loss"):
+        phase.send((op.End(missing.at, 5),))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "gone"),
+    [
+        ("one", (op.End(SPAN.at, 0, "two"),), True),
+        ("one", (), True),
+        ("one", (op.End(SPAN.at, 0, "one"),), False),
+        ("", (op.End(SPAN.at, 0, "two"),), False),
+        ("one", (op.End(SPAN.at, 0),), False),
+    ],
+    ids=["created again", "deleted", "the same", "an older record", "brokers without ids"],
+)
+@pytest.mark.parametrize("undo", [False, True], ids=["P3", "U3"])
+def test_the_marker_of_rows_that_were_deleted_with_their_topic_is_gone(
+    before: str, now: tuple[op.End, ...], gone: bool, undo: bool
+) -> None:
+    record = replace(RECORD, ends=(op.End(SPAN.at, 10, before),))
+    phase: Steps[object] = verify_all(SINK, record)
+    if undo:
+        phase = u3_take_back(Planning(SINK, driver=DRIVER, record=record))
+        next(phase)
+        assert phase.send(()) == op.AwaitEnded((TASK,))
+        assert phase.send(None) == PLACE
+    else:
+        assert next(phase) == PLACE
+        assert phase.send((op.Marker.MISSING,)) == op.AwaitEnded((TASK,))
+    assert phase.send((op.Marker.MISSING,) if undo else None) == op.DescribeProducers((SPAN.at,))
+    assert phase.send(()) == PLACE
+    assert phase.send((op.Marker.MISSING,)) == op.FindEnds((SPAN.at,))
+    if undo or not gone:
+        with pytest.raises(NotVerifiedError, match="1 of 1 parts of batch 4 are deleted" if gone else "marker"):
+            phase.send(now)
+    else:
+        with pytest.raises(StopIteration):
+            phase.send(now)
 
 
 @pytest.mark.parametrize("timeout_ms", [1_000, 4_000, 60_000, 90_000, 900_000])
@@ -408,8 +452,9 @@ def test_a_batch_that_may_not_be_ended_is_not_taken_back() -> None:
 def test_a_batch_whose_marker_stays_missing_is_not_taken_back(opened: tuple[op.OpenProducer, ...]) -> None:
     phase = lost_marker(op.Marker.MISSING)
     assert phase.send(opened) == PLACE
+    assert phase.send((op.Marker.MISSING,)) == op.FindEnds((SPAN.at,))
     with pytest.raises(NotVerifiedError, match="no marker in out-0"):
-        phase.send((op.Marker.MISSING,))
+        phase.send((op.End(SPAN.at, 10),))
 
 
 @pytest.mark.parametrize(("marker", "error"), [(op.Marker.COMMIT, TornBatchError), (op.Marker.GONE, NotVerifiedError)])

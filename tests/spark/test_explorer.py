@@ -91,6 +91,12 @@ CASES = {
         {"twin": 1, "cut": 1, "lose": 1}, begin="stage", every=50, deep=True
     ),
     "a log cut below the ends, taken back": Case({"twin": 1, "cut": 1, "undo": 1}, begin="stage", every=50, deep=True),
+    "the output topic is created again": Case({"remake": 1}, 2, every=5),
+    "the output topic is created again, record in parts": Case({"remake": 1}, 2, every=5, part_bytes=IN_PARTS),
+    "the output topic is created again, taken back": Case({"remake": 1, "undo": 1}, begin="commit", every=2),
+    "the output topic is created again, two drivers": Case(
+        {"remake": 1, "driver": 1}, begin="commit", every=20, deep=True
+    ),
     "coordinator moves": Case({"move": 2}, 2, split=2, every=2),
     "coordinator moves, a marker lost": Case({"move": 1, "lose": 1}, 2, split=2, every=5),
     "coordinator moves, the old one's copy comes late": Case({"move": 1, "dup": 1}, 2, split=2),

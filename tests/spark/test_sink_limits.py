@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from oncelog import Admin
 from oncelog.cli.sink import sink as command
 from oncelog.client.blocking import BlockingCluster
 from oncelog.client.outcomes import raise_for_error
@@ -88,6 +90,16 @@ def test_a_torn_batch_is_told_and_can_be_taken_back(query: Query, starter: Start
     assert undo_decision(options, accept_loss=False).carried().record.source.batch == 0
     query.run(3)
     check(query, 3)
+
+
+def test_a_topic_that_is_created_again_after_the_decision_stops_no_later_batch(query: Query, starter: Starter) -> None:
+    query.run(1)
+    assert starter.run(query, 2, f"commit:{AFTER_C2}") == -signal.SIGKILL
+    with Admin(query.bootstrap) as admin:
+        admin.delete_topics(query.topic)
+    create(query.bootstrap, query.topic)
+    query.run(3)
+    assert values(query.bootstrap, query.topic) == Counter(value for slot in query.values(2, 2) for value in slot)
 
 
 def test_too_little_time_left_is_not_decided(query: Query) -> None:

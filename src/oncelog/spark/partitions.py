@@ -232,9 +232,8 @@ def _parts(o: op.ReadParts, view: memoryview) -> Iterable[tuple[int, Part]]:
 
 
 def find_ends(cluster: BlockingCluster, wanted: Iterable[TopicPartition]) -> tuple[op.End, ...]:
-    """Return the high watermark of each partition that exists."""
-    (found,) = cluster.run_many([questions.find_ends(cluster.cluster, wanted)])
-    return tuple(op.End(at, found[at]) for at in sorted(found))
+    """Return the high watermark of each partition that exists, and the id of its topic."""
+    return cluster.run_many([questions.find_ends(cluster.cluster, wanted)])[0]
 
 
 def find_markers(cluster: BlockingCluster, places: tuple[op.Place, ...], wait_ms: int) -> tuple[op.Marker, ...]:

@@ -16,8 +16,9 @@ from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages import describe_producers as dp
 from oncelog.protocol.messages import describe_transactions as dt
 from oncelog.protocol.messages import end_txn as et
+from oncelog.protocol.schema import NO_UUID
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.commit.record import Owner
+from oncelog.spark.commit.record import End, Owner
 
 TRANSACTIONS_AT_ONCE = 500
 """Transactional ids in one DescribeTransactions: the answer names all partitions of each."""
@@ -56,22 +57,25 @@ async def describe_producers(
     return found
 
 
-async def find_ends(cluster: ClusterClient, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the high watermark of each partition that exists."""
+async def find_ends(cluster: ClusterClient, wanted: Iterable[TopicPartition]) -> tuple[End, ...]:
+    """Return the high watermark of each partition that exists, and the id of its topic. Request new metadata first."""
     places = list(dict.fromkeys(wanted))
+    await cluster.refresh({at.topic for at in places}, patient=True)
     # All at the same time: each partition of a deleted topic is waited for.
-    exist = await asyncio.gather(*(_exists(cluster, at) for at in places))
-    asked: dict[tuple[str, int], int] = {at: offsets.LATEST for at, here in zip(places, exist, strict=True) if here}
+    ids = await asyncio.gather(*(_topic_id(cluster, at) for at in places))
+    known = {at: topic_id for at, topic_id in zip(places, ids, strict=True) if topic_id is not None}
+    asked: dict[tuple[str, int], int] = dict.fromkeys(known, offsets.LATEST)
     found = await offsets.list_offsets(cluster, asked)
-    return {TopicPartition(*at): listed.offset for at, listed in found.items()}
+    return tuple(End(at, found[at].offset, known[at]) for at in sorted(known) if at in found)
 
 
-async def _exists(cluster: ClusterClient, at: TopicPartition) -> bool:
+async def _topic_id(cluster: ClusterClient, at: TopicPartition) -> str | None:
+    """Return the id of a partition's topic, "" if brokers do not report it, None if there is no such partition."""
     try:
-        await cluster.partition(*at)
+        topic_id = (await cluster.topic(at.topic, partition=at.partition)).topic_id
     except errors.UnknownTopicError:
-        return False
-    return True
+        return None
+    return "" if topic_id == NO_UUID else str(topic_id)
 
 
 async def end_all(cluster: ClusterClient, owners: Sequence[Owner], commit: bool, version: int | None) -> list[Any]:

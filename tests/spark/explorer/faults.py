@@ -86,6 +86,9 @@ class Faults(Moves):
         for task in tasks:
             yield from self._task_faults(world, task)
         yield from self._cuts(world)
+        if (spent := self._spend(world, "remake")) is not None:
+            kafka = self.cluster.remake(self.kafkas.values[world.kafka])
+            yield "the output topic is created again", spent._replace(kafka=self.kafkas(kafka))
 
     def _cuts(self, world: World) -> Iterator[tuple[str, World]]:
         """Cut only rows that belong to no batch. No sink can cure a log that has lost the rows of a batch."""

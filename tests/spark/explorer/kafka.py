@@ -60,6 +60,8 @@ class Kafka(NamedTuple):
 
     txns: tuple[tuple[str, Txn], ...]
     logs: tuple[tuple[Entry, ...], ...]
+    made: int = 1
+    """How often the output topic was created; also its topic id."""
 
 
 class Step(NamedTuple):
@@ -229,7 +231,8 @@ class Cluster:
         return [Step(kafka, tuple(log[offset].payload for offset in o.offsets))]
 
     def _find_ends(self, kafka: Kafka, o: op.FindEnds, progress: Any) -> list[Step]:
-        answers = [(op.End(partition, len(kafka.logs[INDEX[partition]])),) for partition in o.partitions]
+        made = str(kafka.made)
+        answers = [(op.End(partition, len(kafka.logs[INDEX[partition]]), made),) for partition in o.partitions]
         return self._one_by_one(kafka, progress, answers)
 
     def _find_markers(self, kafka: Kafka, o: op.FindMarkers, progress: Any) -> list[Step]:
@@ -295,6 +298,10 @@ class Cluster:
         logs = list(kafka.logs)
         logs[part] = logs[part][:-1]
         return kafka._replace(logs=tuple(logs))
+
+    def remake(self, kafka: Kafka) -> Kafka:
+        """Delete the output topic, and create it again."""
+        return kafka._replace(logs=((), (), kafka.logs[DECISION]), made=kafka.made + 1)
 
     def move(self, kafka: Kafka) -> Kafka:
         """Another broker loads the coordinator's log: what is prepared there gets all of its markers, once more."""

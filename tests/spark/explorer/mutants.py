@@ -258,6 +258,14 @@ def ends_too_far(state: Any) -> Any:
     return replace(state, record=replace(state.record, ends=ends))
 
 
+def without_topic_ids(state: Any) -> Any:
+    """C1b without the ids of the topics."""
+    state = yield from finish.c1b_check(state)
+    return replace(
+        state, record=replace(state.record, ends=tuple(end._replace(topic_id="") for end in state.record.ends))
+    )
+
+
 def check_state_only(state: Any) -> Any:
     """C1b without the offsets."""
     described = yield op.DescribeTransactions(tuple(t.owner.id for t in state.record.transactions))
@@ -275,7 +283,7 @@ def finish_unverified(state: Any) -> Any:
 
 def ends_only(record: Record) -> Record:
     """The record as if all rows of a partition ended where C1b saw its end: all searches begin there."""
-    ends = dict(record.ends)
+    ends = {end.at: end.offset for end in record.ends}
     moved = (
         t._replace(spans=tuple(s._replace(last=max(s.last, ends.get(s.at, 0) - 1)) for s in t.spans))
         for t in record.transactions
@@ -417,6 +425,9 @@ MUTANTS: dict[str, Mutant] = {
         every=5,
     ),
     "C1b ends too far": Mutant(Rules(commit=_commit(c1b_check=ends_too_far)), {}, every=1),
+    "C1b without topic ids": Mutant(
+        Rules(commit=_commit(c1b_check=without_topic_ids)), {"remake": 1}, begin="commit", every=1
+    ),
     "C2 after C3": Mutant(Rules(commit=_move(finish.COMMIT, finish.c3_commit, finish.c2_decide)), {"driver": 1}),
     "C2v not seen": Mutant(Rules(commit=_commit(c2v_see=None)), {"driver": 1, "lose": 1}),
     "C4 not verified": Mutant(Rules(commit=_commit(c4_verify=None)), {"lose": 1}),

@@ -27,7 +27,7 @@ SLOTS = 2
 ROWS = 2
 KINDS = (
     *("driver", "twin", "kill", "stage", "lose", "timeout", "late", "dup", "settle", "slow", "rewind", "undo", "deny"),
-    *("other", "leap", "accept", "move", "hide", "reject", "cut"),
+    *("other", "leap", "accept", "move", "hide", "reject", "cut", "remake"),
 )
 """driver: a new one starts, whatever the former does. twin: another attempt, with another number or the same.
 kill: a task aborts. stage: Spark gives the stage up. lose: a marker is lost, and the coordinator does not know.
@@ -38,7 +38,8 @@ writes a marker by hand lacks ClusterAction. other: the next one of `Bounds.quer
 move: another broker becomes the coordinator.
 hide: a transaction is missing in a list, for its coordinator moves and no broker answers for it.
 reject: the decision topic rejects a message as too large.
-cut: an output partition loses its last row, which belongs to no batch (an unclean leader election)."""
+cut: an output partition loses its last row, which belongs to no batch (an unclean leader election).
+remake: the output topic is deleted and created again."""
 DEAD = ("dead",)
 
 

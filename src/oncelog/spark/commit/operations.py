@@ -214,7 +214,7 @@ class Produce:
 
 @dataclass(frozen=True, slots=True)
 class FindEnds:
-    """ListOffsets of each partition's leader -> tuple[End, ...] of the partitions that exist."""
+    """New metadata, then ListOffsets of each partition's leader -> tuple[End, ...] of the partitions that exist."""
 
     partitions: tuple[TopicPartition, ...]
 

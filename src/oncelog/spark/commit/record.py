@@ -44,10 +44,15 @@ class Transaction(NamedTuple):
 
 
 class End(NamedTuple):
-    """A partition's end, read while all transactions of the batch were open. Their markers cannot be below it."""
+    """A partition's end, read while all transactions of the batch were open. Their markers cannot be below it.
+
+    `topic_id`: the id of the partition's topic then. It is "" if the brokers do not report it, and in records older
+    than this field.
+    """
 
     at: TopicPartition
     offset: int
+    topic_id: str = ""
 
 
 class Source(NamedTuple):
@@ -103,6 +108,7 @@ class Record:
             topics,
             _pack(self.transactions, topics),
             _pack_ends(self.ends, topics),
+            _topic_ids(self.ends, topics),
         )
         return msgspec.json.encode({"version": VERSION, "record": head})
 
@@ -153,7 +159,8 @@ class Part(NamedTuple):
         """Return the part as JSON."""
         topics = _topics_of(self.transactions, self.ends)
         packed = _pack(self.transactions, topics)
-        return msgspec.json.encode(_Part(VERSION, topics, packed, _pack_ends(self.ends, topics)))
+        ids = _topic_ids(self.ends, topics)
+        return msgspec.json.encode(_Part(VERSION, topics, packed, _pack_ends(self.ends, topics), ids))
 
 
 class _Filling:
@@ -162,6 +169,8 @@ class _Filling:
     def __init__(self, limit: int) -> None:
         self._left = limit
         self._topics: set[str] = set()
+        self._ids: set[str] = set()
+        """Topics whose ids the part has."""
         self._spans: dict[Owner, list[Span]] = {}
         self._ends: list[End] = []
 
@@ -170,6 +179,8 @@ class _Filling:
         cost = _ITEM_BYTES
         if item.at.topic not in self._topics:
             cost += _ITEM_BYTES + len(item.at.topic)
+        if isinstance(item, End) and item.topic_id and item.at.topic not in self._ids:
+            cost += _ITEM_BYTES + len(item.topic_id)
         if owner is not None and owner not in self._spans:
             cost += _ITEM_BYTES + len(owner.id)
         if cost > self._left and self._topics:
@@ -177,6 +188,7 @@ class _Filling:
         self._left -= cost
         self._topics.add(item.at.topic)
         if isinstance(item, End):
+            self._ids.add(item.at.topic)
             self._ends.append(item)
         elif owner is not None:
             self._spans.setdefault(owner, []).append(item)
@@ -199,7 +211,10 @@ _PackedEnd = tuple[int, int, int]
 
 
 class _Head(msgspec.Struct):
-    """Version 2 of a record. `spanned` is the table of topics that `transactions` and `ends` refer to."""
+    """Version 2 of a record. `spanned` is the table of topics that `transactions` and `ends` refer to.
+
+    `ids`: the id of each topic in `spanned`, or nothing. An older oncelog reads the record without them.
+    """
 
     source: Source
     plan: int
@@ -213,6 +228,7 @@ class _Head(msgspec.Struct):
     spanned: tuple[str, ...] = ()
     transactions: list[_PackedTransaction] = []
     ends: list[_PackedEnd] = []
+    ids: tuple[str, ...] = ()
 
 
 class _Part(msgspec.Struct):
@@ -220,6 +236,7 @@ class _Part(msgspec.Struct):
     spanned: tuple[str, ...]
     transactions: list[_PackedTransaction]
     ends: list[_PackedEnd]
+    ids: tuple[str, ...] = ()
 
 
 class _OldRecord(msgspec.Struct):
@@ -258,7 +275,7 @@ def decode_record(data: bytes) -> Record:
     fields = msgspec.structs.asdict(head)
     topics = fields.pop("spanned")
     fields["transactions"] = _unpack(head.transactions, topics)
-    fields["ends"] = _unpack_ends(head.ends, topics)
+    fields["ends"] = _unpack_ends(head.ends, topics, fields.pop("ids"))
     return Record(**fields)
 
 
@@ -266,7 +283,7 @@ def decode_part(number: int, data: bytes) -> Part:
     """Decode a part in a message's value. Raises msgspec.ValidationError if it is not a sink's part."""
     _version_of(data)
     part = msgspec.json.decode(data, type=_Part)
-    return Part(number, _unpack(part.transactions, part.spanned), _unpack_ends(part.ends, part.spanned))
+    return Part(number, _unpack(part.transactions, part.spanned), _unpack_ends(part.ends, part.spanned, part.ids))
 
 
 def _version_of(data: bytes) -> int:
@@ -293,6 +310,12 @@ def _pack_ends(ends: tuple[End, ...], topics: tuple[str, ...]) -> list[_PackedEn
     return [(index[end.at.topic], end.at.partition, end.offset) for end in ends]
 
 
+def _topic_ids(ends: tuple[End, ...], topics: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the id of each of these topics, or nothing if no id is known."""
+    known = {end.at.topic: end.topic_id for end in ends if end.topic_id}
+    return tuple(known.get(topic, "") for topic in topics) if known else ()
+
+
 def _unpack(packed: list[_PackedTransaction], topics: tuple[str, ...]) -> tuple[Transaction, ...]:
     return tuple(
         Transaction(
@@ -303,8 +326,10 @@ def _unpack(packed: list[_PackedTransaction], topics: tuple[str, ...]) -> tuple[
     )
 
 
-def _unpack_ends(packed: list[_PackedEnd], topics: tuple[str, ...]) -> tuple[End, ...]:
-    return tuple(End(_at(topics, topic, partition), offset) for topic, partition, offset in packed)
+def _unpack_ends(packed: list[_PackedEnd], topics: tuple[str, ...], ids: tuple[str, ...]) -> tuple[End, ...]:
+    known = dict(zip(topics, ids, strict=False))
+    places = ((_at(topics, topic, partition), offset) for topic, partition, offset in packed)
+    return tuple(End(at, offset, known.get(at.topic, "")) for at, offset in places)
 
 
 def _at(topics: tuple[str, ...], index: int, partition: int) -> TopicPartition:

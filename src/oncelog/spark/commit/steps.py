@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -135,15 +135,37 @@ def marker_places(spans: Iterable[tuple[Owner, Span]], ends: Iterable[op.End] = 
     Only a log that was cut below such an end (by an unclean leader election, or a restored disk) has a marker there. A
     search that finds no marker is therefore repeated without `ends`.
     """
-    known = dict(ends)
+    known = {end.at: end.offset for end in ends}
     return tuple(op.Place(span.at, owner.pid, max(span.last, known.get(span.at, 0) - 1)) for owner, span in spans)
+
+
+def find_markers_again(
+    record: Record, missing: Sequence[tuple[Owner, Span]]
+) -> Steps[tuple[tuple[tuple[Owner, Span], op.Marker], ...]]:
+    """Repeat a search for these spans of the record that has found no marker -> each span with its marker.
+
+    The marker is GONE if the topic was deleted since C1b, also if it was created again under its name.
+    """
+    found: tuple[op.Marker, ...] = yield op.FindMarkers(marker_places(missing))
+    again = tuple(zip(missing, found, strict=True))
+    left = tuple(sorted({span.at for (_, span), marker in again if marker is op.Marker.MISSING}))
+    if not left:
+        return again
+    ends: tuple[op.End, ...] = yield op.FindEnds(left)
+    before, now = ({end.at: end.topic_id for end in some} for some in (record.ends, ends))
+    gone = {at for at in left if at not in now or (before.get(at) and now[at] and before[at] != now[at])}
+    return tuple(
+        (pair, op.Marker.GONE if marker is op.Marker.MISSING and pair[1].at in gone else marker)
+        for pair, marker in again
+    )
 
 
 def verify_all(sink: Sink, record: Record) -> Steps[None]:
     """Find the COMMIT marker of each transaction in each of its partitions, or repair it, or fail.
 
-    A marker is lost only if its coordinator has ended the transaction. A coordinator that restarts may write its
-    markers after FindMarkers has timed out.
+    Rows that were deleted, by retention or with their topic, have no marker and need none. A marker is lost only if its
+    coordinator has ended the transaction. A coordinator that restarts may write its markers after FindMarkers has
+    timed out.
     """
     wanted = [(t.owner, span) for t in record.transactions for span in t.spans]
     if not wanted:
@@ -158,13 +180,15 @@ def verify_all(sink: Sink, record: Record) -> Steps[None]:
         for owner, span in missing:
             if op.OpenProducer(span.at, owner.pid, owner.epoch, span.first) in opened:
                 yield from _repair(sink, owner, span.at)
-        again: tuple[op.Marker, ...] = yield op.FindMarkers(marker_places(missing))
-        aborted += [pair for pair, marker in zip(missing, again, strict=True) if marker is op.Marker.ABORT]
-        still = {span.at for (_, span), marker in zip(missing, again, strict=True) if marker is op.Marker.MISSING}
+        again = yield from find_markers_again(record, missing)
+        aborted += [pair for pair, marker in again if marker is op.Marker.ABORT]
+        still = {span.at for (_, span), marker in again if marker is op.Marker.MISSING}
         if still and not aborted:
             raise NotVerifiedError(
                 f"{sink.prefix}: a commit marker is missing in {', '.join(f'{t}-{p}' for t, p in sorted(still))}; the "
-                f"next plan, or `oncelog sink settle {sink.prefix}`, looks again"
+                f"next plan, or `oncelog sink settle {sink.prefix}`, looks again. If it stays missing because the "
+                f"rows are lost (the partition was cut, or its topic was created again), `oncelog sink abort "
+                f"{sink.prefix} --accept-loss` ends the batch without them"
             )
     if aborted:
         lost = ", ".join(f"{o.id} in {s.at.topic}-{s.at.partition} {s.first}..{s.last}" for o, s in aborted)

@@ -16,7 +16,7 @@ from oncelog.spark.commit.errors import NotVerifiedError, TornBatchError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.plan import Planning
 from oncelog.spark.commit.record import WRITE, Owner, Record, Source, Span
-from oncelog.spark.commit.steps import Phase, Sink, Steps, marker_places
+from oncelog.spark.commit.steps import Phase, Sink, Steps, find_markers_again, marker_places
 
 Part = tuple[Owner, Span]
 """What one decided transaction wrote in one partition."""
@@ -41,8 +41,8 @@ def _find_ongoing(record: Record) -> Steps[set[tuple[str, int, int]]]:
     return {(d.id, d.pid, d.epoch) for d in described if d.state is op.State.ONGOING}
 
 
-def _find_markers(parts: tuple[Part, ...], ends: Iterable[op.End] = ()) -> Steps[tuple[op.Marker, ...]]:
-    markers: tuple[op.Marker, ...] = yield op.FindMarkers(marker_places(parts, ends))
+def _find_markers(record: Record, parts: tuple[Part, ...]) -> Steps[tuple[op.Marker, ...]]:
+    markers: tuple[op.Marker, ...] = yield op.FindMarkers(marker_places(parts, record.ends))
     return markers
 
 
@@ -75,13 +75,14 @@ def _see_aborted(sink: Sink, record: Record, parts: tuple[Part, ...]) -> Steps[N
     if not parts:
         return
     yield op.AwaitEnded(_owners(parts))
-    markers = yield from _find_markers(parts, record.ends)
+    markers = yield from _find_markers(record, parts)
     _refuse_visible(sink, record, markers)
     missing = _missing(parts, markers)
     if not missing:
         return
     yield from _abort_hanging(sink, missing)
-    markers = yield from _find_markers(missing)
+    again = yield from find_markers_again(record, missing)
+    markers = tuple(marker for _, marker in again)
     _refuse_visible(sink, record, markers)
     if still := _missing(missing, markers):
         raise NotVerifiedError(
@@ -142,7 +143,7 @@ def u3_accept(state: Planning) -> Steps[Planning]:
     parts = _parts(record)
     yield op.EndAll(_owners(parts), commit=False)
     yield op.AwaitEnded(_owners(parts))
-    missing = _missing(parts, (yield from _find_markers(parts, record.ends)))
+    missing = _missing(parts, (yield from _find_markers(record, parts)))
     if missing:
         yield from _abort_hanging(state.sink, missing)
         if hanging := (yield from _find_hanging(missing)):
