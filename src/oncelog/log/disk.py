@@ -17,6 +17,11 @@ Buffer = bytes | bytearray | memoryview
 
 MAP_BYTES = 64 * 1024
 """From here on it is cheaper to map a part of a file than to copy it."""
+WRITE_BYTES = 1024 * 1024
+"""Bytes of one system call that writes.
+
+ext4 may allocate a folio of 2 MiB for a larger one (seen with Linux 6.18): 9 MB then take 22 ms instead of 2.5 ms.
+"""
 OF_THE_PROCESS = frozenset({errno.EMFILE, errno.ENFILE})
 """Errors of a file that cannot be opened because too many are open: nothing was done, and the disk is sound."""
 _POPULATE_READ = 22  # MADV_POPULATE_READ: read all pages in now, and say so if one cannot be read (Linux 5.14)
@@ -340,11 +345,11 @@ class OsFile:
 
 
 def _write(fd: int, data: Buffer, pos: int) -> None:
-    written = os.pwrite(fd, data, pos)
+    written = os.pwrite(fd, data, pos) if len(data) <= WRITE_BYTES else 0
     if written < len(data):
         rest = memoryview(data)
         while written < len(rest):
-            written += os.pwrite(fd, rest[written:], pos + written)
+            written += os.pwrite(fd, rest[written : written + WRITE_BYTES], pos + written)
 
 
 def _pread(fd: int, size: int, pos: int) -> bytes:

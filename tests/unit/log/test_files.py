@@ -13,7 +13,7 @@ import pytest
 
 from oncelog.log import checkpoint
 from oncelog.log.config import LogConfig
-from oncelog.log.disk import MAP_BYTES, OsDisk
+from oncelog.log.disk import MAP_BYTES, WRITE_BYTES, OsDisk
 from oncelog.log.epochs import LeaderEpochs
 from oncelog.log.index import OffsetIndex, TimeIndex, TimestampOffset
 from oncelog.log.producer_state import BatchMetadata, ProducerEntry
@@ -331,6 +331,24 @@ def test_pages_beyond_the_end_are_not_lent(tmp_path: Path) -> None:
     file = OsDisk().open(f"{tmp_path}/x", create=True)
     file.pwrite(b"abc", 0)
     assert file.view(2 * MAP_BYTES, 1) == b"bc"
+
+
+def test_the_real_disk_writes_much_data_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    pwrite = os.pwrite
+
+    def short(fd: int, data: memoryview, pos: int) -> int:
+        sizes.append(len(data))
+        return pwrite(fd, data[:-1] if len(sizes) == 2 else data, pos)
+
+    monkeypatch.setattr(os, "pwrite", short)
+    data = os.urandom(3 * WRITE_BYTES + 5)
+    file = OsDisk().open(f"{tmp_path}/x", create=True)
+    file.pwrite(memoryview(data), 7)
+    assert max(sizes) == WRITE_BYTES
+    assert len(sizes) == 4
+    assert file.pread(len(data) + 8, 7) == data
+    file.close()
 
 
 def test_the_real_disk(tmp_path: Path) -> None:
