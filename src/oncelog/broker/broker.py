@@ -212,11 +212,17 @@ class Broker:
         """Run work that needs much processor time in a worker thread. Later calls wait for it in order.
 
         Each computing thread makes the event loop wait up to 5 ms for the interpreter, so the number of threads is
-        small.
+        small. Raises KAFKA_STORAGE_ERROR if there is not enough memory: clients retry, as after too many open files.
         """
         async with self._computing:
-            result: T = await self.offload(work, *arguments)
-            return result
+            try:
+                result: T = await self.offload(work, *arguments)
+            except MemoryError as error:
+                self.log.error("not enough memory for a request: %s", error)
+                code, message = ErrorCode.KAFKA_STORAGE_ERROR, f"the broker does not have enough memory: {error}"
+            else:
+                return result
+        raise ProtocolError(code, message)  # without the other error, whose frames hold the request
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -93,11 +93,11 @@ class LogCleaner:
         return True
 
     def _give_up(self, log: Log, error: Exception) -> None:
-        """A log could not be compacted: the others go on, and it is left alone until the next start unless that passes.
+        """Leave a log alone until the next start if it cannot be compacted, unless the reason is temporary.
 
-        An error of the disk has taken the directory offline (`GuardedDisk`), a full one too, and the log with it. What
-        passes is that too many files are open: the log is as it was then. All else is marked as uncleanable, as
-        Kafka's ``LogCleanerManager`` does: what fails once on these bytes fails again.
+        A disk error, also a full disk, has taken the directory offline (`GuardedDisk`), and the log with it. Too many
+        open files and too little memory are temporary, and the log has not changed. After any other error, mark the
+        log as uncleanable, as Kafka's ``LogCleanerManager`` does: the same bytes would fail again.
         """
         logger = self._broker.log
         cause = error.__cause__ if isinstance(error, ProtocolError) else error
@@ -105,7 +105,7 @@ class LogCleaner:
             logger.info("%r was closed while it was compacted: %s", log, error)
         elif not self._broker.directories.holding(log.directory).online:
             logger.error("cannot compact %r: %s", log, error)
-        elif isinstance(cause, OSError) and cause.errno in OF_THE_PROCESS:
+        elif isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in OF_THE_PROCESS):
             logger.error("cannot compact %r now: %s", log, error)
         else:
             self._uncleanable.add(log)

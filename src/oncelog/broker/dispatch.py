@@ -121,7 +121,7 @@ class Dispatcher:
         """Decode a request with many elements in a worker thread, and answer it."""
         try:
             request, _ = await self._broker.compute(route.decode_at_most, frame, position, MOST_ITEMS)
-        except DecodeError as error:
+        except (DecodeError, ProtocolError) as error:
             raise BadRequestError(f"{ApiKey(context.api_key).name} v{context.api_version}: {error}") from error
         del frame  # the wait may be long
         return await self._later(self._handled(route, request, context), request, context)

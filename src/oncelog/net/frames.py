@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import mmap
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from oncelog.net.eager import step
 from oncelog.net.pieces import in_few_pieces
+from oncelog.protocol.memory import reserved
 
 if TYPE_CHECKING:
     from oncelog.net.server import Server
@@ -464,13 +464,14 @@ class Connection(asyncio.BufferedProtocol):
 def _mapped(length: int) -> memoryview | None:
     """Return memory for a very long frame, or None for other frames. The system provides its pages as bytes arrive.
 
-    Growing a frame's memory would copy and zero tens of MB at a time while all clients wait.
+    Growing a frame's memory would copy and zero tens of MB at a time while all clients wait. If the system cannot
+    reserve this much, return None as well: the frame may never arrive, so its memory grows with it.
     """
     if length < MAPPED_BYTES:
         return None
     try:
-        return memoryview(mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-    except OSError:  # the system cannot reserve this much memory
+        return reserved(length)
+    except MemoryError:
         return None
 
 

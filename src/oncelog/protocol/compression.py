@@ -14,13 +14,13 @@ Reading is bounded: data that would grow beyond ``limit`` bytes is refused, what
 
 from __future__ import annotations
 
-import mmap
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
 
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.memory import reserved
 
 Buffer = bytes | bytearray | memoryview
 
@@ -76,8 +76,8 @@ def compress(codec: Codec | int, data: Buffer, level: int | None = None) -> Buff
 def decompress(codec: Codec | int, data: Buffer, limit: int) -> Buffer:
     """Return ``data`` decompressed.
 
-    Raises ``ProtocolError(CORRUPT_MESSAGE)`` for malformed data or more than ``limit`` bytes of it, and
-    ``ProtocolError(UNSUPPORTED_COMPRESSION_TYPE)`` for an unknown codec.
+    Raises ``ProtocolError(CORRUPT_MESSAGE)`` for malformed data or more than ``limit`` bytes of it,
+    ``ProtocolError(UNSUPPORTED_COMPRESSION_TYPE)`` for an unknown codec, and ``MemoryError``.
     """
     decoder = _DECOMPRESS.get(codec)
     if decoder is None:
@@ -273,14 +273,8 @@ def _decompress_growing(
 
 
 def _output(size: int) -> memoryview:
-    """Return memory for decompressed data.
-
-    The system provides the pages of a large piece as they are written. A `bytearray` would be zeroed first, and all
-    threads wait for that: 128 MiB take up to 0.1 s.
-    """
-    if size < _MAPPED_BYTES:
-        return memoryview(bytearray(size))
-    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    """Return memory for decompressed data."""
+    return reserved(size) if size >= _MAPPED_BYTES else memoryview(bytearray(size))
 
 
 _COMPRESS: dict[int, Callable[[Buffer, int | None], Buffer]] = {

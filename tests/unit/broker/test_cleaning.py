@@ -304,6 +304,23 @@ def test_too_many_open_files_pass(house: House) -> None:
     house.live(life)
 
 
+def test_log_is_compacted_later_after_a_lack_of_memory(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scarce(*_: object) -> None:
+        raise MemoryError("cannot reserve")
+
+    async def life(broker: Broker) -> None:
+        replica = await made(broker, "t")
+        fill(replica)
+        with monkeypatch.context() as now:
+            now.setattr(OffsetMap, "put", scarce)
+            assert not await broker.cleaner.clean_due()
+        assert len(keys(replica)) == 20
+        assert await broker.cleaner.clean_due()
+        assert len(keys(replica)) < 10
+
+    house.live(life)
+
+
 def test_a_disk_that_fails_takes_its_logs_from_the_cleaner(house: House) -> None:
     """The next start, with its recovery, gives them back."""
 

@@ -31,6 +31,7 @@ from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import Record, build_batch, decode_records, pack_batch, set_max_timestamp
 from oncelog.protocol.schema import Message
+from support.scarce_memory import refuse_large_memory
 from support.turns import turns_of_others
 
 NOW = 1_700_000_000_000
@@ -250,6 +251,39 @@ def test_request_for_many_partitions_appends_in_turns(tmp_path: Path) -> None:
             response = await answer(pending)
         assert turns.count >= 4
         assert not any(part.error_code for part in response.responses[0].partition_responses)
+
+    live(tmp_path, body)
+
+
+# --- memory ---
+
+
+def test_request_that_needs_too_much_memory_gets_a_retriable_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = keyed(10, Codec.ZSTD, bytes(200_000))
+
+    async def body(broker: Broker, workers: Workers) -> None:
+        await sent(broker, large, "plain")
+        with monkeypatch.context() as scarce:
+            refuse_large_memory(scarce)
+            refused = await sent(broker, large, "compacted")
+            found = (await answer(by_time(broker, NOW + 3))).topics[0].partitions[0]
+            parts = [PartitionProduceData(index=0, records=memoryview(bytearray(batch))) for batch in (large, keyed(1))]
+            topics = [
+                TopicProduceData(name=name, partition_data=[part])
+                for name, part in zip(("compacted", "plain"), parts, strict=True)
+            ]
+            request = ProduceRequest(acks=-1, topic_data=topics)
+            both = await answer(produce(broker, request, context(ApiKey.PRODUCE, 9)))
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "memory" in refused.error_message
+        assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        codes = [topic.partition_responses[0].error_code for topic in both.responses]
+        assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+        assert all(directory.online for directory in broker.directories)
+        assert not (await sent(broker, large, "compacted")).error_code
+        assert (await answer(by_time(broker, NOW + 3))).topics[0].partitions[0].offset == 3
 
     live(tmp_path, body)
 

@@ -24,6 +24,7 @@ from oncelog.net.frames import (
     SMALL_BYTES,
 )
 from oncelog.net.server import Holds, Peer
+from support.scarce_memory import refuse_large_memory
 from support.sockets import Client, both_loops, echo, framed, run, serving, until
 
 LONG_LIMIT = 8 * BUFFER_BYTES
@@ -324,6 +325,14 @@ def test_very_long_frame_is_answered(loop: str) -> None:
             assert await client.answer() == b"echo:next"
 
     run(loop, body)
+
+
+@both_loops
+def test_very_long_frame_is_answered_if_the_system_reserves_no_memory(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_large_memory(monkeypatch)
+    test_very_long_frame_is_answered(loop)
 
 
 def _resident() -> int:

@@ -7,6 +7,7 @@ import pytest
 
 from oncelog.protocol.compression import Codec, compress, decompress
 from oncelog.protocol.errors import ErrorCode, ProtocolError
+from support.scarce_memory import refuse_large_memory
 
 TEXT = b"the quick brown fox " * 10_000
 CODECS = list(Codec)
@@ -101,3 +102,16 @@ def test_lz4_frame_of_another_writer_is_read() -> None:
 
 def test_gzip_members_may_be_concatenated() -> None:
     assert bytes(decompress(Codec.GZIP, gzip.compress(b"a") + gzip.compress(b"b"), 2)) == b"ab"
+
+
+@pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_lack_of_memory_is_not_reported_as_failure_of_a_disk(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = compress_block(bytes(3_000_000)) if codec is Codec.SNAPPY else compress(codec, bytes(3_000_000))
+    refuse_large_memory(monkeypatch)
+    with pytest.raises(MemoryError, match="cannot reserve"):
+        decompress(codec, data, 10_000_000)
+
+
+def compress_block(data: bytes) -> bytes:
+    """One block of snappy, without the framing of snappy-java."""
+    return bytes(cramjam.snappy.compress_raw(data))

@@ -327,7 +327,11 @@ async def _append_slowly(
 
 
 async def _validate(broker: Broker, target: _Target, records: memoryview, config: LogConfig) -> None:
-    result = await broker.compute(_validated, records, config, broker.now_ms())
+    try:
+        result = await broker.compute(_validated, records, config, broker.now_ms())
+    except ProtocolError as error:
+        target.refusal = Refusal.of(error)
+        return
     if isinstance(result, ValidBatches):
         target.validated = result
         return
