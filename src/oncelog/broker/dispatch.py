@@ -103,7 +103,8 @@ class Dispatcher:
         except BadFrameError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the answers before it must not be lost
-            return self._failed(error, request, context)
+            code = self._failed(error, request, context)
+            return self._encode(error_answer(request, version, code), context)
         if isinstance(response, Holds):
             return Holds(self._later(response.answer, request, context))
         return self._later(response, request, context)
@@ -141,7 +142,12 @@ class Dispatcher:
         except BadFrameError:
             raise
         except Exception as error:  # noqa: BLE001 - as above
-            return self._failed(error, request, context)
+            code = self._failed(error, request, context)
+        if has_many_items(request):
+            answer = await self._broker.compute(error_answer, request, context.api_version, code)
+        else:
+            answer = error_answer(request, context.api_version, code)
+        return await self._encoded([answer], context)
 
     async def _encoded(self, response: list[Message | None], context: RequestContext) -> Chunks | None:
         """Encode the only response in a list, in a worker thread if the response has many elements."""
@@ -152,8 +158,8 @@ class Dispatcher:
         key, version = context.api_key, context.api_version
         return await self._broker.compute(encoded_elsewhere, response, key, version, context.correlation_id)
 
-    def _failed(self, error: Exception, request: Message, context: RequestContext) -> Chunks:
-        """Answer a request if its handler failed, or if its response cannot be encoded."""
+    def _failed(self, error: Exception, request: Message, context: RequestContext) -> ErrorCode:
+        """Log that a handler failed, or that its response cannot be encoded. Return the error for the client."""
         what = f"{ApiKey(context.api_key).name} v{context.api_version} of client {context.client_id[:100]!r}"
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         if isinstance(error, ProtocolError):
@@ -163,7 +169,7 @@ class Dispatcher:
             self._broker.log.error("%s failed, the answer is %s", what, code.name, exc_info=error)
         if context.api_key == ApiKey.PRODUCE and not getattr(request, "acks", 0):
             raise BadRequestError(f"{what}: acks=0 has no answer, and the request has failed")
-        return self._encode(error_answer(request, context.api_version, code), context)
+        return code
 
     @staticmethod
     def _encode(response: Message, context: RequestContext) -> Chunks:

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -39,7 +40,7 @@ MANY = 20_000
 SMALLEST = b"\x0c\x00\x00\x00\x01\x01\x00"
 
 
-COMPUTED = ("first_since", "last_of", "_validated", "decode_at_most", "encoded_elsewhere")
+COMPUTED = ("first_since", "last_of", "_validated", "decode_at_most", "encoded_elsewhere", "error_answer")
 
 
 class Workers:
@@ -316,6 +317,22 @@ def test_request_with_few_elements_needs_no_worker(tmp_path: Path) -> None:
         chunks = result if isinstance(result, list) else step(result)  # type: ignore[arg-type]
         assert isinstance(chunks, list)
         assert not workers.work
+
+    live(tmp_path, body)
+
+
+def test_refusal_of_request_with_many_elements_is_built_by_a_worker(tmp_path: Path) -> None:
+    topics = [MetadataRequestTopic(name=None, topic_id=UUID(int=number)) for number in range(FEW_ITEMS + 1)]
+    header = encode_request_header(RequestHeader(ApiKey.METADATA, 10, 5, "test"))
+    frame = header + MetadataRequest(topics=topics).encode(10)
+
+    async def body(broker: Broker, workers: Workers) -> None:
+        chunks = b"".join(await later(Dispatcher(broker)(memoryview(bytearray(frame)), Peer("", 1, 1))))
+        _, pos = decode_response_header(memoryview(chunks), ApiKey.METADATA, 10)
+        response: Any = messages(ApiKey.METADATA)[1].decode(chunks[pos:], 10)
+        assert {topic.error_code for topic in response.topics} == {ErrorCode.INVALID_REQUEST}
+        assert len(response.topics) == FEW_ITEMS + 1
+        assert workers.work == ["decode_at_most", "error_answer", "encoded_elsewhere"]
 
     live(tmp_path, body)
 
