@@ -6,10 +6,23 @@ import struct
 import time
 
 from attack_resources import produce
-from attack_target import MB, PATIENCE_S, TOPIC_PARTITIONS, Target, answer_size, ask, create, send_raw, waves
+from attack_target import (
+    MB,
+    PATIENCE_S,
+    TOPIC_PARTITIONS,
+    TOPICS,
+    Target,
+    answer_size,
+    ask,
+    check,
+    create,
+    send_raw,
+    waves,
+)
 
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.codec import varint
+from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import RequestHeader, encode_request_header
 from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -49,10 +62,12 @@ WIDTH = 10_000
 """Partitions of the topic that is one request's."""
 
 
-def answered(target: Target, request: Message, version: int, *, times: int = TIMES) -> None:
-    """Send a request several times, and check that the broker answers."""
+def answered(
+    target: Target, request: Message, version: int, items: str, count: int, code: int = 0, *, times: int = TIMES
+) -> None:
+    """Send a request several times, and check each answer. `items`, `count`, `code`: see `check`."""
     for _ in range(times):
-        assert ask(target, request, version), f"{type(request).__name__}: the broker hung up"
+        check(ask(target, request, version), items, count, code)
 
 
 def wide(target: Target) -> None:
@@ -72,17 +87,22 @@ def pipelined(wire: Wire, requests: list[Message], version: int, *, width: int =
 
 def unknown_names(target: Target) -> None:
     topics = [MetadataRequestTopic(name=f"unknown-{number}") for number in range(20_000)]
-    answered(target, MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
+    answered(target, MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12, "topics",
+             len(topics), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def all_metadata(target: Target) -> None:
     wide(target)
-    answered(target, MetadataRequest(topics=None), 12)
+    for _ in range(TIMES):
+        answer = ask(target, MetadataRequest(topics=None), 12)
+        answer.topics = [topic for topic in answer.topics if topic.name == WIDE or topic.name in target.names]
+        check(answer, "topics.partitions", WIDTH + TOPICS * TOPIC_PARTITIONS)
 
 
 def all_configs(target: Target) -> None:
     resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in target.names]
-    answered(target, DescribeConfigsRequest(resources=resources, include_synonyms=True, include_documentation=True), 4)
+    request = DescribeConfigsRequest(resources=resources, include_synonyms=True, include_documentation=True)
+    answered(target, request, 4, "results", len(resources))
 
 
 def offsets(target: Target) -> None:
@@ -90,7 +110,7 @@ def offsets(target: Target) -> None:
     for timestamp in (-1, -3, 1):
         wanted = [ListOffsetsPartition(partition_index=index, timestamp=timestamp) for index in range(WIDTH)]
         topics = [ListOffsetsTopic(name=WIDE, partitions=wanted)]
-        answered(target, ListOffsetsRequest(replica_id=-1, topics=topics), 7)
+        answered(target, ListOffsetsRequest(replica_id=-1, topics=topics), 7, "topics.partitions", WIDTH)
 
 
 def group_offsets(target: Target) -> None:
@@ -108,8 +128,9 @@ def group_offsets(target: Target) -> None:
                 for number in wave
             ]
             answer = wire.call(OffsetCommitRequest(group_id="everywhere", topics=topics), 8)
-            assert not answer.topics[0].partitions[0].error_code, answer.topics[0]
-    answered(target, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="everywhere", topics=None)]), 8)
+            check(answer, "topics.partitions", len(topics) * TOPIC_PARTITIONS)
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="everywhere", topics=None)])
+    answered(target, request, 8, "groups.topics.partitions", TOPICS * TOPIC_PARTITIONS)
 
 
 def commits(target: Target) -> None:
@@ -120,16 +141,16 @@ def commits(target: Target) -> None:
         for index in range(WIDTH)
     ]
     topics = [OffsetCommitRequestTopic(name=WIDE, partitions=partitions)]
-    answered(target, OffsetCommitRequest(group_id="one commit", topics=topics), 8)
+    answered(target, OffsetCommitRequest(group_id="one commit", topics=topics), 8, "topics.partitions", WIDTH)
 
 
 def coordinators(target: Target) -> None:
     keys = [f"key-{number}" for number in range(100_000)]
-    answered(target, FindCoordinatorRequest(key_type=0, coordinator_keys=keys), 4)
+    answered(target, FindCoordinatorRequest(key_type=0, coordinator_keys=keys), 4, "coordinators", len(keys))
 
 
 def producers(target: Target) -> None:
-    """Describe 20,000 producers of one partition."""
+    """Describe 20,000 producers of one partition, and 20,000 partitions without producers."""
     with target.wire() as wire:
         wire.create_topic("producers")
         pipelined(
@@ -140,8 +161,10 @@ def producers(target: Target) -> None:
         )
     topics = [DescribedTopic(name="producers", partition_indexes=[0])]
     topics += [DescribedTopic(name=name, partition_indexes=list(range(TOPIC_PARTITIONS))) for name in target.names]
-    request: Message = DescribeProducersRequest(topics=topics)
-    answered(target, request, 0)
+    for _ in range(TIMES):
+        answer = ask(target, DescribeProducersRequest(topics=topics), 0)
+        check(answer, "topics.partitions", 1 + TOPICS * TOPIC_PARTITIONS)
+        check(answer, "topics.partitions.active_producers", 20_000)
 
 
 def groups(target: Target) -> None:
@@ -151,8 +174,8 @@ def groups(target: Target) -> None:
     topics = [OffsetCommitRequestTopic(name=target.names[0], partitions=partitions)]
     with target.wire() as wire:
         pipelined(wire, [OffsetCommitRequest(group_id=name, topics=topics) for name in names], 8, width=100)
-    answered(target, ListGroupsRequest(), 4)
-    answered(target, DescribeGroupsRequest(groups=names), 5)
+    answered(target, ListGroupsRequest(), 4, "groups", len(names))
+    answered(target, DescribeGroupsRequest(groups=names), 5, "groups", len(names))
 
 
 def transactions(target: Target) -> None:
@@ -160,31 +183,37 @@ def transactions(target: Target) -> None:
     with target.wire() as wire:
         for number in range(5000):
             wire.init_producer(f"id-{number}")
-    answered(target, ListTransactionsRequest(), 1)
-    answered(target, ListTransactionsRequest(transactional_id_pattern=".*(a|b|c|d)*[0-9]+"), 2)
+    answered(target, ListTransactionsRequest(), 1, "transaction_states", 5000)
+    request = ListTransactionsRequest(transactional_id_pattern=".*(a|b|c|d)*[0-9]+")
+    answered(target, request, 2, "transaction_states", 5000)
 
 
 def delete_records(target: Target) -> None:
     wide(target)
     partitions = [DeleteRecordsPartition(partition_index=index, offset=-1) for index in range(WIDTH)]
     topics = [DeleteRecordsTopic(name=WIDE, partitions=partitions)]
-    answered(target, DeleteRecordsRequest(topics=topics, timeout_ms=30_000), 2)
+    answered(target, DeleteRecordsRequest(topics=topics, timeout_ms=30_000), 2, "topics.partitions", WIDTH)
 
 
 def epochs(target: Target) -> None:
     wide(target)
     partitions = [OffsetForLeaderPartition(partition=index, leader_epoch=0) for index in range(WIDTH)]
     topics = [OffsetForLeaderTopic(topic=WIDE, partitions=partitions)]
-    answered(target, OffsetForLeaderEpochRequest(topics=topics), 4)
+    answered(target, OffsetForLeaderEpochRequest(topics=topics), 4, "topics.partitions", WIDTH)
 
 
 def create_topics(target: Target) -> None:
-    """Create and delete 1,000 topics of 100 partitions."""
-    names = [f"created-{number}" for number in range(1000)]
-    topics = [CreatableTopic(name=name, num_partitions=100, replication_factor=1) for name in names]
-    answered(target, CreateTopicsRequest(topics=topics, timeout_ms=60_000, validate_only=True), 5)
-    answered(target, CreateTopicsRequest(topics=topics, timeout_ms=60_000), 5, times=1)
-    answered(target, DeleteTopicsRequest(topic_names=names, timeout_ms=60_000), 5, times=1)
+    """Create and delete as many partitions as one request may: 1,000 topics of 10, and one topic of 10,000."""
+    for count, partitions in ((1000, WIDTH // 1000), (1, WIDTH)):
+        names = [f"created-{number}" for number in range(count)]
+        topics = [CreatableTopic(name=name, num_partitions=partitions, replication_factor=1) for name in names]
+        for validate_only in (True, False):
+            request = CreateTopicsRequest(topics=topics, timeout_ms=60_000, validate_only=validate_only)
+            answered(target, request, 5, "topics", count, times=1)
+        answered(target, DeleteTopicsRequest(topic_names=names, timeout_ms=60_000), 5, "responses", count, times=1)
+    too_many = [CreatableTopic(name=f"x-{number}", num_partitions=100, replication_factor=1) for number in range(1000)]
+    request = CreateTopicsRequest(topics=too_many, timeout_ms=60_000)
+    answered(target, request, 5, "topics", 1000, ErrorCode.POLICY_VIOLATION)
 
 
 def transaction_partitions(target: Target) -> None:
@@ -198,12 +227,13 @@ def transaction_partitions(target: Target) -> None:
             v3_and_below_producer_epoch=who.epoch,
             v3_and_below_topics=[AddPartitionsToTxnTopic(name=WIDE, partitions=list(range(WIDTH)))],
         )
-        wire.call(request, 3)
-        wire.end("wide transaction", who)
+        check(wire.call(request, 3), "results_by_topic_v3_and_below.results_by_partition", WIDTH)
+        assert not wire.end("wide transaction", who).error_code
         end = time.monotonic() + PATIENCE_S
         while describe(wire, "wide transaction") != "CompleteCommit":
             assert time.monotonic() < end, "the markers are not written"
             time.sleep(0.1)
+        wire.init_producer("wide transaction")
 
 
 def describe(wire: Wire, transactional_id: str) -> str:
@@ -221,19 +251,33 @@ def full_fetches(target: Target) -> None:
         topics = [FetchTopic(topic_id=topic, partitions=wanted)]
         for epoch in (-1, 0):
             first = wire.call(FetchRequest(max_wait_ms=0, session_epoch=epoch, topics=topics), 16)
+            check(first, "responses.partitions", WIDTH)
         for epoch in range(1, 4):
-            wire.call(FetchRequest(max_wait_ms=10, session_id=first.session_id, session_epoch=epoch), 16)
-            wire.call(FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1, topics=topics), 16)
+            request = FetchRequest(max_wait_ms=10, session_id=first.session_id, session_epoch=epoch)
+            assert wire.call(request, 16).session_id == first.session_id
+            request = FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1, topics=topics)
+            check(wire.call(request, 16), "responses.partitions", WIDTH)
 
 
 def log_dirs(target: Target) -> None:
     wide(target)
-    answered(target, DescribeLogDirsRequest(topics=None), 4)
+    for _ in range(TIMES):
+        found = ask(target, DescribeLogDirsRequest(topics=None), 4).results[0].topics
+        assert sum(len(topic.partitions) for topic in found) >= WIDTH + TOPICS * TOPIC_PARTITIONS
 
 
 def topic_partitions(target: Target) -> None:
     topics = [TopicRequest(name=name) for name in target.names]
-    answered(target, DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=2**31 - 1), 0)
+    for _ in range(TIMES):
+        cursor, found = None, 0
+        while found == 0 or cursor is not None:
+            request = DescribeTopicPartitionsRequest(
+                topics=topics, response_partition_limit=2**31 - 1, cursor=cursor
+            )
+            answer = ask(target, request, 0)
+            found += sum(len(topic.partitions) for topic in answer.topics)
+            cursor = answer.next_cursor
+        assert found == TOPICS * TOPIC_PARTITIONS, f"{found} partitions"
 
 
 def wide_produce(target: Target) -> None:
@@ -242,14 +286,15 @@ def wide_produce(target: Target) -> None:
     records = bytes(batch([b"x"]))
     data = [PartitionProduceData(index=index, records=records) for index in range(WIDTH)]
     topics = [TopicProduceData(name=WIDE, partition_data=data)]
-    answered(target, ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=topics), 11)
+    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics)
+    answered(target, request, 11, "responses.partition_responses", WIDTH)
 
 
 def large_batch(target: Target) -> None:
     """Produce batches of 50 MB that the broker stores with another codec."""
     with target.wire() as wire:
         wire.create_topic("heavy", max_message_bytes=str(100 * MB), compression_type="gzip")
-    answered(target, produce("heavy", bytes(batch([bytes(MB)] * 50))), 11)
+    answered(target, produce("heavy", bytes(batch([bytes(MB)] * 50))), 11, "responses.partition_responses", 1)
 
 
 def huge_requests(target: Target) -> None:

@@ -9,10 +9,11 @@ import struct
 import time
 from pathlib import Path
 
-from attack_target import KB, MB, Target, answer_size, ask, create, send_raw, waves
+from attack_target import KB, MB, Target, ask, check, create, send_raw, waves
 from connections import frame
 
 from oncelog.protocol.compression import Codec, compress
+from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
@@ -53,22 +54,18 @@ def offsets_by_time(topic: str, partition: int = 0) -> ListOffsetsRequest:
 def refused_produces(target: Target) -> None:
     with target.wire() as wire:
         wire.create_topic("refused")
-    request = frame(produce("refused", bytes(batch([bytes(9 * MB)]))), 11)
+    request = produce("refused", bytes(batch([bytes(9 * MB)])))
     for _ in range(300):
-        sock = send_raw(target, request)
-        assert answer_size(sock)
-        sock.close()
+        with target.wire() as wire:
+            check(wire.call(request, 11), "responses.partition_responses", 1, ErrorCode.MESSAGE_TOO_LARGE)
 
 
 def refused_syncs(target: Target) -> None:
     assignments = [SyncGroupRequestAssignment(member_id="nobody", assignment=bytes(10 * MB))]
-    request = frame(
-        SyncGroupRequest(group_id="a group", generation_id=1, member_id="nobody", assignments=assignments), 3
-    )
+    request = SyncGroupRequest(group_id="a group", generation_id=1, member_id="nobody", assignments=assignments)
     for _ in range(90):
-        sock = send_raw(target, request)
-        assert answer_size(sock)
-        sock.close()
+        with target.wire() as wire:
+            assert wire.call(request, 3).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def huge_counts(target: Target) -> None:
@@ -78,7 +75,8 @@ def huge_counts(target: Target) -> None:
                 CreatableTopic(name=f"huge-{index}", num_partitions=number, replication_factor=1)
                 for index, number in enumerate((count, -count))
             ]
-            assert ask(target, CreateTopicsRequest(topics=topics, timeout_ms=10_000, validate_only=validate_only), 5)
+            request = CreateTopicsRequest(topics=topics, timeout_ms=10_000, validate_only=validate_only)
+            check(ask(target, request, 5), "topics", 2, ErrorCode.POLICY_VIOLATION)
 
 
 def descriptors(target: Target) -> None:
@@ -177,14 +175,15 @@ def failed_group_writes(target: Target) -> None:
                 ),
                 3,
             )
-            assert answer.error_code, "the assignment was written"
+            assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR, answer
 
 
 def deleted_topic(target: Target) -> None:
     with target.wire() as wire:
         wire.create_topic("gigabyte")
         _fill(wire, "gigabyte", 1024)
-        wire.call(DeleteTopicsRequest(topic_names=["gigabyte"], timeout_ms=30_000), 5)
+        request = DeleteTopicsRequest(topic_names=["gigabyte"], timeout_ms=30_000)
+        check(wire.call(request, 5), "responses", 1)
     wait_until(lambda: _disk_mb(target, "gigabyte") < 1, "the topic's files are gone", timeout=KEPT_S)
 
 
@@ -195,7 +194,7 @@ def deleted_records(target: Target) -> None:
         _fill(wire, "deleted", 1024)
         partitions = [DeleteRecordsPartition(partition_index=0, offset=-1)]
         topics = [DeleteRecordsTopic(name="deleted", partitions=partitions)]
-        wire.call(DeleteRecordsRequest(topics=topics, timeout_ms=30_000), 2)
+        check(wire.call(DeleteRecordsRequest(topics=topics, timeout_ms=30_000), 2), "topics.partitions", 1)
     wait_until(lambda: _disk_mb(target, "deleted") < 2, "the disk is free again", timeout=KEPT_S)
 
 
@@ -203,9 +202,9 @@ def recompression(target: Target) -> None:
     """Send small batches that the topic's codec would store as 10 MB each."""
     with target.wire() as wire:
         wire.create_topic("bomb", compression_type="uncompressed")
-        request = frame(produce("bomb", bytes(batch([bytes(10 * MB)], codec=Codec.ZSTD))), 11)
+        request = produce("bomb", bytes(batch([bytes(10 * MB)], codec=Codec.ZSTD)))
         for _ in range(50):
-            assert answer_size(send_raw(target, request))
+            check(ask(target, request, 11), "responses.partition_responses", 1, ErrorCode.MESSAGE_TOO_LARGE)
     assert _disk_mb(target, "bomb") < 10, f"{_disk_mb(target, 'bomb')} MB were stored"
 
 
@@ -214,7 +213,7 @@ def record_errors(target: Target) -> None:
     with target.wire() as wire:
         wire.create_topic("compacted", cleanup_policy="compact")
     for _ in range(5):
-        assert ask(target, produce("compacted", bomb(400_000)), 11)
+        _invalid(target, bomb(400_000))
 
 
 def stored_bomb(target: Target) -> None:
@@ -223,14 +222,28 @@ def stored_bomb(target: Target) -> None:
         wire.create_topic("stored")
         assert not wire.produce("stored", bomb(1_000_000)).error_code
     for _ in range(5):
-        assert ask(target, offsets_by_time("stored"), 7)
+        check(ask(target, offsets_by_time("stored"), 7), "topics.partitions", 1)
 
 
 def compacted_bomb(target: Target) -> None:
     with target.wire() as wire:
         wire.create_topic("compacted", cleanup_policy="compact")
     for claims in (1_000_000, 2**31 - 1):
-        assert ask(target, produce("compacted", bomb(1_000_000, claims=claims)), 11)
+        _invalid(target, bomb(1_000_000, claims=claims))
+
+
+def two_bombs(target: Target) -> None:
+    """Send a second batch in one partition's Produce. The broker must reject it before it validates the first."""
+    with target.wire() as wire:
+        wire.create_topic("compacted", cleanup_policy="compact")
+    large, small = bomb(1_000_000), bytes(batch([b"x"]))
+    for records in (large + large, small + large, large + small):
+        _invalid(target, records)
+
+
+def _invalid(target: Target, records: bytes) -> None:
+    answer = ask(target, produce("compacted", records), 11)
+    check(answer, "responses.partition_responses", 1, ErrorCode.INVALID_RECORD)
 
 
 def large_bomb(target: Target) -> None:
@@ -241,7 +254,7 @@ def large_bomb(target: Target) -> None:
     payload = compress(Codec.ZSTD, bytes(1000 * MB))
     records = bytes(pack_batch(payload, 1, attributes=Codec.ZSTD, base_timestamp=now, max_timestamp=now))
     for _ in range(3):
-        assert ask(target, produce("compacted", records), 11)
+        _invalid(target, records)
 
 
 def half_frames(target: Target) -> None:

@@ -13,6 +13,7 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,12 @@ class Target:
         """Close the held connections."""
         while self._held:
             self._held.pop().close()
+
+    def restart(self) -> None:
+        """Kill the broker, and return when it accepts connections again."""
+        self.release()
+        self.server.kill()
+        self.server.wait_ready()
 
     def stalls(self) -> list[str]:
         """Return the stalls that the broker has logged so far."""
@@ -325,9 +332,20 @@ def answer_size(sock: socket.socket) -> int:
     return int(size)
 
 
-def ask(target: Target, request: Message, version: int) -> int:
-    """Send one request on a connection of its own, and return the length of its answer."""
-    return answer_size(send_raw(target, frame(request, version)))
+def ask(target: Target, request: Message, version: int) -> Any:
+    """Send one request on a connection of its own, which stays open, and return the answer."""
+    wire: Wire = target.hold(target.wire())
+    return wire.call(request, version)
+
+
+def check(answer: Message, items: str, count: int, code: int = 0) -> None:
+    """Check how many items an answer has, and the error code of each. `items`: names of arrays, joined by dots."""
+    found: list[Any] = [answer]
+    for name in items.split("."):
+        found = [item for outer in found for item in getattr(outer, name)]
+    codes = Counter(getattr(item, "partition_error_code", getattr(item, "error_code", 0)) for item in found)
+    wanted = {code: count}
+    assert codes == wanted, f"{type(answer).__name__}: error codes of {items} are {dict(codes)} instead of {wanted}"
 
 
 def waves(count: int, width: int) -> Iterator[range]:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import attack_recovery as recovery
 import attack_requests as requests
 import attack_resources as resources
 from attack_target import Memory, Probe, Target
@@ -35,6 +36,7 @@ from rich.table import Table
 MEMORY_MB = 100
 STALL_MS = 50
 BUSY_STALL_MS = 250
+SHOWN_STALLS = 8
 BUSY_LOAD = 0.5
 """Load average for each processor, as it was before the first attack, above which the machine is busy."""
 
@@ -50,6 +52,8 @@ class Attack(NamedTuple):
     large: bool = False
     """Whether the broker has 2,000 topics of 10 partitions."""
     settings: Mapping[str, str] = {}
+    before: Callable[[Target], None] | None = None
+    """Prepare the broker before the probe and the measurement of memory start."""
 
 
 NO_DELAY = {"log.segment.delete.delay.ms": "0"}
@@ -72,6 +76,7 @@ ATTACKS = (
     Attack("record-errors", "5 small Produces with 400,000 invalid records", resources.record_errors),
     Attack("stored-bomb", "ListOffsets by time in a batch of 1,000,000 records", resources.stored_bomb),
     Attack("compacted-bomb", "Produce of 1,000,000 records to a compacted topic", resources.compacted_bomb),
+    Attack("two-bombs", "Produce of two batches of 1,000,000 records to one partition", resources.two_bombs),
     Attack("large-bomb", "Produce of 1 GB, compressed, to a compacted topic", resources.large_bomb, 150),
     Attack("unknown-names", "Metadata of 20,000 unknown names", requests.unknown_names, large=True),
     Attack("all-metadata", "Metadata of all topics, 30,000 partitions", requests.all_metadata, large=True),
@@ -85,13 +90,18 @@ ATTACKS = (
     Attack("transactions", "ListTransactions of 5,000 ids", requests.transactions, large=True),
     Attack("delete-records", "DeleteRecords of 10,000 partitions", requests.delete_records, large=True),
     Attack("epochs", "OffsetForLeaderEpoch of 10,000 partitions", requests.epochs, large=True),
-    Attack("create-topics", "CreateTopics and DeleteTopics of 1,000 x 100", requests.create_topics, 200, large=True),
+    Attack("create-topics", "CreateTopics and DeleteTopics of 1,000 x 10, 1 x 10,000", requests.create_topics, 200,
+           large=True),
     Attack("transaction-partitions", "AddPartitionsToTxn and EndTxn of 10,000", requests.transaction_partitions,
            large=True),
     Attack("full-fetches", "Fetch of 10,000 partitions, in sessions", requests.full_fetches, large=True),
     Attack("log-dirs", "DescribeLogDirs of 30,000 partitions", requests.log_dirs, large=True),
     Attack("topic-partitions", "DescribeTopicPartitions of 2,000 topics", requests.topic_partitions, large=True),
     Attack("wide-produce", "Produce to 10,000 partitions", requests.wide_produce, 200, large=True),
+    Attack("recovery", "ListOffsets and Produce of 2,000 logs after a kill", recovery.read_many_logs,
+           before=recovery.write_many_logs),
+    Attack("large-recovery", "ListOffsets and Produce of a log of 100 MB after a kill", recovery.read_large_log,
+           before=recovery.write_large_log),
     Attack("large-batch", "Produce of 50 MB to a topic that compresses", requests.large_batch, 200),
     Attack("huge-requests", "100 MB of the smallest items, of 7 APIs", requests.huge_requests, 150, large=True),
 )  # fmt: skip
@@ -111,9 +121,16 @@ class Result(NamedTuple):
     @property
     def cpu_ms(self) -> int:
         """Return the longest CPU time of one logged stall."""
-        return max(
-            (int(found) for line in self.stalls for found in re.findall(r"\((\d+) ms of CPU\)", line)), default=0
-        )
+        return max((_logged(r"\((\d+) ms of CPU\)", line) for line in self.stalls), default=0)
+
+    @property
+    def longest(self) -> list[str]:
+        """Return the longest of the logged stalls."""
+        return sorted(self.stalls, key=lambda line: -_logged(r"event loop for (\d+) ms", line))[:SHOWN_STALLS]
+
+
+def _logged(pattern: str, line: str) -> int:
+    return max(map(int, re.findall(pattern, line)), default=0)
 
 
 def carried_out(attack: Attack, template: Path) -> Result:
@@ -122,6 +139,8 @@ def carried_out(attack: Attack, template: Path) -> Result:
         target = Target(Path(folder) / "broker", large=attack.large, settings=attack.settings, template=template)
         probe = None
         try:
+            if attack.before is not None:
+                attack.before(target)
             before = target.pid
             seen = len(target.stalls())
             probe = Probe(target.bootstrap)
@@ -199,7 +218,7 @@ def main() -> int:
         ]
         table.add_row(*cells)
         print("  ".join(cells), flush=True)
-        for line in [*result.stalls[:8], *result.error.splitlines()]:
+        for line in [*result.longest, *result.error.splitlines()]:
             print(f"    {line}", flush=True)
     folder.cleanup()
     console.print(table)
