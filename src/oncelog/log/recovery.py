@@ -80,11 +80,16 @@ class Snapshots:
                 yield
         for offset in reversed(self.offsets):
             try:
-                entries = decode_snapshot(read_if_exists(self._disk, self._path(offset)) or b"")
+                found = decode_snapshot(read_if_exists(self._disk, self._path(offset)) or b"")
             except CorruptSnapshotError as error:
                 logger.warning("removing %s: %s", self._path(offset), error)
                 self.remove(offset)
             else:
+                entries = []
+                for entry in found:
+                    entries.append(entry)
+                    if pace.is_due(1):
+                        yield
                 state.load(entries, offset, now_ms)
                 return
         state.clear(log_start)

@@ -8,7 +8,7 @@ producer expires, is the broker's where that is later than the batch's: old data
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from struct import Struct, error
 
 from crc32c import crc32c
@@ -46,8 +46,11 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
     return _HEAD.pack(_VERSION, crc32c(body)) + body
 
 
-def decode_snapshot(data: bytes) -> list[ProducerEntry]:
-    """Return the producers of a snapshot file; raise `CorruptSnapshotError` where it is damaged."""
+def decode_snapshot(data: bytes) -> Iterator[ProducerEntry]:
+    """Check a snapshot file, and return its producers, each of which is decoded when it is needed.
+
+    Raises CorruptSnapshotError.
+    """
     try:
         version, crc = _HEAD.unpack_from(data)
         (count,) = _COUNT.unpack_from(data, _HEAD.size)
@@ -61,7 +64,7 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
     rows = body[_COUNT.size :]
     if len(rows) != count * _ENTRY.size:
         raise CorruptSnapshotError(f"snapshot of {count} producers has {len(rows)} bytes of them")
-    return [_entry(*fields) for fields in _ENTRY.iter_unpack(rows)]
+    return (_entry(*fields) for fields in _ENTRY.iter_unpack(rows))
 
 
 def _entry(

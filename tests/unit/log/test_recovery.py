@@ -331,7 +331,7 @@ def test_flush_makes_everything_survive_a_dead_machine() -> None:
     disk.crash(lambda low, high: low)
     snapshots = [path for path in disk.files if path.endswith(".snapshot")]
     assert len(snapshots) == len(log.segments) - 1
-    assert all(decode_snapshot(disk.read_file(path)) for path in snapshots)
+    assert all(list(decode_snapshot(disk.read_file(path))) for path in snapshots)
     assert fingerprint(reopen(disk, recovery_point=log.recovery_point)) == before
 
 

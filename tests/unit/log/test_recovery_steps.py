@@ -121,6 +121,17 @@ def test_many_segments_are_opened_in_steps_that_use_few_files(
     assert most <= FILES_A_STEP
 
 
+def test_many_producers_are_loaded_in_steps() -> None:
+    disk = CountingDisk()
+    log = Log.open(disk, FOLDER, "t", 0, LogConfig(), NOW)
+    for producer in range(5 * BATCHES_A_STEP):
+        append(log, of_producer(producer, 0))
+    log.close()
+    log, steps, _ = opened(disk, clean=True)
+    assert len(log.producers()) == 5 * BATCHES_A_STEP
+    assert steps > 5
+
+
 def test_a_recovery_that_stops_while_it_removes_what_follows_damage_is_repeated() -> None:
     """The log of a compacted topic may have gaps, so the next start must find the damage again."""
     compact = LogConfig(segment_bytes=150, compact=True, delete=False)
