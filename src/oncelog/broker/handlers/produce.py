@@ -94,6 +94,8 @@ class _Target:
 
 
 Resolved = list[tuple[TopicProduceData, list[_Target]]]
+Unverified = tuple[int, int, list[_Target]]
+"""Producer id, epoch, and partitions whose logs do not know the open transaction yet."""
 Answer = ProduceResponse | Awaitable[ProduceResponse | None] | Holds | None
 _Late = tuple[_Target, Replica, PartitionProduceResponse]
 """A partition whose records are appended, but not committed yet."""
@@ -109,29 +111,39 @@ def handle(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Answ
     """
     if sum(len(topic_data.partition_data) for topic_data in request.topic_data) > ITEMS_A_TURN:
         return Holds(_in_turns(broker, request, ctx))
-    return _checked(broker, request, ctx, at_once(_resolve(broker, request, ctx)))
+    resolved = at_once(_resolve(broker, request, ctx))
+    return _proceed(broker, request, ctx, resolved, at_once(_check(broker, request, ctx, resolved)))
 
 
 async def _in_turns(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | None:
     """Answer a request for many partitions, and let the loop serve others in between."""
-    return await _awaited(_checked(broker, request, ctx, await in_turns(_resolve(broker, request, ctx), OPENED_A_TURN)))
+    resolved = await in_turns(_resolve(broker, request, ctx), OPENED_A_TURN)
+    unverified = await in_turns(_check(broker, request, ctx, resolved))
+    return await _awaited(_proceed(broker, request, ctx, resolved, unverified))
 
 
-def _checked(
+def _check(
     broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
-) -> Answer:
-    """Check the request as a whole, then append."""
+) -> Generator[None, None, Unverified | None]:
+    """Check the request as a whole. If it is invalid, refuse all partitions. Pause after each transactional one."""
+    unverified = None
     try:
         if request.transactional_id is None:
             _check_untransactional(resolved)
-            unverified = None
         else:
-            unverified = _unverified(broker, resolved, ctx.api_version)
+            unverified = yield from _unverified(broker, resolved, ctx.api_version)
         if request.acks not in (ALL, 0, 1):
             raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
     except ProtocolError as error:
         _refuse_all(resolved, Refusal.of(error))
-        return _append(broker, request, ctx, resolved)
+        return None
+    return unverified
+
+
+def _proceed(
+    broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved, unverified: Unverified | None
+) -> Answer:
+    """Append, after the coordinator has verified the transaction of partitions that do not know it."""
     if unverified:
         return Holds(_verify_then_append(broker, request, ctx, resolved, unverified))
     return _append(broker, request, ctx, resolved)
@@ -180,17 +192,17 @@ def _resolve(
     return resolved
 
 
-def _unverified(broker: Broker, resolved: Resolved, version: int) -> tuple[int, int, list[_Target]] | None:
-    """(producer id, epoch, partitions) whose open transaction the log does not know yet.
+def _unverified(broker: Broker, resolved: Resolved, version: int) -> Generator[None, None, Unverified | None]:
+    """Find the partitions whose logs do not know the open transaction yet, with pauses.
 
     Raises INVALID_PRODUCER_ID_MAPPING if the request holds the transactional batches of several producers.
     """
-    transactional: list[tuple[_Target, Replica, BatchHeader]] = [
-        (target, target.replica, header)
-        for _, targets in resolved
-        for target in targets
-        if target.replica is not None and (header := _first_transactional(target)) is not None
-    ]
+    transactional: list[tuple[_Target, Replica, BatchHeader]] = []
+    for _, targets in resolved:
+        for target in targets:
+            if target.replica is not None and (header := _first_transactional(target)) is not None:
+                transactional.append((target, target.replica, header))
+            yield
     if not transactional:
         return None
     producers = {(header.producer_id, header.producer_epoch) for _, _, header in transactional}
@@ -203,6 +215,7 @@ def _unverified(broker: Broker, resolved: Resolved, version: int) -> tuple[int, 
     producer = producers.pop()
     found: list[_Target] = []
     for target, replica, header in transactional:
+        yield
         try:
             target.guard = replica.log.start_verification(
                 *producer,
@@ -241,7 +254,7 @@ async def _verify_then_append(
     request: ProduceRequest,
     ctx: RequestContext,
     resolved: Resolved,
-    unverified: tuple[int, int, list[_Target]],
+    unverified: Unverified,
 ) -> ProduceResponse | None:
     producer_id, epoch, targets = unverified
     assert request.transactional_id is not None
@@ -279,10 +292,23 @@ def _translate(code: ErrorCode, version: int) -> Refusal:
     return Refusal(code, code.text)
 
 
-def _append(
-    broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
-) -> Answer:
+def _append(broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved) -> Answer:
     """Append to all partitions. Do so at once, unless there are many or the records of one take long to validate."""
+    if sum(len(targets) for _, targets in resolved) > ITEMS_A_TURN:
+        return Holds(_append_slowly(broker, request, ctx, resolved))
+    slow, items = at_once(_needs(broker, resolved))
+    if slow or items > ITEMS_A_TURN:
+        return Holds(_append_slowly(broker, request, ctx, resolved))
+    response, late = at_once(_append_all(broker, request, ctx, resolved))
+    if late:
+        return _when_committed(broker, response, late, request.timeout_ms)
+    return response if request.acks else None
+
+
+def _needs(
+    broker: Broker, resolved: Resolved
+) -> Generator[None, None, tuple[list[tuple[_Target, memoryview, LogConfig]], int]]:
+    """Return what takes long to validate, and how many items of turns all appends count for. Pause."""
     now_ms = broker.now_ms()
     slow = []
     items = 0
@@ -294,12 +320,8 @@ def _append(
                 continue
             if may_take_long(memoryview(records), replica.log.config, now_ms):
                 slow.append((target, memoryview(records), replica.log.config))
-    if slow or items > ITEMS_A_TURN:
-        return Holds(_append_slowly(broker, request, ctx, resolved, slow))
-    response, late = at_once(_append_all(broker, request, ctx, resolved))
-    if late:
-        return _when_committed(broker, response, late, request.timeout_ms)
-    return response if request.acks else None
+            yield
+    return slow, items
 
 
 def _items(target: _Target) -> int:
@@ -313,9 +335,9 @@ async def _append_slowly(
     request: ProduceRequest,
     ctx: RequestContext,
     resolved: Resolved,
-    slow: list[tuple[_Target, memoryview, LogConfig]],
 ) -> ProduceResponse | None:
     """Let worker threads validate the records of some partitions and create the files of many. Then append to all."""
+    slow, _ = await in_turns(_needs(broker, resolved))
     while slow:
         await _validate(broker, *slow.pop())
     accepted = [target.replica for _, targets in resolved for target in targets if target.refusal is None]
