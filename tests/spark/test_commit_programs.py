@@ -142,6 +142,16 @@ def test_a_decision_that_is_too_large_aborts_the_tasks_transactions(outcome: op.
         phase.send((op.Outcome.DONE,))
 
 
+def test_too_many_topics_for_one_record_are_named_and_abort_the_tasks() -> None:
+    record = replace(RECORD, topics=tuple(f"topic-{number}" for number in range(50_000)))
+    phase = c2_propose(Committing(SINK, (), Carried(DRIVER, Record()), record))
+    assert isinstance(next(phase), op.Produce)
+    assert phase.send(op.Produced(op.Outcome.TOO_LARGE)) == op.EndAll((TASK,), commit=False)
+    least = 2 * len(record.encode())
+    with pytest.raises(NotDecidedError, match=f"at least {least}, or write to fewer topics.*all 50000 topics"):
+        phase.send((op.Outcome.DONE,))
+
+
 def test_a_decision_may_take_no_longer_than_the_drivers_own_transaction() -> None:
     assert next(commit_record(SINK, DRIVER)) == op.EndTxn(DRIVER, True, within_ms=SINK.driver_timeout_ms)
 

@@ -14,7 +14,7 @@ import pytest
 from oncelog.spark.commit.steps import Sink
 from spark.explorer.explorer import Explorer
 from spark.explorer.kafka import Cluster
-from spark.explorer.mutants import MUTANTS, NEEDLESS, Mutant
+from spark.explorer.mutants import MUTANTS, NEEDLESS, Mutant, without_task_attempt
 from spark.explorer.walks import walk
 from spark.explorer.worlds import (
     APPLICATION,
@@ -276,6 +276,16 @@ def _explore(mutant: Mutant, rules: Rules, new: bool):  # type: ignore[no-untype
     limits = bounds(mutant.batches, mutant.faults, mutant.begin, mutant.split, mutant.queries, mutant.untouched)
     cluster = Cluster(new=new, max_epoch=mutant.max_epoch, first_epoch=mutant.first_epoch)
     return Explorer(cluster, limits, rules, sink).run(recover_every=mutant.every)
+
+
+@GENERATIONS
+def test_attempts_that_share_an_id_may_tear_a_batch_but_lose_and_double_nothing(new: bool) -> None:
+    """A retried stage may have attempts with equal numbers. `names` says when two of them share an id."""
+    limits = replace(bounds(1, {"twin": 1}), torn=True)
+    report = Explorer(Cluster(new=new), limits, Rules(name=without_task_attempt)).run(recover_every=1)
+    print(f"{report}, {report.recoveries:,} recoveries")
+    assert report.complete
+    assert not report.violation, "\n".join((report.violation, *report.trace))
 
 
 @GENERATIONS

@@ -26,7 +26,7 @@ class Explorer(Judge):
         world = World(nothing, self.flights(()), drivers, self.tasks(()), ((),), (0,) * (len(KINDS) + 1))
         while self.bounds.begin and self.drivers.values[world.drivers][0].phase != self.bounds.begin:
             _, world = next(self.expand(world))
-        return world._replace(budget=self.bounds.budget())
+        return world._replace(budget=self.bounds.budget(), late=self.bounds.torn)
 
     def expand(self, world: World) -> Iterator[tuple[str, World]]:
         """(what happened, the world afterwards)."""

@@ -115,6 +115,8 @@ class Bounds:
     queries: tuple[Query, ...] = (Query(),)
     untouched: bool = False
     """Whether the first driver has to come through, whoever else comes."""
+    torn: bool = False
+    """Whether a plan may fail because a batch is torn, as after a time-out. Loss and doubled rows stay violations."""
 
     def budget(self) -> tuple[int, ...]:
         """What is left at the beginning: of all kinds together, then of each."""

@@ -10,7 +10,7 @@ from oncelog.spark.commit.errors import MisuseError
 PLANS = 16
 """Plans after which a task's transactional id may be used again."""
 ATTEMPTS = 8
-"""Attempt numbers, and task attempt ids, that have ids of their own within one plan."""
+"""Attempt numbers, and task attempt ids, that a transactional id distinguishes within one plan."""
 TURNS = 8
 """Transactional ids that one task attempt may try, one after the other."""
 
@@ -49,7 +49,17 @@ def decision_topic(prefix: str) -> str:
 
 
 def task_id(prefix: str, plan: int, attempt: Attempt, turn: int = 0) -> str:
-    """Return the transactional id of one task attempt. Concurrent attempts have different ids.
+    """Return the transactional id of one task attempt.
+
+    Two attempts of a task in one plan share an id if their attempt numbers are equal modulo ATTEMPTS, and their task
+    attempt ids, too. Attempts of one stage attempt have different numbers. If Spark runs the stage again, the numbers
+    begin at 0 again, so that one in ATTEMPTS attempts shares the id of an earlier one, which may still run. PySpark
+    does not report the number of the stage attempt, and brokers remember each id for days.
+
+    Of two attempts that share an id, the later one fences the earlier one. If the driver has the earlier one's report,
+    C1b finds its transaction ended, and Spark replays the batch. An attempt that does K1 before the decision and K2
+    after C1b aborts a transaction of the decision. This tears the batch. Each later plan refuses a torn batch, so no
+    row is lost or doubled unnoticed (test_explorer.py, attempts that share an id).
 
     `turn`: 0 for the attempt's first id, 1 to TURNS - 1 for later ones.
     """

@@ -78,15 +78,24 @@ def _write(sink: Sink, driver: Owner, message: Record | Part) -> Steps[tuple[Own
     """Produce one message -> (the driver with its next sequence, the message's offset)."""
     produced: op.Produced = yield op.Produce(driver, sink.decision, message)
     if produced.outcome is op.Outcome.TOO_LARGE:
-        raise NotDecidedError(
-            f"option decisionTopic: {sink.decision.topic} rejects a message of the decision as too large; set its "
-            f"max.message.bytes to at least {2 * sink.part_bytes}"
-        )
+        raise NotDecidedError(_too_large(sink, message))
     if produced.outcome is not op.Outcome.DONE:
         raise AnotherDriverError(
             f"option transactionalIdPrefix={sink.prefix}: another driver has taken over (the decision was refused)"
         )
     return driver._replace(sequence=driver.sequence + 1), produced.offset
+
+
+def _too_large(sink: Sink, message: Record | Part) -> str:
+    """Return the error for a rejected message. The list of topics is the only part of a record that is not divided."""
+    size = len(message.encode())
+    cure = f"set its max.message.bytes to at least {2 * max(sink.part_bytes, size)}"
+    if isinstance(message, Record) and size > sink.part_bytes:
+        cure += (
+            f", or write to fewer topics under transactionalIdPrefix={sink.prefix}: each record names all "
+            f"{len(message.topics)} topics that the sink has written to, in {size} bytes"
+        )
+    return f"option decisionTopic: {sink.decision.topic} rejects a message of the decision as too large; {cure}"
 
 
 def commit_record(sink: Sink, driver: Owner) -> Steps[Owner]:
