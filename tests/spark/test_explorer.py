@@ -83,6 +83,19 @@ CASES = {
     "a record in parts, markers lost": Case({"lose": 2}, begin="commit", part_bytes=IN_PARTS, every=1),
     "a record in parts, time-out": Case({"dup": 1, "timeout": 1}, begin="commit", part_bytes=IN_PARTS),
     "a record in parts, too late": Case({"late": 1, "slow": 1}, begin="commit", part_bytes=IN_PARTS),
+    "a record in parts, compacted": Case({"compact": 2}, 2, every=5, part_bytes=IN_PARTS),
+    "a record in parts, compacted, a copy comes late": Case(
+        {"compact": 1, "dup": 1}, 2, every=20, part_bytes=IN_PARTS, deep=True
+    ),
+    "the decision topic is compacted, two drivers": Case({"compact": 1, "driver": 1}, begin="commit", every=500),
+    "a record in parts, compacted, two drivers": Case(
+        {"compact": 1, "driver": 1}, 2, begin="commit", every=50, part_bytes=IN_PARTS, deep=True
+    ),
+    "an older high watermark": Case({"stale": 1}, 2, every=5),
+    "an older high watermark, two drivers": Case({"stale": 1, "driver": 1}, begin="commit"),
+    "an older high watermark, two queries": Case(
+        {"stale": 1, "other": 1}, queries=told(QUERY, SUCCESSOR), begin="commit", every=500
+    ),
     "a record that is rejected": Case({"reject": 1, "dup": 1}, 2, every=5),
     "a record in parts, rejected": Case({"reject": 1, "driver": 1}, begin="commit", part_bytes=IN_PARTS, every=5),
     "a record in parts, taken back": Case({"lose": 1, "undo": 1}, begin="commit", part_bytes=IN_PARTS),

@@ -8,6 +8,7 @@ from typing import Any
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.finish import c1b_check
 from oncelog.spark.commit.names import Attempt
+from oncelog.spark.commit.plan import p0_admit
 from oncelog.spark.commit.record import Owner, Part, Record
 from oncelog.spark.commit.task import Prepared, abandon
 from spark.explorer import kafka as model
@@ -89,6 +90,9 @@ class Faults(Moves):
         if (spent := self._spend(world, "remake")) is not None:
             kafka = self.cluster.remake(self.kafkas.values[world.kafka])
             yield "the output topic is created again", spent._replace(kafka=self.kafkas(kafka))
+        if (spent := self._spend(world, "compact")) is not None:
+            kafka = self.cluster.compact(self.kafkas.values[world.kafka])
+            yield "the decision topic is compacted", spent._replace(kafka=self.kafkas(kafka))
 
     def _cuts(self, world: World) -> Iterator[tuple[str, World]]:
         """Cut only rows that belong to no batch. No sink can cure a log that has lost the rows of a batch."""
@@ -167,6 +171,29 @@ class Faults(Moves):
             yield from self._denied(world, index, driver)
             yield from self._hidden(world, index, driver)
             yield from self._rejected(world, index, driver)
+            for answer, after in self._stale(world, driver.node, driver.progress):
+                moved = driver._replace(node=self.programs.advance(driver.node, answer))
+                yield f"D{index} sees an older high watermark: {answer}", self.settle_driver(after, index, moved)
+
+    def _stale(self, world: World, node: int, progress: Any) -> Iterator[tuple[Any, World]]:
+        """Answer with logs that lack their last entries: (answer, world)."""
+        operation = self.programs.operation[node]
+        spent = self._spend(world, "stale") if progress is None else None
+        if spent is None:
+            return
+        kafka = self.kafkas.values[world.kafka]
+        log, least = kafka.logs[model.DECISION], len(kafka.logs[model.DECISION])
+        if isinstance(operation, op.FindEnds):
+            least -= 1
+        elif isinstance(operation, op.ReadDecisions) and operation.since is not None:
+            least = operation.since + 2  # K1's shell reads its plan's record and the marker
+        elif self.programs.within(node, p0_admit):
+            least = 0
+        for end in range(least, len(log)):
+            short = tuple(part[:-1] for part in kafka.logs[: model.DECISION])
+            (step, *_) = self.cluster.apply(kafka._replace(logs=(*short, log[:end])), operation, None)
+            if step.progress is None:
+                yield step.answer, spent
 
     def _denied(self, world: World, index: int, driver: Driver) -> Iterator[tuple[str, World]]:
         operation = self.programs.operation[driver.node]
@@ -222,16 +249,19 @@ class Faults(Moves):
         operation = self.programs.operation[task.node]
         for label, after in self._copies(world, task.node, task.progress):
             lost = isinstance(operation, op.InitProducerId) and operation.once
-            yield label, self._unanswered(after, task) if lost else after
+            # Without an answer, the task goes on; the copy of its request lands at any time, or never.
+            yield label, self._answered(after, task, None) if lost else after
+        for answer, after in self._stale(world, task.node, task.progress):
+            yield f"T{task[:4]} sees an older high watermark: {answer}", self._answered(after, task, answer)
         if isinstance(operation, op.ProduceRows) and operation.owner.pid >= 0:
             spent = self._spend(world, "kill")
             if spent is not None:
                 dying = task._replace(node=self.programs.start((_abandon,), operation.owner), progress=None, batch=-1)
                 yield f"T{task[:4]} is killed", self.with_task(self.without_task(spent, task), dying)
 
-    def _unanswered(self, world: World, task: Task) -> World:
-        """The task goes on without the answer to a request, of which a copy lands at any time, or never."""
-        moved = task._replace(node=self.programs.advance(task.node, None), progress=None)
+    def _answered(self, world: World, task: Task, answer: Any) -> World:
+        """Give the task an answer that no operation of the model gives."""
+        moved = task._replace(node=self.programs.advance(task.node, answer), progress=None)
         without = self.without_task(world, task)
         if self.programs.operation[moved.node] is None:
             return self._task_ended(without, moved)

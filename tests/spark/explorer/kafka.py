@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from oncelog.spark.commit import operations as op
+from oncelog.spark.commit.errors import SinkError
 from oncelog.spark.commit.names import TopicPartition, is_task_id
 from oncelog.spark.commit.record import Owner, Part, Record, Span
 
@@ -30,7 +31,7 @@ _STATES = {
 }
 LONG = 10**9
 
-DATA, COMMIT, ABORT = 0, 1, 2
+DATA, COMMIT, ABORT, GAP = 0, 1, 2, 3
 
 
 class Txn(NamedTuple):
@@ -47,7 +48,7 @@ class Txn(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One entry of a log: a row or record (payload), or a marker."""
+    """One entry of a log: a row or record (payload), or a marker; or GAP: compaction has removed it."""
 
     pid: int
     epoch: int
@@ -113,7 +114,7 @@ def open_since(log: tuple[Entry, ...]) -> dict[int, int]:
     for offset, entry in enumerate(log):
         if entry.kind == DATA:
             opened.setdefault(entry.pid, offset)
-        else:
+        elif entry.kind != GAP:
             opened.pop(entry.pid, None)
     return opened
 
@@ -127,7 +128,7 @@ def committed(log: tuple[Entry, ...]) -> list[Any]:
             pending.setdefault(entry.pid, []).append(entry.payload)
         elif entry.kind == COMMIT:
             rows += pending.pop(entry.pid, [])
-        else:
+        elif entry.kind == ABORT:
             pending.pop(entry.pid, None)
     return rows
 
@@ -139,7 +140,7 @@ def decided(log: tuple[Entry, ...]) -> list[Record]:
 
 def first_marker(log: tuple[Entry, ...], pid: int, after: int) -> int | None:
     """Kind of the first marker of this producer behind an offset."""
-    return next((e.kind for e in log[after + 1 :] if e.pid == pid and e.kind != DATA), None)
+    return next((e.kind for e in log[after + 1 :] if e.pid == pid and e.kind in (COMMIT, ABORT)), None)
 
 
 class Cluster:
@@ -221,13 +222,15 @@ class Cluster:
         messages = tuple(
             op.Message(offset, e.pid, e.epoch, e.payload if e.kind == DATA else None, e.kind == COMMIT)
             for offset, e in enumerate(log)
-            if not isinstance(e.payload, Part) and offset >= (o.since or 0)
+            if not isinstance(e.payload, Part) and e.kind != GAP and offset >= (o.since or 0)
         )
         stable = min(open_since(log).values(), default=len(log))
         return [Step(kafka, op.Window(o.since or 0, len(log), stable, True, messages))]
 
     def _read_parts(self, kafka: Kafka, o: op.ReadParts, _: Any) -> list[Step]:
         log = kafka.logs[DECISION]
+        if any(log[offset].kind == GAP for offset in o.offsets):
+            return [Step(kafka, SinkError("compaction has removed a part of the last record"))]
         return [Step(kafka, tuple(log[offset].payload for offset in o.offsets))]
 
     def _find_ends(self, kafka: Kafka, o: op.FindEnds, progress: Any) -> list[Step]:
@@ -298,6 +301,26 @@ class Cluster:
         logs = list(kafka.logs)
         logs[part] = logs[part][:-1]
         return kafka._replace(logs=tuple(logs))
+
+    def compact(self, kafka: Kafka) -> Kafka:
+        """Remove each message of the decision topic that a later committed one with the same key replaces.
+
+        As Kafka's LogCleaner does: aborted messages go, too, and nothing from the first open transaction on.
+        """
+        log = kafka.logs[DECISION]
+        stable = min(open_since(log).values(), default=len(log))
+        last: dict[Any, int] = {}
+        for offset, entry in enumerate(log[:stable]):
+            if entry.kind == DATA and first_marker(log, entry.pid, offset) == COMMIT:
+                last[entry.payload.number if isinstance(entry.payload, Part) else "record"] = offset
+        kept = set(last.values())
+        compacted = (
+            entry._replace(kind=GAP, payload=None)
+            if entry.kind == DATA and offset < stable and offset not in kept
+            else entry
+            for offset, entry in enumerate(log)
+        )
+        return kafka._replace(logs=(*kafka.logs[:DECISION], tuple(compacted)))
 
     def remake(self, kafka: Kafka) -> Kafka:
         """Delete the output topic, and create it again."""

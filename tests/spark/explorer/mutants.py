@@ -12,7 +12,7 @@ from oncelog.spark.commit.errors import AnotherDriverError, NotDecidedError, Not
 from oncelog.spark.commit.names import Attempt, task_id
 from oncelog.spark.commit.ownership import Permission, already_committed, check_idle, check_owner
 from oncelog.spark.commit.record import APP, EACH, NOBODY, WRITE, Owner, Record, Source
-from oncelog.spark.commit.steps import commit_all, verify_all, write_record
+from oncelog.spark.commit.steps import commit_all, see_commit, verify_all, write_record
 from oncelog.spark.commit.task import Prepared
 from oncelog.spark.commit.undo import UNDO_ACCEPTING
 from spark.explorer.worlds import (
@@ -106,6 +106,16 @@ def write_once(state: Any) -> Any:
     if record.plan and record.settled:
         return state
     return (yield from plan.p3_write(state))
+
+
+def keep_parts(state: Any) -> Any:
+    """P3 whose record keeps the transactions of the last batch, so that it has parts."""
+    record = state.carried().record
+    mine = replace(record, plan=record.plan + 1, settled=True, planner=state.applicant, prefix=state.sink.prefix)
+    driver, place = yield from write_record(state.sink, state.driver, mine)
+    yield from see_commit(state.sink, place)
+    head = yield from plan.read_record(state.sink, (yield op.ReadDecisions(state.sink.decision)))
+    return replace(state, driver=driver, record=head, offset=place.after)
 
 
 def same_number(state: Any) -> Any:
@@ -388,6 +398,14 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "P3 not written": Mutant(Rules(plan=_plan(p3_write=write_once)), {"driver": 1}, 2),
     "P3 not counted": Mutant(Rules(plan=_plan(p3_write=same_number)), {"driver": 1}, 2),
+    "P3 keeps the parts": Mutant(
+        Rules(plan=_plan(p3_write=keep_parts), commit=_commit(c5_settle=None)),
+        {"dup": 1, "compact": 1},
+        2,
+        every=5,
+        generations=(False,),
+        part_bytes=215,
+    ),
     "P4 nothing cleared": Mutant(Rules(plan=_plan(p4_clear=None)), {"driver": 1}),
     "P4 no second look": Mutant(Rules(plan=_plan(p4_clear=clear_open)), {"driver": 1, "lose": 1}),
     "K1 later than b": Mutant(Rules(task=_task(k1_compare=older_goes_on)), {"rewind": 1}, 2),

@@ -24,7 +24,7 @@ class Programs:
         return self._node(phases, 0, state, ())
 
     def advance(self, node: int, answer: Any) -> int:
-        """The node after this answer."""
+        """The node after this answer; an exception is raised in the program, as the shell raises it."""
         known = self._next.get((node, answer))
         if known is None:
             phases, index, state, answers = self._keys[node]
@@ -36,13 +36,19 @@ class Programs:
         phases, index, *_ = self._keys[node]
         return phase in phases[:index]
 
+    def within(self, node: int, phase: Any) -> bool:
+        """Whether a program that has not ended is in this phase."""
+        phases, index, *_ = self._keys[node]
+        return phases[index] is phase
+
     def _node(self, phases: tuple[Any, ...], index: int, state: Any, answers: tuple[Any, ...]) -> int:
         while index < len(phases):
             generator = phases[index](state)
             try:
                 operation = next(generator)
                 for answer in answers:
-                    operation = generator.send(answer)
+                    failed = isinstance(answer, Exception)
+                    operation = generator.throw(answer) if failed else generator.send(answer)
             except StopIteration as stop:
                 index, state, answers = index + 1, stop.value, ()
                 continue

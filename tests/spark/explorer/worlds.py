@@ -27,7 +27,7 @@ SLOTS = 2
 ROWS = 2
 KINDS = (
     *("driver", "twin", "kill", "stage", "lose", "timeout", "late", "dup", "settle", "slow", "rewind", "undo", "deny"),
-    *("other", "leap", "accept", "move", "hide", "reject", "cut", "remake"),
+    *("other", "leap", "accept", "move", "hide", "reject", "cut", "remake", "compact", "stale"),
 )
 """driver: a new one starts, whatever the former does. twin: another attempt, with another number or the same.
 kill: a task aborts. stage: Spark gives the stage up. lose: a marker is lost, and the coordinator does not know.
@@ -39,7 +39,9 @@ move: another broker becomes the coordinator.
 hide: a transaction is missing in a list, for its coordinator moves and no broker answers for it.
 reject: the decision topic rejects a message as too large.
 cut: an output partition loses its last row, which belongs to no batch (an unclean leader election).
-remake: the output topic is deleted and created again."""
+remake: the output topic is deleted and created again. compact: the broker compacts the decision topic.
+stale: a broker that has just started reports an older high watermark to P0, K1 or C1b. P2 reads the whole topic,
+because brokers do not report an end below the high watermark of an earlier leader (KIP-207)."""
 DEAD = ("dead",)
 
 
