@@ -92,6 +92,19 @@ def test_a_second_write_of_one_call_is_refused_in_each_replay(writes: Writes, re
     assert writes.seen() == {"one": 1}
 
 
+def test_a_second_write_does_not_pass_for_the_first_one_whose_error_was_ignored(writes: Writes) -> None:
+    """In the first call, only the write to the other topic has succeeded."""
+    other = f"{writes.topic}-other"
+    create(writes.bootstrap, other)
+    writes.write(("q", 0, "a"), ["two"], topic=other)
+    with pytest.raises(MisuseError, match=rf"a write to topic {other} has committed batch 0, and .* acceptReplay=0"):
+        writes.write(("q", 0, "b"), ["one"])
+    writes.write(("q", 0, "c"), ["two"], topic=other)
+    writes.write(("q", 0, "d"), ["one"], acceptReplay="0")
+    assert not writes.seen()
+    assert values(writes.bootstrap, other) == {"two": 1}
+
+
 def test_two_writes_of_one_call_with_a_prefix_each_are_replayed_once(writes: Writes) -> None:
     for execution in "ab":
         writes.write(("q", 0, execution), ["one"], f"{writes.topic}-1")

@@ -181,10 +181,11 @@ class StreamSink(Writer, DataSourceStreamArrowWriter):
         self.give_up(messages)
 
 
-def each_source() -> Source | None:
+def each_source(topic: str) -> Source | None:
     """Return the query and batch number of a task inside foreachBatch, or None outside foreachBatch.
 
-    Raises MisuseError if Spark does not say which call of the function it is.
+    `topic`: the option topic of the write, or "". Raises MisuseError if Spark does not report which call of the
+    function it is.
     """
     context = TaskContext.get()
     if context is None:
@@ -198,7 +199,7 @@ def each_source() -> Source | None:
             "this write runs inside foreachBatch, but Spark does not tell its tasks which batch of which query it "
             "belongs to; set the options txnAppId (a name) and txnVersion (the batch's number)"
         )
-    return Source(EACH, query, int(batch), call="/".join(map(str, call)))
+    return Source(EACH, query, int(batch), call="/".join(map(str, call)), topic=topic)
 
 
 class BatchSink(Writer, DataSourceArrowWriter):
@@ -222,8 +223,8 @@ class BatchSink(Writer, DataSourceArrowWriter):
     @plain
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task."""
-        source = self.source if self.options.app is not None else each_source() or self.source
-        return self.write_rows(iterator, source)
+        each = each_source(self.options.topic or "") if self.options.app is None else None
+        return self.write_rows(iterator, each or self.source)
 
     @plain
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

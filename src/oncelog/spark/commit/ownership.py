@@ -122,7 +122,7 @@ def already_committed(prefix: str, record: Record, source: Source, permission: P
     if source.kind == WRITE:
         return False
     if source.kind == EACH:
-        return same and _compare_calls(prefix, last, source)
+        return same and _compare_calls(prefix, last, source, permission)
     return _compare_batches(last.batch if same else -1, source, permission)
 
 
@@ -140,12 +140,15 @@ def _compare_versions(last: Source, source: Source, permission: Permission) -> b
     return source.batch <= last.batch
 
 
-def _compare_calls(prefix: str, last: Source, source: Source) -> bool:
+def _compare_calls(prefix: str, last: Source, source: Source, permission: Permission) -> bool:
     """Return whether this write is a replay inside foreachBatch. Raises MisuseError for a second write of one call.
 
     Two writes of one call have the same query and batch number. In a replay, the second write would look like the
     first, and its rows would be lost. So the sink rejects it from the first call on. A batch may write nothing, so
     numbers may be missing.
+
+    If the function ignores the error of its first write, the second write commits the batch. In a replay, the first
+    write would look like the second. If the two have different topics, the sink rejects it.
     """
     _check_not_older(last.batch, source)
     if source.batch == last.batch and source.call == last.call:
@@ -153,6 +156,14 @@ def _compare_calls(prefix: str, last: Source, source: Source) -> bool:
             f"option transactionalIdPrefix={prefix}: this call of foreachBatch has written batch {source.batch} under "
             "it already, and a replay could not tell the two writes apart. Give each write a prefix of its own, or set "
             "txnAppId and txnVersion, with another txnVersion for each write"
+        )
+    moved = last.topic and source.topic and source.topic != last.topic
+    if source.batch == last.batch and moved and permission.accept_replay != source.batch:
+        raise MisuseError(
+            f"option transactionalIdPrefix={prefix}: a write to topic {last.topic} has committed batch {source.batch}, "
+            f"and this write is to topic {source.topic}. If they are two writes of one foreachBatch function, give "
+            "each a prefix of its own, and let the function fail if one of its writes fails. If the option topic has "
+            f"changed since, acceptReplay={source.batch} takes the batch as written"
         )
     return source.batch == last.batch
 

@@ -59,7 +59,8 @@ class Source(NamedTuple):
     """The source of the rows: query id and batch id, or txnAppId and txnVersion.
 
     `checkpoint`: the option checkpointLocation of a streaming query, "" if not given. `call`: the last call of the
-    foreachBatch function that wrote or skipped the batch; a replay is another call. It is "" for other kinds.
+    foreachBatch function that wrote or skipped the batch; a replay is another call. `topic`: the option topic of that
+    write, "" if its rows name their topics. Both are "" for other kinds.
     """
 
     kind: str
@@ -67,6 +68,7 @@ class Source(NamedTuple):
     batch: int
     checkpoint: str = ""
     call: str = ""
+    topic: str = ""
 
 
 NOBODY = Source(WRITE, "", -1)
