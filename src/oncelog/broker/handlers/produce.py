@@ -10,6 +10,16 @@ from collections.abc import Awaitable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from oncelog.broker.produce_checks import (
+    ALL,
+    WITH_IMPLICIT_ADD,
+    Resolved,
+    Target,
+    Unverified,
+    check,
+    transaction_version,
+    translate,
+)
 from oncelog.broker.refused_items import RefusedItems
 from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, in_turns
 from oncelog.cluster.metadata import INTERNAL_TOPICS
@@ -23,39 +33,22 @@ from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError, Refusal
 from oncelog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
-    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    TopicProduceData,
     TopicProduceResponse,
 )
-from oncelog.protocol.records import ATTRIBUTES_LOW, CODEC_MASK, BatchHeader, iter_batches
+from oncelog.protocol.records import ATTRIBUTES_LOW, CODEC_MASK
 from oncelog.protocol.schema import NO_UUID
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
     from oncelog.broker.context import RequestContext
 
-ALL = -1
-"""acks=all"""
 OPENED_A_TURN = 20
 """Partitions whose logs are found before others have their turn. Each log may have to be opened."""
-_WITH_GENERIC_ERROR = 11  # TRANSACTION_ABORTABLE (KIP-890, part 1)
-_WITH_IMPLICIT_ADD = 12  # the produce request itself adds the partition (KIP-890, part 2)
 _ADMIN_CLIENT_ID = "__admin_client"
-_TRANSACTIONAL = 0x10
 _WITH_ZSTD = 7
-
-# What clients that do not know the coordinator's own error are told, so that they try again (as Kafka does).
-_AS_NOT_ENOUGH_REPLICAS = frozenset(
-    {
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
 
 # Errors of an append with which Kafka does not tell where the log starts (`ReplicaManager.appendRecordsToLeader`).
 _NOT_OF_THE_LOG = frozenset(
@@ -63,41 +56,8 @@ _NOT_OF_THE_LOG = frozenset(
     | {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 )
 
-
-class _Target:
-    """One partition of the request."""
-
-    __slots__ = (
-        "data",
-        "guard",
-        "last_offset",
-        "log_start_offset",
-        "record_errors",
-        "refusal",
-        "replica",
-        "topic",
-        "validated",
-        "verified",
-    )
-
-    def __init__(self, topic: str, data: PartitionProduceData) -> None:
-        self.topic = topic
-        self.data = data
-        self.replica: Replica | None = None
-        self.refusal: Refusal | None = None
-        self.verified = False
-        self.guard: int | None = None
-        self.last_offset = -1
-        self.validated: ValidBatches | None = None
-        self.log_start_offset = -1
-        self.record_errors: Sequence[BatchIndexAndErrorMessage] = ()
-
-
-Resolved = list[tuple[TopicProduceData, list[_Target]]]
-Unverified = tuple[int, int, list[_Target]]
-"""Producer id, epoch, and partitions whose logs do not know the open transaction yet."""
 Answer = ProduceResponse | Awaitable[ProduceResponse | None] | Holds | None
-_Late = tuple[_Target, Replica, PartitionProduceResponse]
+_Late = tuple[Target, Replica, PartitionProduceResponse]
 """A partition whose records are appended, but not committed yet."""
 
 
@@ -112,32 +72,14 @@ def handle(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Answ
     if sum(len(topic_data.partition_data) for topic_data in request.topic_data) > ITEMS_A_TURN:
         return Holds(_in_turns(broker, request, ctx))
     resolved = at_once(_resolve(broker, request, ctx))
-    return _proceed(broker, request, ctx, resolved, at_once(_check(broker, request, ctx, resolved)))
+    return _proceed(broker, request, ctx, resolved, at_once(check(broker, request, ctx, resolved)))
 
 
 async def _in_turns(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | None:
     """Answer a request for many partitions, and let the loop serve others in between."""
     resolved = await in_turns(_resolve(broker, request, ctx), OPENED_A_TURN)
-    unverified = await in_turns(_check(broker, request, ctx, resolved))
+    unverified = await in_turns(check(broker, request, ctx, resolved))
     return await _awaited(_proceed(broker, request, ctx, resolved, unverified))
-
-
-def _check(
-    broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
-) -> Generator[None, None, Unverified | None]:
-    """Check the request as a whole. If it is invalid, refuse all partitions. Pause after each transactional one."""
-    unverified = None
-    try:
-        if request.transactional_id is None:
-            _check_untransactional(resolved)
-        else:
-            unverified = yield from _unverified(broker, resolved, ctx.api_version)
-        if request.acks not in (ALL, 0, 1):
-            raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
-    except ProtocolError as error:
-        _refuse_all(resolved, Refusal.of(error))
-        return None
-    return unverified
 
 
 def _proceed(
@@ -147,19 +89,6 @@ def _proceed(
     if unverified:
         return Holds(_verify_then_append(broker, request, ctx, resolved, unverified))
     return _append(broker, request, ctx, resolved)
-
-
-def _check_untransactional(resolved: Resolved) -> None:
-    """No partition of a request without a transactional id may hold transactional records."""
-    for _, targets in resolved:
-        for target in targets:
-            records = target.data.records
-            if records and len(records) > ATTRIBUTES_LOW and records[ATTRIBUTES_LOW] & _TRANSACTIONAL:
-                raise ProtocolError(
-                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                    f"transactional records for {target.topic}-{target.data.index}, but the request has no "
-                    "transactional id",
-                )
 
 
 def _resolve(
@@ -179,7 +108,7 @@ def _resolve(
             refusal = Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by its coordinators only")
         targets = []
         for data in topic_data.partition_data:
-            target = _Target(name, data)
+            target = Target(name, data)
             target.refusal = refusal
             if refusal is None:
                 try:
@@ -192,63 +121,6 @@ def _resolve(
     return resolved
 
 
-def _unverified(broker: Broker, resolved: Resolved, version: int) -> Generator[None, None, Unverified | None]:
-    """Find the partitions whose logs do not know the open transaction yet, with pauses.
-
-    Raises INVALID_PRODUCER_ID_MAPPING if the request holds the transactional batches of several producers.
-    """
-    transactional: list[tuple[_Target, Replica, BatchHeader]] = []
-    for _, targets in resolved:
-        for target in targets:
-            if target.replica is not None and (header := _first_transactional(target)) is not None:
-                transactional.append((target, target.replica, header))
-            yield
-    if not transactional:
-        return None
-    producers = {(header.producer_id, header.producer_epoch) for _, _, header in transactional}
-    if len(producers) > 1:
-        names = ", ".join(f"{producer_id} (epoch {epoch})" for producer_id, epoch in sorted(producers))
-        raise ProtocolError(
-            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-            f"a transactional request may hold the batches of one producer only, not of {names}",
-        )
-    producer = producers.pop()
-    found: list[_Target] = []
-    for target, replica, header in transactional:
-        yield
-        try:
-            target.guard = replica.log.start_verification(
-                *producer,
-                header.base_sequence,
-                transaction_version=_transaction_version(version),
-                now_ms=broker.now_ms(),
-            )
-            # None: the transaction is open here. The log looks again when it appends, for another partition of
-            # the request may have to wait, and a marker may come in the meantime.
-            if target.guard is not None:
-                found.append(target)
-        except ProtocolError as error:  # report a fenced epoch before any verification (KAFKA-19690)
-            target.refusal = Refusal.of(error)
-    return (*producer, found) if found else None
-
-
-def _transaction_version(version: int) -> int:
-    """The `transaction.version` that a producer follows which sends Produce in this version."""
-    return 2 if version >= _WITH_IMPLICIT_ADD else 1
-
-
-def _first_transactional(target: _Target) -> BatchHeader | None:
-    if not target.data.records:
-        return None
-    try:
-        for header, _ in iter_batches(target.data.records):
-            if header.is_transactional and header.producer_id >= 0:
-                return header
-    except ProtocolError as error:
-        target.refusal = Refusal.of(error)
-    return None
-
-
 async def _verify_then_append(
     broker: Broker,
     request: ProduceRequest,
@@ -258,7 +130,7 @@ async def _verify_then_append(
 ) -> ProduceResponse | None:
     producer_id, epoch, targets = unverified
     assert request.transactional_id is not None
-    implicit = ctx.api_version >= _WITH_IMPLICIT_ADD
+    implicit = ctx.api_version >= WITH_IMPLICIT_ADD
     if not implicit and not broker.config.transaction_partition_verification_enable:
         for target in targets:
             target.verified = True
@@ -269,7 +141,7 @@ async def _verify_then_append(
         code = results[target.topic, target.data.index]
         target.verified = code == ErrorCode.NONE
         if not target.verified:
-            target.refusal = _translate(code, ctx.api_version)
+            target.refusal = translate(code, ctx.api_version)
     return await _awaited(_append(broker, request, ctx, resolved))
 
 
@@ -278,18 +150,6 @@ async def _awaited(answer: Answer) -> ProduceResponse | None:
         response: ProduceResponse | None = await answer.answer
         return response
     return await answer if isinstance(answer, Awaitable) else answer
-
-
-def _translate(code: ErrorCode, version: int) -> Refusal:
-    """The coordinator's error as a producer of this version understands it (`ReplicaManager.handleProduceAppend`)."""
-    if code == ErrorCode.TRANSACTION_ABORTABLE and version < _WITH_GENERIC_ERROR:
-        code = ErrorCode.INVALID_TXN_STATE
-    if code in _AS_NOT_ENOUGH_REPLICAS or (code == ErrorCode.CONCURRENT_TRANSACTIONS and version < _WITH_IMPLICIT_ADD):
-        message = f"cannot verify that the partition is in the transaction: {code.name}"
-        return Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, message)
-    if code == ErrorCode.INVALID_TXN_STATE:
-        return Refusal(code, "the partition was not added to the transaction")
-    return Refusal(code, code.text)
 
 
 def _append(broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved) -> Answer:
@@ -307,7 +167,7 @@ def _append(broker: Broker, request: ProduceRequest, ctx: RequestContext, resolv
 
 def _needs(
     broker: Broker, resolved: Resolved
-) -> Generator[None, None, tuple[list[tuple[_Target, memoryview, LogConfig]], int]]:
+) -> Generator[None, None, tuple[list[tuple[Target, memoryview, LogConfig]], int]]:
     """Return what takes long to validate, and how many items of turns all appends count for. Pause."""
     now_ms = broker.now_ms()
     slow = []
@@ -324,7 +184,7 @@ def _needs(
     return slow, items
 
 
-def _items(target: _Target) -> int:
+def _items(target: Target) -> int:
     """Return how many items of a turn the append to a partition counts for."""
     creates = target.replica is not None and target.refusal is None and not target.replica.log.has_files
     return NEW_LOG_ITEMS if creates else 1
@@ -348,7 +208,7 @@ async def _append_slowly(
     return response if request.acks else None
 
 
-async def _validate(broker: Broker, target: _Target, records: memoryview, config: LogConfig) -> None:
+async def _validate(broker: Broker, target: Target, records: memoryview, config: LogConfig) -> None:
     try:
         result = await broker.compute(_validated, records, config, broker.now_ms())
     except ProtocolError as error:
@@ -382,7 +242,7 @@ def _append_all(
 ) -> Generator[None, None, tuple[ProduceResponse, list[_Late]]]:
     """Append to each partition, with a pause for each item that it counts for."""
     now_ms = broker.now_ms()
-    transaction_version = _transaction_version(ctx.api_version)
+    level = transaction_version(ctx.api_version)
     responses = []
     refused = RefusedItems()
     message: str | None = None
@@ -393,7 +253,7 @@ def _append_all(
             if ctx.api_version < _WITH_ZSTD:
                 _refuse_zstd(target)
             items = _items(target)
-            partition = _append_one(target, now_ms, transaction_version, request.acks == ALL)
+            partition = _append_one(target, now_ms, level, request.acks == ALL)
             if partition.error_code:
                 message = partition.error_message
                 refused.add("%s-%d: %s", target.topic, target.data.index, message)
@@ -468,7 +328,7 @@ def _resolve_once(*waits: asyncio.Future[None]) -> None:
             done.set_result(None)
 
 
-def _refuse_zstd(target: _Target) -> None:
+def _refuse_zstd(target: Target) -> None:
     """Reject zstd in versions before KIP-110 (`ProduceRequest.validateRecords`)."""
     records = target.data.records
     zstd = records and len(records) > ATTRIBUTES_LOW and records[ATTRIBUTES_LOW] & CODEC_MASK == Codec.ZSTD
@@ -478,7 +338,7 @@ def _refuse_zstd(target: _Target) -> None:
 
 
 def _append_one(
-    target: _Target, now_ms: int, transaction_version: int, all_replicas: bool
+    target: Target, now_ms: int, transaction_version: int, all_replicas: bool
 ) -> PartitionProduceResponse:
     data = target.data
     if target.refusal is not None:
@@ -511,7 +371,7 @@ def _append_one(
 
 
 def _refused(
-    target: _Target,
+    target: Target,
     refusal: Refusal,
     log_start_offset: int = -1,
     record_errors: Sequence[BatchIndexAndErrorMessage] = (),
@@ -526,10 +386,3 @@ def _refused(
         record_errors=list(record_errors),
         error_message=refusal.message,
     )
-
-
-def _refuse_all(resolved: Resolved, refusal: Refusal) -> None:
-    """Reject every partition with the same error, whether its log was found or not."""
-    for _, targets in resolved:
-        for target in targets:
-            target.refusal = refusal
