@@ -32,11 +32,14 @@ from oncelog.broker.new_logs import NewLogs
 from oncelog.broker.partitions import Partitions
 from oncelog.broker.topic_config import effective, log_config
 from oncelog.broker.transactions import TransactionService
+from oncelog.broker.turns import in_turns
 from oncelog.broker.unlinking import Unlinker
 from oncelog.cluster.features import Change, Features
 from oncelog.cluster.metadata import INTERNAL_TOPICS, PartitionInfo, TopicInfo, Topics, assign
 from oncelog.cluster.tree import Tree
 from oncelog.log.disk import Disk
+from oncelog.log.guarded_disk import GuardedDisk
+from oncelog.log.steps import at_once
 from oncelog.net.server import Handler, Limits, Server, serve
 from oncelog.net.stalls import StallWatch
 from oncelog.net.unsent import Unsent
@@ -169,8 +172,7 @@ class Broker:
             handler = self._stalls.handler(handler)
         self._server = await serve(handler, self.config.host, self.config.port, limits)
         for directory in self.directories.online:
-            for folder in directory.deleted:
-                self.unlinker.folder(directory.disk, folder, 0)
+            self.unlinker.folders(directory.disk, directory.deleted, 0)
         self.spawn(self._warm_up(), "load coordinators")
         housekeeping.start(self)
         if self.config.log_cleaner_enable:
@@ -332,11 +334,12 @@ class Broker:
         infos = tuple(PartitionInfo(ids[0], 0, ids, ids) for ids in replicas)
         topic = TopicInfo(name, self._new_topic_id(), infos, configs or {})
         try:
-            await self.offload(self.metadata.write, topic)
+            async with self.administration.changing:  # the partitions of a deleted topic of this name are dropped first
+                await self.offload(self.metadata.write, topic)
+                self.metadata.admit(topic)
         except ProtocolError:
             await self._catch_up(name)
             raise
-        self.metadata.admit(topic)
         self.log.info("created topic %s with %d partitions", name, len(infos))
         if topic.internal:
             await self._service_of(name).load()
@@ -380,7 +383,10 @@ class Broker:
         return self.groups if internal_topic == CONSUMER_OFFSETS else self.transactions
 
     async def delete_topic(self, topic: TopicInfo, deadline: Deadline | None = None) -> None:
-        """Deletes a topic and its data; REQUEST_TIMED_OUT, UNKNOWN_TOPIC_OR_PARTITION if somebody else was quicker."""
+        """Delete a topic and its data.
+
+        Raises REQUEST_TIMED_OUT, and UNKNOWN_TOPIC_OR_PARTITION if another request has deleted it.
+        """
         if topic.internal:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{topic.name} is the coordinators' own topic")
         async with self.administration.changing:
@@ -389,12 +395,28 @@ class Broker:
             topic = self.metadata.topic_by_id(topic.topic_id) or topic  # it may have grown meanwhile
             await self.offload(self.metadata.erase, topic)
             self.metadata.forget(topic)
-        doomed = self.partitions.drop(topic)
+            doomed = await self._drop(topic)
         self.checkpoint()  # a new topic of this name must neither begin nor count as compacted where this one did
         self.log.info("deleted topic %s", topic.name)
-        for disk, folder in doomed:
-            self.unlinker.folder(disk, folder, self.config.log_segment_delete_delay_ms)
+        for disk, folders in doomed.items():
+            self.unlinker.folders(disk, folders, self.config.log_segment_delete_delay_ms)
         await self.groups.topic_deleted(topic.name, topic.topic_id)
+
+    async def _drop(self, topic: TopicInfo) -> dict[GuardedDisk, list[str]]:
+        """Drop the partitions of a deleted topic in turns with other work. Return the folders to remove by disk.
+
+        If the broker stops meanwhile, drop the rest at once: the next start would not know whose folders they are.
+        """
+        work = self.partitions.dropping(topic)
+        try:
+            dropped = await in_turns(work)
+        except asyncio.CancelledError:
+            at_once(work)
+            raise
+        folders: dict[GuardedDisk, list[str]] = {}
+        for disk, folder in dropped:
+            folders.setdefault(disk, []).append(folder)
+        return folders
 
     def _new_topic_id(self) -> UUID:
         topic_id = UUID(int=self.rng.getrandbits(128), version=4)

@@ -65,7 +65,7 @@ class NewLogs:
             created = await self._broker.offload(_create_each, works)
         for number, (replica, folder) in enumerate(new[: created + 1]):
             if number == created or not _take(replica, folder):
-                self._broker.unlinker.folder(self._broker.directories.disk_of(folder), folder, 0)
+                self._broker.unlinker.folders(self._broker.directories.disk_of(folder), [folder], 0)
 
     def _temporary(self, replica: Replica) -> str:
         """Return a path that no other folder has or had."""

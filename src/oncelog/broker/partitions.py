@@ -257,31 +257,38 @@ class Partitions:
                 replica.when_committed(end - 1, partial(done, key, replica, end))
         done(None, None, 0)
 
-    def drop(self, topic: TopicInfo) -> list[tuple[GuardedDisk, str]]:
-        """Closes every partition of a deleted topic; its folders, set aside under the paths returned, may go.
+    def dropping(self, topic: TopicInfo) -> Steps[list[tuple[GuardedDisk, str]]]:
+        """Close the partitions of a deleted topic, and set their folders aside. Return where these are now.
 
-        Renamed first, because a folder that was removed in part might pass for a log. In a directory that is offline
-        they stay: once it is back, nobody knows their topic.
+        Pause after each partition. No topic of this name may be created meanwhile. Folders are renamed before they are
+        removed, because one that was removed in part might pass for a log. In a directory that is offline, they stay.
         """
         doomed = []
         for partition in range(topic.partition_count):
-            self._stop_opening((topic.name, partition))
-            replica = self._replicas.pop((topic.name, partition), None)
-            if replica is not None:
-                replica.log.discard()
-                replica.release()
-            home = self._directories.find(topic.name, partition)
-            self._directories.forget(topic.name, partition)
-            if home is None:
-                continue
-            home.forget_offsets(topic.name, partition)
-            try:
-                if home.disk.exists(home.folder(topic.name, partition)):
-                    aside = self._directories.set_aside(home, topic.name, partition, topic.topic_id, DELETE_SUFFIX)
-                    doomed.append((home.disk, aside))
-            except OSError as error:
-                self._logger.error("%s-%d is left in %s: %s", topic.name, partition, home.path, error)
+            aside = self._drop(topic, partition)
+            if aside is not None:
+                doomed.append(aside)
+            yield
         return doomed
+
+    def _drop(self, topic: TopicInfo, partition: int) -> tuple[GuardedDisk, str] | None:
+        self._stop_opening((topic.name, partition))
+        replica = self._replicas.pop((topic.name, partition), None)
+        if replica is not None:
+            replica.log.discard()
+            replica.release()
+        home = self._directories.find(topic.name, partition)
+        self._directories.forget(topic.name, partition)
+        if home is None:
+            return None
+        home.forget_offsets(topic.name, partition)
+        try:
+            if home.disk.exists(home.folder(topic.name, partition)):
+                aside = self._directories.set_aside(home, topic.name, partition, topic.topic_id, DELETE_SUFFIX)
+                return home.disk, aside
+        except OSError as error:
+            self._logger.error("%s-%d is left in %s: %s", topic.name, partition, home.path, error)
+        return None
 
     def _stop_opening(self, key: tuple[str, int]) -> None:
         work = self._opening.pop(key, None)

@@ -32,9 +32,10 @@ class Unlinker:
         if paths:
             self._later(disk, disk.remove, paths, delay_ms)
 
-    def folder(self, disk: GuardedDisk, path: str, delay_ms: int) -> None:
-        """Remove a folder with all its files after the delay."""
-        self._later(disk, disk.remove_tree, [path], delay_ms)
+    def folders(self, disk: GuardedDisk, paths: Sequence[str], delay_ms: int) -> None:
+        """Remove these folders with all their files after the delay."""
+        if paths:
+            self._later(disk, disk.remove_tree, paths, delay_ms)
 
     def close(self) -> None:
         """Cancel what is pending. The broker unlinks those files at its next start."""

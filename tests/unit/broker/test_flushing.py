@@ -20,6 +20,7 @@ from oncelog.broker.handlers.produce import handle as produce
 from oncelog.broker.handlers.write_txn_markers import handle as handle_markers
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
+from oncelog.log.steps import at_once
 from oncelog.net.eager import step
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.list_offsets import (
@@ -254,7 +255,7 @@ def test_a_topic_that_is_deleted_meanwhile_keeps_nobody_waiting(tmp_path: Path) 
         disk.gate.clear()
         task = waiting(send(broker, "t"))
         await asyncio.sleep(0)
-        assert broker.partitions.drop(topic)
+        assert at_once(broker.partitions.dropping(topic))
         assert outcome(await task).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     live(tmp_path, life, log_flush_interval_messages="1")

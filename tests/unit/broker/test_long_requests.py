@@ -20,6 +20,7 @@ from oncelog.broker.handlers.produce import handle as produce
 from oncelog.broker.large_messages import FEW_ITEMS, MOST_ITEMS
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
+from oncelog.log.steps import at_once
 from oncelog.log.validate import MOST_NAMED
 from oncelog.net.eager import step
 from oncelog.net.frames import Holds, Peer
@@ -235,7 +236,7 @@ def test_topic_deleted_while_its_records_are_checked_is_answered(tmp_path: Path)
         await asyncio.sleep(0)
         topic = broker.metadata.topic("compacted")
         assert topic is not None
-        broker.partitions.drop(topic)
+        at_once(broker.partitions.dropping(topic))
         workers.gate.set()
         assert (await pending).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 

@@ -18,6 +18,7 @@ from oncelog.broker.handlers.produce import handle as produce
 from oncelog.broker.new_logs import LOGS_A_JOB
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import Buffer, OsDisk
+from oncelog.log.steps import at_once
 from oncelog.net.frames import Holds
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
@@ -159,7 +160,7 @@ def test_topic_deleted_while_its_files_are_created_leaves_none(tmp_path: Path) -
         await asyncio.sleep(0.01)
         topic = broker.metadata.topic("t")
         assert topic is not None
-        broker.partitions.drop(topic)
+        at_once(broker.partitions.dropping(topic))
         workers.gate.set()
         assert {answer.error_code for answer in await pending} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
         await only_logs(tmp_path)

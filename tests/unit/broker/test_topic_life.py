@@ -6,6 +6,7 @@ What a `kill -9` leaves is what lies in the data directory at that moment: the n
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -17,13 +18,15 @@ from oncelog.broker.config import load
 from oncelog.broker.context import RequestContext
 from oncelog.broker.handlers.add_offsets_to_txn import handle as add_offsets_to_txn
 from oncelog.broker.handlers.find_coordinator import handle as find_coordinator
-from oncelog.cluster.metadata import INTERNAL_TOPICS
+from oncelog.broker.turns import ITEMS_A_TURN
+from oncelog.cluster.metadata import INTERNAL_TOPICS, TopicInfo
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.tree import Create, Operation, Tree, UnavailableError
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
 from oncelog.log.log import Origin
 from oncelog.log.retention import apply_retention
+from oncelog.log.steps import at_once
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -36,6 +39,7 @@ from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, Offs
 from oncelog.protocol.records import Record, build_batch
 
 NOW = 1_000_000
+PARTITIONS = 3 * ITEMS_A_TURN
 SMALL_SEGMENTS = {"internal.segment.bytes": "200"}
 
 
@@ -141,7 +145,7 @@ def test_an_interrupted_deletion_is_finished_by_the_next_start(house: House) -> 
         append(broker.partitions.find("t", 0))
         broker.metadata.erase(topic)
         broker.metadata.forget(topic)
-        broker.partitions.drop(topic)  # and now the power fails
+        at_once(broker.partitions.dropping(topic))  # and now the power fails
 
     async def second(broker: Broker) -> None:
         while [path.name for path in house.directory.iterdir() if path.is_dir()]:
@@ -150,6 +154,69 @@ def test_an_interrupted_deletion_is_finished_by_the_next_start(house: House) -> 
     house.live(first)
     assert [path.name for path in house.directory.iterdir() if path.name.endswith("-delete")]
     house.live(second)
+
+
+async def filled(broker: Broker, partitions: int) -> TopicInfo:
+    topic = await broker.create_topic("t", partitions=partitions)
+    for partition in range(partitions):
+        append(broker.partitions.find("t", partition))
+    return topic
+
+
+def folders(house: House) -> set[str]:
+    return {path.name for path in house.directory.iterdir() if path.is_dir() and not path.name.endswith("-delete")}
+
+
+def test_others_have_their_turn_while_a_topic_is_deleted(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        topic = await filled(broker, PARTITIONS)
+        deleting = asyncio.ensure_future(broker.delete_topic(topic))
+        left = [len(broker.partitions)]
+        while not deleting.done():
+            await asyncio.sleep(0)
+            left.append(len(broker.partitions))
+        assert max(before - after for before, after in itertools.pairwise(left)) <= ITEMS_A_TURN + 1
+        assert left[-1] == 0
+        assert not folders(house)
+
+    house.live(life, kill=False)
+
+
+def test_a_topic_is_not_created_before_the_deleted_one_of_its_name_is_gone(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        topic = await filled(broker, PARTITIONS)
+        deleting = asyncio.ensure_future(broker.delete_topic(topic))
+        while broker.metadata.topic("t") is not None:
+            await asyncio.sleep(0)
+        assert len(broker.partitions) > 0
+        created = await broker.create_topic("t", partitions=PARTITIONS)
+        assert len(broker.partitions) == 0
+        for partition in range(PARTITIONS):
+            replica = broker.partitions.find("t", partition)
+            append(replica)
+            assert (replica.topic_id, replica.log.log_end_offset) == (created.topic_id, 1)
+        await deleting
+
+    async def after(broker: Broker) -> None:
+        assert {broker.partitions.find("t", each).log.log_end_offset for each in range(PARTITIONS)} == {1}
+
+    house.live(life, kill=False)
+    assert not list(house.directory.glob("*-stray"))
+    house.live(after)
+
+
+def test_a_deletion_that_is_cancelled_leaves_no_folder_without_a_topic(house: House) -> None:
+    async def life(broker: Broker) -> None:
+        topic = await filled(broker, PARTITIONS)
+        deleting = asyncio.ensure_future(broker.delete_topic(topic))
+        while broker.metadata.topic("t") is not None:
+            await asyncio.sleep(0)
+        assert len(broker.partitions) > 0
+        deleting.cancel()
+        await asyncio.gather(deleting, return_exceptions=True)
+        assert not folders(house)
+
+    house.live(life, kill=False)
 
 
 def test_who_still_holds_a_deleted_partition_cannot_touch_its_namesake(house: House) -> None:
