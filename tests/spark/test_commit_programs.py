@@ -1,4 +1,4 @@
-"""The protocol's small parts, one by one: names, the record, the rules of K1, who is aborted."""
+"""The programs of the commit protocol, step by step: the rules of K1, markers, who is aborted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from oncelog.spark.commit.errors import (
     TornBatchError,
 )
 from oncelog.spark.commit.finish import Committing, abort_batch, c1_collect, c1b_check, c2_propose
-from oncelog.spark.commit.names import TURNS, Attempt, TopicPartition, check_prefix, is_task_id, task_id
+from oncelog.spark.commit.names import TURNS, Attempt, TopicPartition
 from oncelog.spark.commit.ownership import Permission, already_committed
 from oncelog.spark.commit.plan import Carried, Planning, last_decided, p4_clear
 from oncelog.spark.commit.record import (
@@ -46,22 +46,6 @@ TASK = Owner("p/0/1/0.0", 2, 0)
 SPAN = Span(TopicPartition("out", 0), 3, 9)
 
 
-def test_ids_are_parsed() -> None:
-    made = task_id("p", 17, Attempt(200, 9, 10))
-    assert made == "p/200/1/1.2"
-    assert is_task_id("p", made)
-    others = ("p", "p/1", "p2/0/0/0.0", "pp/0/0/0.0", "p/0/0/0.0/x", "q/p/0/0/0.0", "p/a/0/0.0", "p/0/0/0.0.1.1")
-    for other in others:
-        assert not is_task_id("p", other)
-
-
-def test_a_task_attempt_has_a_bounded_number_of_ids_that_parse() -> None:
-    made = {task_id("p", 3, Attempt(2, 1, 6), turn) for turn in range(TURNS)}
-    assert len(made) == TURNS
-    assert all(is_task_id("p", each) for each in made)
-    assert made.isdisjoint(task_id("p", 3, Attempt(2, 2, 6), turn) for turn in range(TURNS))
-
-
 def test_a_lost_answer_to_k2_leads_to_the_attempts_next_id() -> None:
     steps = k2_begin(Tasking(SINK, Carried(DRIVER, Record(plan=1)), Source(STREAM, "q", 0), Attempt(0, 0, 0)))
     assert next(steps) == op.InitProducerId("p/0/1/0.0", SINK.task_timeout_ms, once=True)
@@ -77,12 +61,6 @@ def test_k2_gives_up_when_every_id_has_lost_its_answer() -> None:
     assert len(set(asked)) == TURNS
     with pytest.raises(NotDecidedError, match="before they answered InitProducerId"):
         steps.send(None)
-
-
-@pytest.mark.parametrize("prefix", ["", "a/b", "a b", "ä", "x" * 201])
-def test_prefixes_that_cannot_serve(prefix: str) -> None:
-    with pytest.raises(MisuseError, match="transactionalIdPrefix"):
-        check_prefix(prefix)
 
 
 RECORD = Record(Source(STREAM, "q", 4), 7, 2, 100, False, (Transaction(TASK, (SPAN,)),), ("out",))
