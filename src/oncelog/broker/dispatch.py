@@ -18,6 +18,7 @@ from oncelog.broker.large_messages import (
     SMALL_FRAME,
     encoded,
     encoded_elsewhere,
+    free,
     has_many_items,
 )
 from oncelog.net.frames import BUFFER_BYTES
@@ -125,7 +126,11 @@ class Dispatcher:
         except (DecodeError, ProtocolError) as error:
             raise BadRequestError(f"{ApiKey(context.api_key).name} v{context.api_version}: {error}") from error
         del frame  # the wait may be long
-        return await self._later(self._handled(route, request, context), request, context)
+        answer = await self._later(self._handled(route, request, context), request, context)
+        holder: list[Message | None] = [request]
+        del request
+        self._broker.spawn(self._broker.compute(free, holder), "free a request")
+        return answer
 
     async def _handled(self, route: _Route, request: Message, context: RequestContext) -> Message | None:
         response = route.handle(self._broker, request, context)
