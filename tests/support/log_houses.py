@@ -47,6 +47,8 @@ class BrokenDisk(OsDisk):
         self.once = False
         self.sync_threads: set[int] = set()
         self.remove_threads: set[int] = set()
+        self.listed_by: dict[str, int] = {}
+        """The thread that was the first to list each folder."""
 
     def break_down(self, kind: str, path: str, error: int = errno.EIO) -> None:
         self._fault = kind, path, error
@@ -67,6 +69,7 @@ class BrokenDisk(OsDisk):
         return file
 
     def listdir(self, path: str) -> list[str]:
+        self.listed_by.setdefault(path, threading.get_ident())
         self.check("list", path)
         return super().listdir(path)
 

@@ -32,7 +32,7 @@ from oncelog.broker.new_logs import NewLogs
 from oncelog.broker.partitions import Partitions
 from oncelog.broker.topic_config import effective, log_config
 from oncelog.broker.transactions import TransactionService
-from oncelog.broker.turns import in_turns
+from oncelog.broker.turns import ITEMS_A_TURN, in_turns
 from oncelog.broker.unlinking import Unlinker
 from oncelog.cluster.features import Change, Features
 from oncelog.cluster.metadata import INTERNAL_TOPICS, PartitionInfo, TopicInfo, Topics, assign
@@ -253,11 +253,14 @@ class Broker:
             known_directories.write(self.tree, self.node_id, now)
 
     async def _warm_up(self) -> None:
-        """Loads the coordinators first, for clients wait for them; then opens the other logs."""
+        """Load the coordinators first, because clients wait for them. Then open the other logs."""
         await self.transactions.load()
         await self.groups.load()
         for topic in tuple(self.metadata.topics()):
             for partition in range(topic.partition_count):
+                if partition % ITEMS_A_TURN == 0:
+                    some = range(partition, min(partition + ITEMS_A_TURN, topic.partition_count))
+                    await self.offload(self.partitions.prefetch, topic.name, some)
                 try:
                     await self.partitions.open_in_turns(topic.name, partition)
                 except ProtocolError as error:  # one log that cannot be opened; its users are told each time

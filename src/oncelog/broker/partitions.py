@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,9 @@ from oncelog.broker.data_directory import DELETE_SUFFIX, STRAY_SUFFIX, DataDirec
 from oncelog.broker.log_directories import LogDirectories
 from oncelog.cluster.metadata import TopicInfo, Topics
 from oncelog.cluster.replica import Flush, Replica
+from oncelog.log.checkpoint import PARTITION_METADATA
 from oncelog.log.config import LogConfig
+from oncelog.log.disk import read_if_exists
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.log import AppendResult, Log
 from oncelog.log.steps import Steps
@@ -100,6 +103,17 @@ class Partitions:
                 return replica
             self._later(self.open_in_turns(topic, partition), f"recovery of {topic}-{partition}")
         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is being recovered")
+
+    def prefetch(self, topic: str, partitions: Iterable[int]) -> None:
+        """Look at the files of some logs in a worker thread, so that the event loop does not wait for the device."""
+        for partition in partitions:
+            home = self._directories.find(topic, partition)
+            if home is not None:
+                folder = home.folder(topic, partition)
+                with suppress(OSError):  # opening the log reports it
+                    for name in home.disk.listdir(folder):
+                        home.disk.size(f"{folder}/{name}")
+                    read_if_exists(home.disk, f"{folder}/{PARTITION_METADATA}")
 
     async def open_in_turns(self, topic: str, partition: int) -> None:
         """Open and recover a log in turns with other work, unless it is open. Raises KAFKA_STORAGE_ERROR."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from oncelog.log.disk import OsDisk
 from oncelog.log.recovery import BATCHES_A_STEP
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import Record, build_batch
+from support.log_houses import House, fill
 
 NOW = 1_700_000_000_000
 BATCHES = 3 * STEPS_AT_ONCE * BATCHES_A_STEP
@@ -112,3 +114,15 @@ def test_settings_that_change_during_a_recovery_reach_the_log(tmp_path: Path, tr
         assert broker.partitions.find("long", 0).log.config.retention_ms == 12_345
 
     live(tmp_path, tree, body)
+
+
+def test_a_worker_looks_at_the_files_of_logs_before_they_are_opened(house: House) -> None:
+    async def again(broker: Broker) -> None:
+        while len(broker.partitions) < 4:
+            await asyncio.sleep(0)
+        folders = [broker.partitions.find("t", partition).log.directory for partition in range(4)]
+        assert threading.get_ident() not in {house.disk.listed_by[folder] for folder in folders}
+
+    house.live(lambda broker: fill(broker, "t", 4))
+    house.disk.listed_by.clear()
+    house.live(again)
