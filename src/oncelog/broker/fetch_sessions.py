@@ -15,6 +15,8 @@ from oncelog.protocol.schema import NO_UUID
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
+MOST_IN_SESSION = 20_000
+"""Partitions of one session. It is looked at in one step, while other clients wait: some 10 ms."""
 _MAX_EPOCH = 2**31 - 1
 EVICTION_MS = 120_000
 """A session this long unused gives way to a new one when the cache is full."""
@@ -104,19 +106,22 @@ class FetchSessions:
         self,
         session_id: int,
         epoch: int,
-        positions: Iterable[FetchPosition],
+        positions: list[FetchPosition],
         forgotten: Iterable[Key],
         *,
         uses_topic_ids: bool,
         now_ms: int,
     ) -> FetchContext:
-        """The context of a fetch request (full, incremental, or an error code)."""
+        """Return the context of a Fetch: full, incremental, or an error code.
+
+        A Fetch of more than MOST_IN_SESSION partitions gets no session, as if the cache were full. A session that
+        grows beyond that ends, and the client begins again.
+        """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
-            asked = list(positions)
-            if epoch == FINAL_EPOCH or not asked:
-                return FetchContext(positions=asked)
-            return self._full(asked, uses_topic_ids, now_ms)
+            if epoch == FINAL_EPOCH or not positions or len(positions) > MOST_IN_SESSION:
+                return FetchContext(positions=positions)
+            return self._full(positions, uses_topic_ids, now_ms)
         session = self._sessions.get(session_id)
         if session is None:
             return FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -124,7 +129,11 @@ class FetchSessions:
             return FetchContext(error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != uses_topic_ids:
             return FetchContext(error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        self._update(session, positions, forgotten)
+        if len(positions) <= MOST_IN_SESSION:
+            self._update(session, positions, forgotten)
+        if max(len(positions), len(session.positions)) > MOST_IN_SESSION:
+            del self._sessions[session_id]
+            return FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.positions:
             del self._sessions[session_id]
             return FetchContext()

@@ -62,6 +62,11 @@ async def mapped(items: Iterable[T], make: Callable[[T], R]) -> list[R]:
     return made
 
 
+async def listed(items: Iterable[T]) -> list[T]:
+    """Return the items of an iterator, and let the loop serve others in between."""
+    return await mapped(items, lambda item: item)
+
+
 async def counted(keys: Iterable[K]) -> Counter[K]:
     """Count how often each key occurs in a request, and let the loop serve others in between."""
     turns = Turns(KEYS_A_TURN)

@@ -164,6 +164,25 @@ def test_fetches_that_are_read_in_turns_share_the_budget(tmp_path: Path) -> None
     asyncio.run(run())
 
 
+def test_fetch_of_many_partitions_pauses_before_it_begins_its_session(tmp_path: Path) -> None:
+    async def run() -> None:
+        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
+        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: 10**12)
+        await broker.start()
+        partitions = [FetchPartition(partition=index, partition_max_bytes=1000) for index in range(1000)]
+        request = FetchRequest(session_epoch=0, topics=[FetchTopic(topic="no", partitions=partitions)])
+        pending: Any = handle(broker, request, CONTEXT)
+        for _ in range(9):
+            pending.send(None)
+        assert len(broker.fetch_sessions) == 0
+        response = await asyncio.ensure_future(pending)
+        assert len(broker.fetch_sessions) == 1
+        assert len(response.responses[0].partitions) == 1000
+        await broker.stop()
+
+    asyncio.run(run())
+
+
 def test_fetch_waits_for_topic_that_was_created_again_while_it_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +212,9 @@ def test_fetch_waits_for_topic_that_was_created_again_while_it_read(
         ]
         request = FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=asked)
         pending: Any = handle(broker, request, CONTEXT)
-        pending.send(None)  # it has read the first 100 partitions
+        while not reads:
+            pending.send(None)
+        # It has read the first 100 partitions.
         topic = broker.metadata.topic("again")
         assert topic is not None
         await broker.delete_topic(topic)

@@ -1,6 +1,13 @@
 from uuid import UUID
 
-from oncelog.broker.fetch_sessions import EVICTION_MS, FetchContext, FetchPosition, FetchSessions, Key
+from oncelog.broker.fetch_sessions import (
+    EVICTION_MS,
+    MOST_IN_SESSION,
+    FetchContext,
+    FetchPosition,
+    FetchSessions,
+    Key,
+)
 from oncelog.protocol.errors import ErrorCode
 
 NO_ID = UUID(int=0)
@@ -25,7 +32,7 @@ class Cache:
     ) -> FetchContext:
         forgotten = [key(partition) for partition in forget]
         return self.sessions.begin(
-            session_id, epoch, positions, forgotten, uses_topic_ids=ids, now_ms=self.now_ms
+            session_id, epoch, list(positions), forgotten, uses_topic_ids=ids, now_ms=self.now_ms
         )
 
 
@@ -61,6 +68,31 @@ def test_wrong_epoch_unknown_session_and_changed_ids_are_told_apart() -> None:
     assert cache.begin(1, 2).error == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert cache.begin(9, 1).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert cache.begin(1, 1, ids=True).error == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def test_fetch_of_too_many_partitions_gets_no_session() -> None:
+    cache = Cache()
+    many = [position(number) for number in range(MOST_IN_SESSION + 1)]
+    context = cache.begin(0, 0, *many)
+    assert (context.error, context.session_id, len(context.positions)) == (ErrorCode.NONE, 0, len(many))
+    assert len(cache.sessions) == 0
+    assert cache.begin(0, 0, *many[1:]).session_id == 1
+
+
+def test_session_that_grows_too_large_ends() -> None:
+    for first, second in ((MOST_IN_SESSION, 1), (1, MOST_IN_SESSION + 1)):
+        cache = Cache()
+        many = [position(number) for number in range(first + second)]
+        cache.begin(0, 0, *many[:first])
+        assert cache.begin(1, 1, *many[first:]).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert len(cache.sessions) == 0
+
+
+def test_large_session_may_name_all_its_partitions_again() -> None:
+    cache = Cache()
+    many = [position(number) for number in range(MOST_IN_SESSION)]
+    cache.begin(0, 0, *many)
+    assert len(cache.begin(1, 1, *many).positions) == MOST_IN_SESSION
 
 
 def test_an_emptied_session_and_a_final_epoch_end_it() -> None:

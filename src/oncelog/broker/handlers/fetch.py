@@ -8,7 +8,7 @@ from uuid import UUID
 
 from oncelog.broker.delayed import wait_until
 from oncelog.broker.fetch_sessions import FetchContext, FetchPosition, Key, partition_key
-from oncelog.broker.turns import ITEMS_A_TURN, in_turns
+from oncelog.broker.turns import ITEMS_A_TURN, in_turns, listed
 from oncelog.cluster.replica import Replica
 from oncelog.log.steps import at_once
 from oncelog.net.unsent import LEAST_AT_ONCE
@@ -50,14 +50,9 @@ class _Read:
 
 def handle(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
     """Waits for `min_bytes` up to `max_wait_ms`; an error in any partition answers at once."""
-    context = broker.fetch_sessions.begin(
-        request.session_id,
-        request.session_epoch,
-        _positions(broker, request, ctx.api_version),
-        _forgotten(request),
-        uses_topic_ids=ctx.api_version >= _WITH_TOPIC_IDS,
-        now_ms=broker.now_ms(),
-    )
+    if len(request.topics) > ITEMS_A_TURN or any(len(topic.partitions) > ITEMS_A_TURN for topic in request.topics):
+        return _of_many(broker, request, ctx)
+    context = _begin(broker, request, ctx, list(_positions(broker, request, ctx.api_version)))
     if context.error is not ErrorCode.NONE:
         return FetchResponse(error_code=context.error)
     if len(context.positions) > ITEMS_A_TURN:
@@ -66,6 +61,27 @@ def handle(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchR
     if _is_over(request, context, reads):
         return at_once(_response(context, reads))
     return _wait_then_read(broker, request, ctx, context, _Missing(request, reads))
+
+
+async def _of_many(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchResponse:
+    """Answer a request that names many partitions, and let the loop serve others in between."""
+    context = _begin(broker, request, ctx, await listed(_positions(broker, request, ctx.api_version)))
+    if context.error is not ErrorCode.NONE:
+        return FetchResponse(error_code=context.error)
+    return await _in_turns(broker, request, ctx, context)
+
+
+def _begin(
+    broker: Broker, request: FetchRequest, ctx: RequestContext, positions: list[FetchPosition]
+) -> FetchContext:
+    return broker.fetch_sessions.begin(
+        request.session_id,
+        request.session_epoch,
+        positions,
+        _forgotten(request),
+        uses_topic_ids=ctx.api_version >= _WITH_TOPIC_IDS,
+        now_ms=broker.now_ms(),
+    )
 
 
 async def _in_turns(
