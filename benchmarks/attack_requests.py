@@ -232,7 +232,7 @@ def transaction_partitions(target: Target) -> None:
         end = time.monotonic() + PATIENCE_S
         while describe(wire, "wide transaction") != "CompleteCommit":
             assert time.monotonic() < end, "the markers are not written"
-            time.sleep(0.1)
+            time.sleep(0.5)
         wire.init_producer("wide transaction")
 
 
