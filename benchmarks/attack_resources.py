@@ -241,9 +241,8 @@ def two_bombs(target: Target) -> None:
         _invalid(target, records)
 
 
-def _invalid(target: Target, records: bytes) -> None:
-    answer = ask(target, produce("compacted", records), 11)
-    check(answer, "responses.partition_responses", 1, ErrorCode.INVALID_RECORD)
+def _invalid(target: Target, records: bytes, code: ErrorCode = ErrorCode.INVALID_RECORD) -> None:
+    check(ask(target, produce("compacted", records), 11), "responses.partition_responses", 1, code)
 
 
 def large_bomb(target: Target) -> None:
@@ -254,7 +253,7 @@ def large_bomb(target: Target) -> None:
     payload = compress(Codec.ZSTD, bytes(1000 * MB))
     records = bytes(pack_batch(payload, 1, attributes=Codec.ZSTD, base_timestamp=now, max_timestamp=now))
     for _ in range(3):
-        _invalid(target, records)
+        _invalid(target, records, ErrorCode.CORRUPT_MESSAGE)
 
 
 def half_frames(target: Target) -> None:

@@ -28,6 +28,8 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 STEPS_AT_ONCE = 4
 """Steps of a log's recovery that the first request for it waits for: some 20 ms."""
+STEPS_A_TURN = 6
+"""Steps of the recovery of any logs that requests wait for in one turn of the event loop. Further logs have to wait."""
 
 
 class Partitions:
@@ -67,6 +69,10 @@ class Partitions:
         self._replicas: dict[tuple[str, int], Replica] = {}
         self._opening: dict[tuple[str, int], Steps[Replica]] = {}
         """Logs whose recovery takes long, and the rest of it."""
+        self._steps_left = STEPS_A_TURN
+        """Steps of recoveries that requests may still wait for in this turn of the event loop."""
+        self._stepping = asyncio.Lock()
+        """Held for a step in the background. All recoveries together take one in a turn."""
         self.on_transaction_end: Callable[[int, int, int, bool], None] | None = None
 
     def __len__(self) -> int:
@@ -96,11 +102,13 @@ class Partitions:
         replica = self._replicas.get(key)
         if replica is not None or not self.leads(topic, partition):
             return replica
-        if key not in self._opening:
+        if key not in self._opening and self._steps_left:
             self._opening[key] = self._open(topic, partition)
-            replica = self._advance(key, STEPS_AT_ONCE)
-            if replica is not None:
-                return replica
+            for _ in range(min(STEPS_AT_ONCE, self._steps_left)):
+                replica = self._advance(key)
+                if replica is not None:
+                    return replica
+                self._take_step()
             self._later(self.open_in_turns(topic, partition), f"recovery of {topic}-{partition}")
         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is being recovered")
 
@@ -115,20 +123,30 @@ class Partitions:
                         home.disk.size(f"{folder}/{name}")
                     read_if_exists(home.disk, f"{folder}/{PARTITION_METADATA}")
 
+    def _take_step(self) -> None:
+        if self._steps_left == STEPS_A_TURN:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        self._steps_left -= 1
+
+    def _begin_turn(self) -> None:
+        self._steps_left = STEPS_A_TURN
+
     async def open_in_turns(self, topic: str, partition: int) -> None:
         """Open and recover a log in turns with other work, unless it is open. Raises KAFKA_STORAGE_ERROR."""
         key = topic, partition
         if key not in self._opening and key not in self._replicas and self.leads(topic, partition):
             self._opening[key] = self._open(topic, partition)
-        while key in self._opening and self._advance(key, 1) is None:
-            await asyncio.sleep(0)
+        while key in self._opening:
+            async with self._stepping:
+                if key not in self._opening or self._advance(key) is not None:
+                    return
+                await asyncio.sleep(0)
 
-    def _advance(self, key: tuple[str, int], steps: int) -> Replica | None:
-        """Run some steps that open a log. Return its replica if it is open then."""
+    def _advance(self, key: tuple[str, int]) -> Replica | None:
+        """Run one of the steps that open a log. Return its replica if it is open then."""
         work = self._opening[key]
         try:
-            for _ in range(steps):
-                next(work)
+            next(work)
         except StopIteration as done:
             del self._opening[key]
             replica: Replica = done.value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,8 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config import load
-from oncelog.broker.partitions import STEPS_AT_ONCE
+from oncelog.broker.partitions import STEPS_A_TURN, STEPS_AT_ONCE, Partitions
+from oncelog.cluster.replica import Replica
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
 from oncelog.log.recovery import BATCHES_A_STEP
@@ -39,9 +41,9 @@ def live(folder: Path, tree: MemoryTree, body: Callable[[Broker], Awaitable[None
     asyncio.run(run())
 
 
-def append(broker: Broker, topic: str) -> int:
+def append(broker: Broker, topic: str, partition: int = 0) -> int:
     records = build_batch([Record(0, NOW, b"k", b"v")])
-    return broker.partitions.find(topic, 0).append(memoryview(records), now_ms=NOW).last_offset
+    return broker.partitions.find(topic, partition).append(memoryview(records), now_ms=NOW).last_offset
 
 
 @pytest.fixture
@@ -74,6 +76,43 @@ def test_request_for_a_log_that_takes_long_to_recover_is_told_to_come_again(tmp_
         assert append(broker, "long") == BATCHES
 
     live(tmp_path, tree, body)
+
+
+def test_requests_for_many_logs_wait_for_few_steps_of_their_recovery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, batches = 2 * STEPS_A_TURN, BATCHES_A_STEP + 50
+    tree = MemoryTree(lambda: NOW)
+
+    async def first(broker: Broker) -> None:
+        await broker.create_topic("t", partitions=logs)
+        for partition in range(logs):
+            for _ in range(batches):
+                append(broker, "t", partition)
+
+    async def second(broker: Broker) -> None:
+        left = set(range(logs))
+        while left:
+            before = len(steps)
+            for partition in tuple(left):
+                with suppress(ProtocolError):
+                    assert broker.partitions.find("t", partition).log.log_end_offset == batches
+                    left.remove(partition)
+            await asyncio.sleep(0)
+            assert len(steps) - before <= STEPS_A_TURN + 1, "and for one in the background"
+
+    live(tmp_path, tree, first, crash=True)
+    steps: list[tuple[str, int]] = []
+    advance = Partitions._advance
+
+    def advanced(self: Partitions, key: tuple[str, int]) -> Replica | None:
+        replica = advance(self, key)
+        if replica is None:
+            steps.append(key)
+        return replica
+
+    monkeypatch.setattr(Partitions, "_advance", advanced)
+    live(tmp_path, tree, second)
 
 
 def test_recovery_of_a_topic_that_is_deleted_ends(tmp_path: Path, tree: MemoryTree) -> None:
