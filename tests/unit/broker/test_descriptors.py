@@ -10,11 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from support.processes import accepts, gone, wait_until
 from support.servers import OncelogCluster
 from support.transactions import until_state, written
-from support.wire import Wire, batch, code, settled
+from support.wire import Wire, batch, code, settled, visible
 
 PARTITIONS = 600
 """More than a broker keeps open."""
@@ -70,6 +75,30 @@ def test_partitions_outlive_a_shortage_of_descriptors(cluster: OncelogCluster) -
         assert not wire.produce("t", batch([b"z"])).error_code
         assert wire.values(topic_id) == [b"x", b"z"]
         assert wire.values(topic_id, PARTITIONS - 1) == [b"x", b"y"]
+
+
+def deleted(wire: Wire, offset: int) -> tuple[int, int]:
+    """Delete the records before an offset. Return the error and the low watermark."""
+    wanted = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)])
+    [answer] = wire.call(DeleteRecordsRequest(topics=[wanted], timeout_ms=10_000)).topics[0].partitions
+    return answer.error_code, answer.low_watermark
+
+
+def test_deleted_records_are_reported_only_when_they_cannot_come_back(cluster: OncelogCluster) -> None:
+    with Wire(cluster.bootstrap) as wire:
+        topic_id = wire.create_topic("t")
+        for value in (b"a", b"b", b"c"):
+            assert not wire.produce("t", batch([value])).error_code
+        assert deleted(wire, 1) == (0, 1)
+        with Shortage(cluster):
+            assert deleted(wire, 2) == (code("KAFKA_STORAGE_ERROR"), -1)
+        assert deleted(wire, 2) == (0, 2)
+        cluster.kill()
+        cluster.wait_ready()
+    with Wire(cluster.bootstrap) as wire:
+        wire.leaders_serve("t")
+        assert visible(settled(lambda: wire.fetch(topic_id, offset=2)), 2) == [b"c"]
+        assert wire.offset("t", -2) == 2
 
 
 def test_a_marker_waits_for_descriptors_and_does_not_spin(cluster: OncelogCluster) -> None:
