@@ -67,3 +67,9 @@ def test_answers_to_the_parts_are_the_answer_to_the_whole(seed: int) -> None:
 def test_answer_to_no_topics_is_empty() -> None:
     assert joined([answer(part) for part in parts_of(request([]), "topics", "partitions", 1)], "topics", "partitions") \
         == OffsetCommitResponse()  # fmt: skip
+
+
+def test_topics_without_partitions_count_as_items() -> None:
+    parts = list(parts_of(request([0] * 10), "topics", "partitions", 4))
+    assert [len(part.topics) for part in parts] == [4, 4, 2]
+    assert [topic.name for part in parts for topic in part.topics] == [f"t{number}" for number in range(10)]
