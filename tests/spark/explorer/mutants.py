@@ -442,7 +442,6 @@ MUTANTS: dict[str, Mutant] = {
         generations=(False,),
         every=5,
     ),
-    "C1b ends too far": Mutant(Rules(commit=_commit(c1b_check=ends_too_far)), {}, every=1),
     "C1b without topic ids": Mutant(
         Rules(commit=_commit(c1b_check=without_topic_ids)), {"remake": 1}, begin="commit", every=1
     ),
@@ -496,5 +495,6 @@ MUTANTS: dict[str, Mutant] = {
 }
 NEEDLESS: dict[str, Mutant] = {
     "K1 not read again": Mutant(Rules(task=_task(k1_compare=not_read_again)), {"driver": 1}, begin="stage"),
+    "C1b ends too far": Mutant(Rules(commit=_commit(c1b_check=ends_too_far)), {"lose": 1}, begin="commit", every=1),
 }
 """What may be taken out: the protocol keeps it all the same (ARCHITECTURE, The Spark sink, says why)."""
