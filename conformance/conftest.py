@@ -14,8 +14,19 @@ from support.fixtures import (
     start_server,
     vary_servers,
 )
+from support.hooks import pytest_collection_modifyitems, pytest_configure
 
-__all__ = ["apache_kafka", "name", "new_cluster", "oncelog_cluster", "own_server", "server", "start_server"]
+__all__ = [
+    "apache_kafka",
+    "name",
+    "new_cluster",
+    "oncelog_cluster",
+    "own_server",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "server",
+    "start_server",
+]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -12,11 +12,20 @@ for word in "$@"; do
     fi
 done
 
-# Of pytest: a test's file is one process's, for files share what they start.
-TWO_AT_A_TIME='--numprocesses 2 --dist loadfile'
+# Options of pytest: run two processes. One process runs all tests of a file, because they share servers. Take the files in
+# the order of tests/support/hooks.py, not by their number of tests.
+TWO_AT_A_TIME='--numprocesses 2 --dist loadfile --no-loadscope-reorder'
 
 say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
 die() { printf '%s: %s\n' "$(basename -- "$0")" "$*" >&2; exit 1; }
+
+# took STAGE: print how long it took since the last stage ended, or since the script began.
+STAGE_BEGAN=$(date +%s)
+took() {
+    now=$(date +%s)
+    say "$1 took $(((now - STAGE_BEGAN) / 60)) min $(((now - STAGE_BEGAN) % 60)) s"
+    STAGE_BEGAN=$now
+}
 
 # The newest Python >= 3.11 on PATH that can make environments; $PYTHON wins.
 find_python() {

@@ -1,0 +1,41 @@
+"""Hooks of pytest for all tests: which files two processes run first, and how SIGTERM ends a run."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from types import FrameType
+
+import pytest
+
+LONGEST = (
+    "tests/spark/test_explorer.py",
+    "tests/spark/test_chaos.py",
+    "tests/spark/test_broker_restarts.py",
+    "conformance/test_foreign_clients.py",
+)
+"""Files that take a minute or more. Each process takes the next file when it has finished one. If a long file came
+last, one process would run it alone.
+"""
+
+
+def longest_first(files: Sequence[str]) -> list[int]:
+    """Return the indexes of `files` in the order to run: LONGEST first, then the others in their own order."""
+    ranks = {file: rank for rank, file in enumerate(LONGEST)}
+    return sorted(range(len(files)), key=lambda index: ranks.get(files[index], len(ranks)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Reorder the tests in a worker of pytest-xdist. A single process keeps the usual order."""
+    if hasattr(config, "workerinput"):
+        items[:] = [items[index] for index in longest_first([item.location[0] for item in items])]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """End a run on SIGTERM as on Ctrl-C: fixtures stop the servers that they have started."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
