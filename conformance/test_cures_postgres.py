@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from support.cures import CURES, Shop
+from support.processes import DIES_WITH_US
 from support.servers import OncelogCluster
 
 
@@ -28,12 +29,16 @@ def binaries() -> Path:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
-    """The address of a server in a temporary folder. It refuses to be root's: then it is the user postgres'."""
+    """The address of a server in a temporary folder. It refuses to be root's: then it is the user postgres'.
+
+    It stops when this process ends: a run that is interrupted kills the processes of pytest-xdist.
+    """
     # Not under pytest's own folder, which only its owner may enter.
     folder = Path(tempfile.mkdtemp(prefix="oncelog-postgres-"))
-    user = []
+    user = DIES_WITH_US
     if os.getuid() == 0:
-        user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
+        # A change of the user would clear the signal of another setpriv.
+        user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--pdeathsig", "TERM"]
         shutil.chown(folder, "postgres", "postgres")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

@@ -5,6 +5,7 @@ Everything lies in `.cache/` and comes from the ordinary package registries; not
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -12,11 +13,14 @@ import subprocess
 import sys
 import tarfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from xml.etree import ElementTree
 
 from support.apache_kafka import ROOT
+from support.house import MADE
 
 HERE = ROOT / "conformance"
 CACHE = ROOT / ".cache" / "suites"
@@ -43,11 +47,38 @@ def command(
     return done.stdout
 
 
-def copied(folder: str) -> Path:
-    """The sources of one of our programs, in a place where its build may write."""
-    target = CACHE / folder
-    shutil.copytree(HERE / folder, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("node_modules", "target"))
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Let one process at a time build or fetch `name` in CACHE."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def built(folder: str, *build: str) -> Path:
+    """Copy one of our programs into CACHE, build it there, and return that folder.
+
+    If these sources are built already, do nothing: another test process may be running the program.
+    """
+    source, target = HERE / folder, CACHE / folder
+    stamp = target / ".built"
+    with locked(folder):
+        digest = _digest(source, build)
+        if not stamp.exists() or stamp.read_text() != digest:
+            stamp.unlink(missing_ok=True)
+            shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*MADE))
+            command(*build, cwd=target)
+            stamp.write_text(digest)
     return target
+
+
+def _digest(source: Path, build: tuple[str, ...]) -> str:
+    """Return a digest of the build command and of all files that it may read."""
+    files = (path for path in sorted(source.rglob("*")) if path.is_file())
+    wanted = [path for path in files if not MADE & set(path.relative_to(source).parts)]
+    parts = [*build, *(f"{path.relative_to(source)} {sha256(path.read_bytes()).hexdigest()}" for path in wanted)]
+    return sha256("\n".join(parts).encode()).hexdigest()
 
 
 def lines(text: str) -> Outcomes:
@@ -61,9 +92,7 @@ def lines(text: str) -> Outcomes:
 
 def go_program() -> Path:
     """Our program on franz-go, built."""
-    folder = copied("go")
-    command("go", "build", "-o", "check", ".", cwd=folder)
-    return folder / "check"
+    return built("go", "go", "build", "-o", "check", ".") / "check"
 
 
 def franz_go(bootstrap: str) -> Outcomes:
@@ -73,15 +102,13 @@ def franz_go(bootstrap: str) -> Outcomes:
 
 def kafkajs(bootstrap: str) -> Outcomes:
     """JavaScript: kafkajs."""
-    folder = copied("js")
-    command("npm", "ci", "--no-audit", "--no-fund", cwd=folder)
+    folder = built("js", "npm", "ci", "--no-audit", "--no-fund")
     return lines(command("node", "check.js", bootstrap, f"js-{uuid.uuid4().hex[:8]}", cwd=folder))
 
 
 def rskafka(bootstrap: str) -> Outcomes:
     """Rust: rskafka."""
-    folder = copied("rust")
-    command("cargo", "build", "--quiet", "--locked", cwd=folder)
+    folder = built("rust", "cargo", "build", "--quiet", "--locked")
     return lines(command(folder / "target/debug/oncelog-conformance", bootstrap, f"rust-{uuid.uuid4().hex[:8]}"))
 
 
@@ -101,18 +128,24 @@ class SpawnedService:
 """In place of the module that starts brokers: the tests import it, and the source distribution lacks it."""
 
 
+def kafka_python_sources() -> Path:
+    """Fetch kafka-python's source distribution once, and return the folder with it."""
+    folder = CACHE / f"kafka_python-{KAFKA_PYTHON}"
+    wanted = f"kafka-python=={KAFKA_PYTHON}"
+    with locked("kafka-python"):
+        if not (folder / "test" / "service.py").exists():
+            command(sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "-d", CACHE, wanted)
+            with tarfile.open(CACHE / f"kafka_python-{KAFKA_PYTHON}.tar.gz") as archive:
+                archive.extractall(CACHE, filter="data")
+            (folder / "test" / "__init__.py").touch()
+            (folder / "test" / "service.py").write_text(EXTERNAL_SERVICE)
+    return folder
+
+
 def kafka_python(bootstrap: str) -> Outcomes:
     """kafka-python's own integration tests, from its source distribution; those of TLS start a broker of their own."""
-    folder = CACHE / f"kafka_python-{KAFKA_PYTHON}"
-    if not (folder / "test" / "service.py").exists():
-        wanted = f"kafka-python=={KAFKA_PYTHON}"
-        CACHE.mkdir(parents=True, exist_ok=True)
-        command(sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "-d", CACHE, wanted)
-        with tarfile.open(CACHE / f"kafka_python-{KAFKA_PYTHON}.tar.gz") as archive:
-            archive.extractall(CACHE, filter="data")
-        (folder / "test" / "__init__.py").touch()
-        (folder / "test" / "service.py").write_text(EXTERNAL_SERVICE)
-    report = folder / "report.xml"
+    folder = kafka_python_sources()
+    report = folder / f"report-{uuid.uuid4().hex}.xml"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "test/integration", "-q", "--timeout", "120", "-p", "no:cacheprovider",
          "--ignore", "test/integration/test_ssl_integration.py", "--show-capture", "no", "--junitxml", report],
