@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,10 @@ from support.servers import OncelogCluster, Server
 TOPIC, PREFIX, QUERY = "out", "bench", "6b1c9d2e-query"
 ROWS = 3
 """Rows of a task in each partition."""
-SERVERS: dict[str, Callable[[Path], Server]] = {"oncelog": OncelogCluster, "apache-kafka": ApacheKafka}
+SERVERS: dict[str, Callable[[Path], Server]] = {
+    "oncelog": OncelogCluster,
+    "apache-kafka": partial(ApacheKafka, options=()),
+}
 
 
 class Cost(Counter[str]):

@@ -207,8 +207,8 @@ def oncelog_round(folder: Path, scale: float) -> Iterator[tuple[str, float]]:
 
 
 def kafka_round(folder: Path, scale: float) -> Iterator[tuple[str, float]]:
-    """One round of Apache Kafka with 1 GiB of heap, as its start script gives it."""
-    server = ApacheKafka(folder, heap="1g")
+    """One round of Apache Kafka with 1 GiB of heap, as its start script gives it, and a JVM with its usual options."""
+    server = ApacheKafka(folder, heap="1g", options=())
     server.stop()
     started = time.perf_counter()
     server.start()

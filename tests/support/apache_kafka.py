@@ -5,11 +5,14 @@ The jars come from `$ONCELOG_KAFKA_LIBS`, else from `.cache/kafka-libs` (`script
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
@@ -47,13 +50,49 @@ def run_tool(main_class: str, *arguments: str | Path, stdin: str = "", timeout: 
     return done.stdout
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on: Kafka's quorum settings name theirs, so it cannot be left to bind(0)."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
+def held_ports(count: int) -> list[socket.socket]:
+    """Bind sockets to free ports, so that no other process and no connection gets these ports.
+
+    A server that sets SO_REUSEADDR, as Java's do, can still listen on them. Kafka's quorum settings and Spark's options
+    name a port, so it cannot be left to bind(0).
+    """
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        each.bind(("127.0.0.1", 0))
+    return sockets
+
+
+def port_of(sock: socket.socket) -> int:
+    """Return the port that the socket is bound to."""
+    port: int = sock.getsockname()[1]
+    return port
+
+
+def new_id() -> str:
+    """Return a random id of Kafka's. It does not begin with "-", which the tools would take for an option."""
+    return urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+
+
+QUORUM = {"process.roles": "broker,controller", "node.id": "1", "controller.listener.names": "CONTROLLER"}
+"""Settings of a node that is a cluster of its own."""
+
+
+def properties(settings: Mapping[str, str]) -> str:
+    """Return the settings as the text of a properties file."""
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+@functools.cache
+def formatted_directory() -> dict[str, bytes]:
+    """Return name and content of each file in a formatted log directory. The tool that makes them takes seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        data, config = Path(folder, "data"), Path(folder, "server.properties")
+        settings = {**QUORUM, "controller.quorum.voters": "1@127.0.0.1:1", "log.dirs": str(data)}
+        settings["listeners"] = "PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:1"
+        config.write_text(properties(settings))
+        run_tool("kafka.tools.StorageTool", "format", "-t", new_id(), "-c", config)
+        return {path.name: path.read_bytes() for path in data.iterdir() if path.is_file()}
 
 
 class ApacheKafka:
@@ -67,19 +106,19 @@ class ApacheKafka:
         *,
         settings: Mapping[str, str] | None = None,
         heap: str = "512m",
+        options: Sequence[str] = SHORT_LIVED,
         formatted: bool = False,
     ) -> None:
-        """`formatted`: its log directories (`log.dirs` in `settings`) are there."""
+        """`options`: of the JVM. `formatted`: its log directories (`log.dirs` in `settings`) are there."""
         self.directory = directory
         self.data = directory / "kafka-logs"
-        self._heap = heap
-        port, controller = free_ports(2)
+        self._heap, self._options = heap, options
+        self._held = held_ports(2)
+        port, controller = map(port_of, self._held)
         self.bootstrap = f"127.0.0.1:{port}"
-        properties = {
-            "process.roles": "broker,controller",
-            "node.id": "1",
+        given = {
+            **QUORUM,
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "controller.listener.names": "CONTROLLER",
             **self.listeners(port, controller),
             "log.dirs": str(self.data),
             "offsets.topic.replication.factor": "1",
@@ -92,12 +131,21 @@ class ApacheKafka:
         }
         directory.mkdir(parents=True, exist_ok=True)
         self._config = directory / "server.properties"
-        self._config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-        # The first byte keeps it from beginning with "-", which the tool would take for an option.
-        cluster_id = urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+        self._config.write_text(properties(given))
         if not formatted:
-            run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._config)
+            self._format("log.dirs" in (settings or {}))
         self.start()
+
+    def _format(self, with_tool: bool) -> None:
+        """Format the log directories: copy those that the tool has made once, with ids of their own."""
+        if with_tool:
+            run_tool("kafka.tools.StorageTool", "format", "-t", new_id(), "-c", self._config)
+            return
+        self.data.mkdir()
+        for name, content in formatted_directory().items():
+            (self.data / name).write_bytes(content)
+        meta = self.data / "meta.properties"
+        meta.write_text(re.sub(r"(?<=\.id=)\S{22}$", lambda _: new_id(), meta.read_text(), flags=re.MULTILINE))
 
     def listeners(self, port: int, controller: int) -> dict[str, str]:
         """The settings of who may connect where."""
@@ -105,7 +153,7 @@ class ApacheKafka:
 
     def start(self) -> None:
         """Start the process and wait until it serves (again, after `kill`)."""
-        command = java("kafka.Kafka", self._config, heap=self._heap)
+        command = java("kafka.Kafka", self._config, heap=self._heap, options=self._options)
         self.process = ManagedProcess(command, self.directory, "apache-kafka")
         try:
             self.process.wait_for(lambda: accepts(self.bootstrap), "Apache Kafka listens", timeout=90)
@@ -129,4 +177,7 @@ class ApacheKafka:
 
     def stop(self) -> int:
         """SIGTERM and wait; Kafka answers a clean stop with 143."""
-        return self.process.stop(timeout=60)
+        status = self.process.stop(timeout=60)
+        for each in self._held:
+            each.close()
+        return status

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from support.apache_kafka import ApacheKafka, free_ports
+from support.apache_kafka import ApacheKafka, held_ports, port_of
 
 SUPER_USER = {"sasl.mechanism": "PLAIN", "sasl.username": "root", "sasl.password": "secret"}
 JAAS = (
@@ -29,8 +29,8 @@ class GuardedKafka(ApacheKafka):
     name = "guarded-kafka"
 
     def listeners(self, port: int, controller: int) -> dict[str, str]:
-        (internal,) = free_ports(1)
-        self.internal = f"127.0.0.1:{internal}"
+        self._held += held_ports(1)
+        self.internal = f"127.0.0.1:{port_of(self._held[-1])}"
         return {
             "listeners": f"PLAINTEXT://127.0.0.1:{port},INTERNAL://{self.internal},CONTROLLER://127.0.0.1:{controller}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",

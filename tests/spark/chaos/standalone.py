@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from support.apache_kafka import free_ports
+from support.apache_kafka import held_ports, port_of
 from support.processes import ManagedProcess, accepts, wait_until
 
 
@@ -16,7 +16,8 @@ class Standalone:
         self._spark_class = pyspark / "bin" / "spark-class"
         self._directory = directory
         self._env = {**os.environ, "SPARK_HOME": str(pyspark), "SPARK_LOCAL_IP": "127.0.0.1"}
-        (port,) = free_ports(1)
+        self._held = held_ports(1)
+        port = port_of(self._held[0])
         self.url = f"spark://127.0.0.1:{port}"
         self.processes: list[ManagedProcess] = []
         try:
@@ -30,7 +31,8 @@ class Standalone:
 
     def _start(self, name: str, main_class: str, *arguments: str) -> ManagedProcess:
         # Port 0 would be taken for the web interface's default.
-        web = ("--webui-port", str(free_ports(1)[0]))
+        self._held += held_ports(1)
+        web = ("--webui-port", str(port_of(self._held[-1])))
         command = [self._spark_class, f"org.apache.spark.deploy.{main_class}", *arguments, *web]
         made = ManagedProcess(command, self._directory, name, self._env)
         self.processes.append(made)
@@ -56,3 +58,5 @@ class Standalone:
         for process in reversed(self.processes):
             process.kill()
         wait_until(lambda: all(p.popen.poll() is not None for p in self.processes), "Spark's cluster is gone")
+        for each in self._held:
+            each.close()
