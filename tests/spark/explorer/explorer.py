@@ -7,9 +7,11 @@ of each kind.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from spark.explorer import kafka as model
 from spark.explorer.judge import Judge
@@ -47,6 +49,10 @@ class Explorer(Judge):
 
     def run(self, *, recover_every: int = 0) -> Report:
         """Breadth first until the first violation, or all is seen; of every `recover_every` states one must recover."""
+        with without_collector():
+            return self._run(recover_every)
+
+    def _run(self, recover_every: int) -> Report:
         began, report = time.monotonic(), Report()
         first = self.first()
         came: dict[World, tuple[World, str] | None] = {first: None}
@@ -69,6 +75,19 @@ class Explorer(Judge):
         report.states, report.complete = len(came), not todo or bool(report.violation)
         report.seconds = time.monotonic() - began
         return report
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Switch the garbage collector off: states have no cycles, and it would look at all of them again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+        gc.collect()
 
 
 def _way(came: dict[World, tuple[World, str] | None], world: World) -> tuple[str, ...]:

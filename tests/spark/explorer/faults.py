@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from oncelog.spark.commit import operations as op
@@ -25,7 +26,7 @@ class Faults(Moves):
             if kind == "timeout" and self._past_check(world):
                 kind = "late"
             if kind == "":
-                yield label, world._replace(kafka=kafka)
+                yield label, world.at(kafka)
             elif (spent := self._spend(world, kind)) is not None:
                 after = spent._replace(kafka=kafka, late=world.late or kind == "late")
                 yield label, after if copy is None else self._fly(after, copy)
@@ -61,8 +62,7 @@ class Faults(Moves):
         return world._replace(budget=tuple(min(b, after[0]) if i else b for i, b in enumerate(after)))
 
     def _fly(self, world: World, item: Any) -> World:
-        flight = self.flights.values[world.flight]
-        return world._replace(flight=self.flights(tuple(sorted((*flight, item), key=repr))))
+        return world._replace(flight=self.flights.added(world.flight, item))
 
     def land(self, number: int, item: Any) -> int | None:
         kafka = self.kafkas.values[number]
@@ -126,31 +126,36 @@ class Faults(Moves):
             if not wanted.repeats:
                 continue
             if logged:
-                old = self.planning(query, wanted.first)
+                old = partial(self.planning, query, wanted.first)
                 yield from self._arrive(world, drivers, "rewind", f"of {wanted.name} with an old checkpoint", old)
             if following is None:
                 continue
-            yield from self._arrive(world, drivers, "driver", f"of {wanted.name}", self.planning(query, following))
+            new = partial(self.planning, query, following)
+            yield from self._arrive(world, drivers, "driver", f"of {wanted.name}", new)
             if following + 1 < wanted.first + self.bounds.batches:
                 committed = (*world.committed[:query], (*logged, following), *world.committed[query + 1 :])
                 leapt = world._replace(committed=committed, leapt=(*world.leapt, (query, following)))
-                ahead = self.planning(query, following + 1)
+                ahead = partial(self.planning, query, following + 1)
                 yield from self._arrive(leapt, drivers, "leap", f"of {wanted.name}, a batch ahead", ahead)
         if len(world.committed) < len(self.bounds.queries):
             query = len(world.committed)
             wanted = self.bounds.queries[query]
             begun = world._replace(committed=(*world.committed, ()))
-            yield from self._arrive(begun, drivers, "other", f"of {wanted.name}", self.planning(query, wanted.first))
-        yield from self._arrive(world, drivers, "settle", "", self.operating(self.rules.plan, "settle"))
+            other = partial(self.planning, query, wanted.first)
+            yield from self._arrive(begun, drivers, "other", f"of {wanted.name}", other)
+        yield from self._arrive(world, drivers, "settle", "", partial(self.operating, self.rules.plan, "settle"))
         # Left half done, these leave a torn batch behind, loudly: they are to be run again.
         late = world._replace(late=True)
-        yield from self._arrive(late, drivers, "undo", "", self.operating(self.rules.undo, "settle"))
-        yield from self._arrive(late, drivers, "accept", "", self.operating(self.rules.accept, "accept"))
+        yield from self._arrive(late, drivers, "undo", "", partial(self.operating, self.rules.undo, "settle"))
+        yield from self._arrive(late, drivers, "accept", "", partial(self.operating, self.rules.accept, "accept"))
 
-    def _arrive(self, world: World, drivers: Any, kind: str, what: str, who: Driver) -> Iterator[tuple[str, World]]:
+    def _arrive(
+        self, world: World, drivers: Any, kind: str, what: str, who: Callable[[], Driver]
+    ) -> Iterator[tuple[str, World]]:
         spent = self._spend(world, kind)
         if spent is not None:
-            yield f"D{len(drivers)} starts: {kind} {what}", spent._replace(drivers=self.drivers((*drivers, who)))
+            arrived = self.drivers((*drivers, who()))
+            yield f"D{len(drivers)} starts: {kind} {what}", spent._replace(drivers=arrived)
 
     def _driver_faults(self, world: World, index: int, driver: Driver) -> Iterator[tuple[str, World]]:
         if driver.phase == "stage":

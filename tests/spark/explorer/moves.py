@@ -98,17 +98,17 @@ class Moves:
             yield f"D{index} logs batch {driver.batch}", self._logged(world, index, driver)
             return
         for kafka, node, progress in self.moves(world.kafka, driver.node, driver.progress, 0):
-            after = world._replace(kafka=kafka)
+            after = world.at(kafka)
             moved = driver._replace(node=node, progress=progress)
             operation = self.programs.operation[driver.node]
             if driver.phase == "accept" and isinstance(operation, op.Produce) and progress is None:
                 after = self._accept(after, operation.record)
-            yield f"D{index} {driver.phase} {operation}", self.settle_driver(after, index, moved)
+            yield f"D{index} {driver.phase} {self.programs.text[driver.node]}", self.settle_driver(after, index, moved)
 
     def task_moves(self, world: World, task: Task) -> Iterator[tuple[str, World]]:
         for kafka, node, progress in self.moves(world.kafka, task.node, task.progress, task.split):
-            after = self.without_task(world._replace(kafka=kafka), task)
-            label = f"T{task.driver}.{task.batch}.{task.slot} {self.programs.operation[task.node]}"
+            after = self.without_task(world.at(kafka), task)
+            label = f"T{task.driver}.{task.batch}.{task.slot} {self.programs.text[task.node]}"
             moved = task._replace(node=node, progress=progress)
             if self.programs.operation[node] is not None:
                 yield label, self.with_task(after, moved)
@@ -135,11 +135,13 @@ class Moves:
         return self.put(world, index, driver)
 
     def aborting(self, driver: Driver) -> Driver:
-        def phase(messages: Any) -> Any:
-            yield from self.rules.abort(messages)
-            return None
+        node = self.programs.start((self._abort,), driver.results)
+        return driver._replace(phase="abort", node=node, progress=None)
 
-        return driver._replace(phase="abort", node=self.programs.start((phase,), driver.results), progress=None)
+    def _abort(self, messages: Any) -> Any:
+        """The phase of a driver that aborts; one and the same, so that the same worlds are equal."""
+        yield from self.rules.abort(messages)
+        return None
 
     def _stage(self, world: World, index: int, driver: Driver, carried: Carried) -> World:
         for slot in range(SLOTS):
@@ -214,12 +216,10 @@ class Moves:
         return world._replace(drivers=self.drivers((*drivers[:index], driver, *drivers[index + 1 :])))
 
     def with_task(self, world: World, task: Task) -> World:
-        return world._replace(tasks=self.tasks(tuple(sorted((*self.tasks.values[world.tasks], task), key=repr))))
+        return world._replace(tasks=self.tasks.added(world.tasks, task))
 
     def without_task(self, world: World, task: Task) -> World:
-        tasks = list(self.tasks.values[world.tasks])
-        tasks.remove(task)
-        return world._replace(tasks=self.tasks(tuple(tasks)))
+        return world._replace(tasks=self.tasks.removed(world.tasks, task))
 
     # Kafka by itself
 

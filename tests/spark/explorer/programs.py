@@ -15,13 +15,19 @@ class Programs:
     def __init__(self) -> None:
         self.operation: list[op.Operation | None] = []
         self.result: list[Any] = []
+        self.text: list[str] = []
+        """By node: its operation, as a label shows it."""
         self._keys: list[tuple[Any, ...]] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
+        self._first: dict[tuple[tuple[Any, ...], Any], int] = {}
         self._next: dict[tuple[int, Hashable], int] = {}
 
     def start(self, phases: tuple[Any, ...], state: Any) -> int:
         """The first node of a program."""
-        return self._node(phases, 0, state, ())
+        known = self._first.get((phases, state))
+        if known is None:
+            known = self._first[phases, state] = self._node(phases, 0, state, ())
+        return known
 
     def advance(self, node: int, answer: Any) -> int:
         """The node after this answer; an exception is raised in the program, as the shell raises it."""
@@ -62,5 +68,6 @@ class Programs:
         if number == len(self._keys):
             self._keys.append(key)
             self.operation.append(operation)
+            self.text.append(str(operation))
             self.result.append(result)
         return number
