@@ -15,6 +15,7 @@ from support.groups import (
     describe,
     finish,
     join_request,
+    make_impatient,
     rebalance,
     stable,
     subscription,
@@ -201,7 +202,7 @@ def test_who_joins_while_the_assignment_is_made_sends_all_back(module_server: Se
 
 def test_who_does_not_join_again_in_time_is_out(wire: Wire, module_server: Server, name: str) -> None:
     """The rebalance time-out of the group is the longest of its members'."""
-    leader, follower = stable(module_server.bootstrap, name, 2, rebalance_timeout_ms=1000)
+    leader, follower = make_impatient(stable(module_server.bootstrap, name, 2))
     again = leader.join()
     assert (again.error_code, [each.member_id for each in again.members]) == (0, [leader.member_id])
     assert follower.heartbeat() == UNKNOWN_MEMBER_ID
@@ -211,7 +212,7 @@ def test_who_does_not_join_again_in_time_is_out(wire: Wire, module_server: Serve
 
 def test_who_does_not_ask_for_the_assignment_in_time_is_out(wire: Wire, module_server: Server, name: str) -> None:
     """KAFKA-12907: after the rebalance time-out the generation goes on without those who never sent SyncGroup."""
-    members = stable(module_server.bootstrap, name, 2, rebalance_timeout_ms=1000)
+    members = make_impatient(stable(module_server.bootstrap, name, 2))
     for each in members:
         each.ask_to_join(protocols={"range": subscription("other")})
     for each in members:

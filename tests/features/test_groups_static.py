@@ -7,7 +7,18 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from support.groups import NEW_JOIN, Member, come_back, commit, describe, finish, join_request, stable, subscription
+from support.groups import (
+    NEW_JOIN,
+    Member,
+    come_back,
+    commit,
+    describe,
+    finish,
+    join_request,
+    make_impatient,
+    stable,
+    subscription,
+)
 from support.servers import Server
 from support.wire import Wire, code, settled, until
 
@@ -128,8 +139,8 @@ def test_an_administrator_removes_members_by_instance(wire: Wire, pair: Callable
 
 def test_silence_is_no_leaving_until_the_session_ends(wire: Wire, server: Server, name: str) -> None:
     """A rebalance goes on with a static member that did not join it in time; it keeps its place."""
-    leader, other = stable(server.bootstrap, name, 2, rebalance_timeout_ms=1000)
-    static = Member(server.bootstrap, name, rebalance_timeout_ms=1000, group_instance_id="a")
+    leader, other = stable(server.bootstrap, name, 2)
+    static = Member(server.bootstrap, name, group_instance_id="a")
     static.ask_to_join()
     members = [leader, other, static]
     for each in (leader, other):
@@ -138,6 +149,7 @@ def test_silence_is_no_leaving_until_the_session_ends(wire: Wire, server: Server
     for each in members:
         assert not each.take().error_code
     finish(sorted(members, key=lambda each: not each.leads))
+    make_impatient(members)
     other.leave()
     joined = leader.join()  # ends with the rebalance time-out, for the static member is silent
     assert {each.group_instance_id for each in joined.members} == {None, "a"}

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.groups import Member, finish, rebalance, stable, subscription
+from support.groups import Member, finish, make_impatient, stable, subscription
 from support.servers import Server
 from support.wire import Wire, code, until
 
 SETTINGS = {"group.initial.rebalance.delay.ms": "1000", "group.min.session.timeout.ms": "300"}
 SHORT_MS = 300
-WAIT_MS = 5_000
-"""The rebalance time-out of a test that lets it pass. Until then the test has some requests to send."""
 REBALANCE_IN_PROGRESS = code("REBALANCE_IN_PROGRESS")
 
 
@@ -44,8 +42,7 @@ def test_the_rebalance_time_out_bounds_the_gathering(module_server: Server, name
 
 def test_who_waits_for_the_others_outlives_its_session(module_server: Server, name: str) -> None:
     """The rebalance time-out ends the wait; who did not come is out, who waited leads."""
-    members = stable(module_server.bootstrap, name, 2)
-    first, second = rebalance(members, rebalance_timeout_ms=WAIT_MS, protocols={"range": subscription("short")})
+    first, second = make_impatient(stable(module_server.bootstrap, name, 2))
     second.ask_to_join(session_timeout_ms=SHORT_MS, protocols={"range": subscription("other")})
     joined = second.take()
     assert (joined.error_code, joined.leader) == (0, second.member_id)

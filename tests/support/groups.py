@@ -36,6 +36,8 @@ from oncelog.protocol.schema import NO_UUID, encode_versioned
 from support.wire import Session, Wire, code, settled, until
 
 SESSION_MS = 30_000
+SHORT_REBALANCE_MS = 3_000
+"""Of a test that lets the time-out pass. Members have sent SyncGroup long before."""
 MEMBER_ID_REQUIRED = code("MEMBER_ID_REQUIRED")
 NEW_JOIN = 9
 """From this version of JoinGroup on a static leader is told to skip the assignment (KIP-814)."""
@@ -173,6 +175,14 @@ def rebalance(members: Iterable[Member], **changed: Any) -> list[Member]:
     members.sort(key=lambda member: not member.leads)
     finish(members)
     return members
+
+
+def make_impatient(members: Iterable[Member]) -> list[Member]:
+    """Give a complete group a short rebalance time-out; the leader comes first.
+
+    If it were short from the beginning, a slow machine would let it pass while the members join.
+    """
+    return rebalance(members, rebalance_timeout_ms=SHORT_REBALANCE_MS, protocols={"range": subscription("short")})
 
 
 def finish(members: list[Member]) -> None:
