@@ -333,7 +333,7 @@ def test_admin(server: Server, admin: Admin, name: str) -> None:
     assert name in {group.group_id for group in admin.list_groups()}
     assert admin.committed(name) == {(name, 1): 0}
     admin.delete_topics(name)
-    assert name not in admin.list_topics()
+    wait_until(lambda: name not in admin.list_topics(), "Apache Kafka's broker sees what its controller has done")
     with pytest.raises(errors.UnknownTopicError):
         admin.delete_topics(name)
     with pytest.raises(errors.KafkaError) as caught_too:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 200
+pytestmark = pytest.mark.timeout(900)
+"""A time-out in the first test would leave a session that fails all others."""
 
 
 class Pipeline:

@@ -12,6 +12,14 @@ LONGEST = (
     "tests/spark/test_explorer.py",
     "tests/spark/test_chaos.py",
     "tests/spark/test_broker_restarts.py",
+    "tests/spark/test_spark.py",
+    "tests/clients/test_command_line.py",
+    "tests/clients/test_transactions.py",
+    "tests/features/test_t4_two_phase_commit.py",
+    "tests/clients/test_groups.py",
+    "tests/features/test_t6_timeouts.py",
+    "tests/clients/test_prepared_transactions.py",
+    "tests/features/test_log_compaction.py",
     "conformance/test_foreign_clients.py",
 )
 """Files that take a minute or more. Each process takes the next file when it has finished one. If a long file came
