@@ -29,7 +29,7 @@ from oncelog.broker.flushing import Flusher
 from oncelog.broker.groups import GroupService
 from oncelog.broker.log_directories import LogDirectories
 from oncelog.broker.new_logs import NewLogs
-from oncelog.broker.partitions import Partitions
+from oncelog.broker.partitions import Dropped, Partitions
 from oncelog.broker.topic_config import effective, log_config
 from oncelog.broker.transactions import TransactionService
 from oncelog.broker.turns import ITEMS_A_TURN, in_turns
@@ -38,7 +38,6 @@ from oncelog.cluster.features import Change, Features
 from oncelog.cluster.metadata import INTERNAL_TOPICS, PartitionInfo, TopicInfo, Topics, assign
 from oncelog.cluster.tree import Tree
 from oncelog.log.disk import Disk
-from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.steps import at_once
 from oncelog.net.server import Handler, Limits, Server, serve
 from oncelog.net.stalls import StallWatch
@@ -398,28 +397,25 @@ class Broker:
             topic = self.metadata.topic_by_id(topic.topic_id) or topic  # it may have grown meanwhile
             await self.offload(self.metadata.erase, topic)
             self.metadata.forget(topic)
-            doomed = await self._drop(topic)
-        self.checkpoint()  # a new topic of this name must neither begin nor count as compacted where this one did
+            dropped = await self._drop(topic)
+        if dropped.stale:
+            self.checkpoint()  # a new topic of this name must neither begin nor count as compacted where this one did
         self.log.info("deleted topic %s", topic.name)
-        for disk, folders in doomed.items():
+        for disk, folders in dropped.folders.items():
             self.unlinker.folders(disk, folders, self.config.log_segment_delete_delay_ms)
         await self.groups.topic_deleted(topic.name, topic.topic_id)
 
-    async def _drop(self, topic: TopicInfo) -> dict[GuardedDisk, list[str]]:
-        """Drop the partitions of a deleted topic in turns with other work. Return the folders to remove by disk.
+    async def _drop(self, topic: TopicInfo) -> Dropped:
+        """Drop the partitions of a deleted topic in turns with other work.
 
         If the broker stops meanwhile, drop the rest at once: the next start would not know whose folders they are.
         """
         work = self.partitions.dropping(topic)
         try:
-            dropped = await in_turns(work)
+            return await in_turns(work)
         except asyncio.CancelledError:
             at_once(work)
             raise
-        folders: dict[GuardedDisk, list[str]] = {}
-        for disk, folder in dropped:
-            folders.setdefault(disk, []).append(folder)
-        return folders
 
     def _new_topic_id(self) -> UUID:
         topic_id = UUID(int=self.rng.getrandbits(128), version=4)

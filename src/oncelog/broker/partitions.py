@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from oncelog.broker.data_directory import DELETE_SUFFIX, STRAY_SUFFIX, DataDirectory, LogOffsets
 from oncelog.broker.log_directories import LogDirectories
@@ -30,6 +30,15 @@ STEPS_AT_ONCE = 4
 """Steps of a log's recovery that the first request for it waits for: some 20 ms."""
 STEPS_A_TURN = 6
 """Steps of the recovery of any logs that requests wait for in one turn of the event loop. Further logs have to wait."""
+
+
+class Dropped(NamedTuple):
+    """What is left of a deleted topic."""
+
+    folders: dict[GuardedDisk, list[str]]
+    """Folders that were set aside, by disk."""
+    stale: bool
+    """Whether the checkpoint files may still have offsets of the topic, so that they have to be written."""
 
 
 class Partitions:
@@ -289,38 +298,39 @@ class Partitions:
                 replica.when_committed(end - 1, partial(done, key, replica, end))
         done(None, None, 0)
 
-    def dropping(self, topic: TopicInfo) -> Steps[list[tuple[GuardedDisk, str]]]:
-        """Close the partitions of a deleted topic, and set their folders aside. Return where these are now.
+    def dropping(self, topic: TopicInfo) -> Steps[Dropped]:
+        """Close the partitions of a deleted topic, and set their folders aside.
 
         Pause after each partition. No topic of this name may be created meanwhile. Folders are renamed before they are
         removed, because one that was removed in part might pass for a log. In a directory that is offline, they stay.
         """
-        doomed = []
+        folders: dict[GuardedDisk, list[str]] = {}
+        stale = False
         for partition in range(topic.partition_count):
-            aside = self._drop(topic, partition)
-            if aside is not None:
-                doomed.append(aside)
+            stale |= self._drop(topic, partition, folders)
             yield
-        return doomed
+        return Dropped(folders, stale)
 
-    def _drop(self, topic: TopicInfo, partition: int) -> tuple[GuardedDisk, str] | None:
+    def _drop(self, topic: TopicInfo, partition: int, folders: dict[GuardedDisk, list[str]]) -> bool:
+        """Drop one partition. Return whether the checkpoint files may have its offsets. Offsets of 0 do no harm."""
         self._stop_opening((topic.name, partition))
         replica = self._replicas.pop((topic.name, partition), None)
+        stale = replica is not None and (replica.log.recovery_point > 0 or replica.log.log_start_offset > 0)
         if replica is not None:
             replica.log.discard()
             replica.release()
         home = self._directories.find(topic.name, partition)
         self._directories.forget(topic.name, partition)
         if home is None:
-            return None
-        home.forget_offsets(topic.name, partition)
+            return stale
+        stale |= home.forget_offsets(topic.name, partition)
         try:
             if home.disk.exists(home.folder(topic.name, partition)):
                 aside = self._directories.set_aside(home, topic.name, partition, topic.topic_id, DELETE_SUFFIX)
-                return home.disk, aside
+                folders.setdefault(home.disk, []).append(aside)
         except OSError as error:
             self._logger.error("%s-%d is left in %s: %s", topic.name, partition, home.path, error)
-        return None
+        return stale
 
     def _stop_opening(self, key: tuple[str, int]) -> None:
         work = self._opening.pop(key, None)

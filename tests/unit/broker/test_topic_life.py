@@ -113,6 +113,26 @@ def test_a_namesake_does_not_begin_where_the_deleted_topic_did(house: House) -> 
     house.live(second)
 
 
+def test_deletion_of_topics_without_stored_offsets_writes_no_checkpoints(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    write = Broker.checkpoint
+    monkeypatch.setattr(Broker, "checkpoint", lambda broker: written.append("") or write(broker))  # type: ignore[func-returns-value]
+
+    async def life(broker: Broker) -> None:
+        for flushed in (False, True):
+            for name in ("a", "b"):
+                topic = await broker.create_topic(name, partitions=2)
+                append(broker.partitions.find(name, 0))
+                if flushed and name == "b":
+                    broker.partitions.find(name, 0).log.flush()
+                await broker.delete_topic(topic)
+            assert len(written) == int(flushed)
+
+    house.live(life)
+
+
 @pytest.mark.parametrize("retained_from", [0, 5])
 def test_what_an_interrupted_deletion_left_is_not_its_namesakes(house: House, retained_from: int) -> None:
     async def first(broker: Broker) -> None:
