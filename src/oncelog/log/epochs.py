@@ -74,13 +74,13 @@ class LeaderEpochs:
     def assign_batches(self, headers: list[BatchHeader]) -> None:
         """Note the epochs of batches before they are appended. If the file cannot be written, no epoch begins."""
         if headers[-1].partition_leader_epoch == self.latest == headers[0].partition_leader_epoch and (
-            not self._dirty or self._may_wait
+            not self._dirty or self.may_wait
         ):
             return
         before = self.entries
         for header in headers:
             self.assign(header.partition_leader_epoch, header.base_offset)
-        if self._may_wait:
+        if self.may_wait:
             return
         try:
             self.flush()
@@ -89,7 +89,7 @@ class LeaderEpochs:
             raise
 
     @property
-    def _may_wait(self) -> bool:
+    def may_wait(self) -> bool:
         """Whether the file can be written later: without it, the first epoch is assumed."""
         return not self._stored and self._epochs == [FIRST_EPOCH]
 

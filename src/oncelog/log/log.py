@@ -481,7 +481,8 @@ class Log:
         doomed = self._segments.before(self.log_start_offset)[:most]
         with self._files.to("delete segments of"):
             self._delete_segments(doomed)
-            self._epochs.flush()
+            if doomed or not self._epochs.may_wait:
+                self._epochs.flush()
         return len(doomed)
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:

@@ -89,6 +89,14 @@ def test_first_epoch_is_stored_when_the_log_rolls_or_closes() -> None:
         assert disk.read_file(f"{FOLDER}/leader-epoch-checkpoint") == b"0\n1\n0 0\n"
 
 
+def test_retention_without_old_segments_writes_no_file() -> None:
+    disk, log = new_log()
+    append(log, batch())
+    files = sorted(disk.files)
+    assert log.delete_old_segments() == 0
+    assert sorted(disk.files) == files
+
+
 def test_first_epoch_survives_a_kill_before_it_is_stored() -> None:
     disk, log = new_log()
     append(log, batch(3))
