@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from oncelog.log.config import LogConfig
@@ -247,13 +248,22 @@ class Loader:
         self._snapshots = Snapshots(disk, directory, [])
         self._deleted: list[str] = []
         self._pace = Pace(BATCHES_A_STEP)
+        self._on_failure = ExitStack()
 
     def load(self, *, recovery_point: int, clean: bool, log_start: int) -> Steps[Loaded]:
         """Return the folder's content. Pause if there is much to read.
 
+        If this fails, or is closed in a pause because the topic was deleted, close the files that it has opened.
+
         ``clean``: the last stop was orderly, so no check is needed. ``recovery_point``: records below this offset are
         on the device. ``log_start``: the checkpointed log start offset.
         """
+        with self._on_failure:
+            loaded = yield from self._load(recovery_point=recovery_point, clean=clean, log_start=log_start)
+            self._on_failure.pop_all()
+            return loaded
+
+    def _load(self, *, recovery_point: int, clean: bool, log_start: int) -> Steps[Loaded]:
         names = self._disk.listdir(self._directory)
         if not names:
             return (yield from self._empty(log_start))
@@ -345,7 +355,9 @@ class Loader:
 
     def _segment(self, base_offset: int) -> Segment:
         path = f"{self._directory}/{file_name(base_offset, LOG_SUFFIX)}"
-        return self._make(base_offset, self._disk.size(path) or 0, self._config, new=False)
+        segment = self._make(base_offset, self._disk.size(path) or 0, self._config, new=False)
+        self._on_failure.callback(segment.close)
+        return segment
 
     def _make(self, base_offset: int, size: int, config: LogConfig, *, new: bool) -> Segment:
         return Segment(

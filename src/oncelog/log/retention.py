@@ -37,8 +37,11 @@ def retained_from(log: Log, now_ms: int) -> int:
 def apply_retention(log: Log, now_ms: int) -> int:
     """Drop segments that exceed the retention time or size, and return their number.
 
-    Drops at most `SEGMENTS_AT_ONCE` segments: call it until it returns 0. Raises KAFKA_STORAGE_ERROR.
+    Drops at most `SEGMENTS_AT_ONCE` segments: call it until it returns 0. A closed log loses none: its folder may have
+    another name by now, or belong to a new topic. Raises KAFKA_STORAGE_ERROR.
     """
+    if log.closed:
+        return 0
     start = retained_from(log, now_ms)
     if start == log.log_end_offset:
         log.roll(now_ms)

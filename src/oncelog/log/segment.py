@@ -113,7 +113,7 @@ class Segment:
     @property
     def _log(self) -> File:
         if self._file is None:
-            self._file = self._disk.open(self.path, create=True)
+            self._file = self._disk.open(self.path)
         return self._file
 
     def create(self) -> None:
@@ -121,8 +121,9 @@ class Segment:
 
         A new file is not truncated: each time a file that was once truncated to zero is closed, ext4 flushes it.
         """
-        if self._log.size():
-            self._log.truncate(0)
+        self._file = self._disk.open(self.path, create=True)
+        if self._file.size():
+            self._file.truncate(0)
 
     def _load_indexes(self) -> None:
         sound = self._offset_index.load() and self._time_index.load()

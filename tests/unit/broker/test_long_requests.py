@@ -17,6 +17,7 @@ from oncelog.broker.config import load
 from oncelog.broker.context import RequestContext
 from oncelog.broker.dispatch import BadRequestError, Dispatcher
 from oncelog.broker.handlers.list_offsets import handle as list_offsets
+from oncelog.broker.handlers.produce import OPENED_A_TURN
 from oncelog.broker.handlers.produce import handle as produce
 from oncelog.broker.large_messages import (
     CHUNKS_AT_ONCE,
@@ -26,6 +27,7 @@ from oncelog.broker.large_messages import (
     encoded_elsewhere,
     free,
 )
+from oncelog.broker.turns import ITEMS_A_TURN
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
 from oncelog.log.steps import at_once
@@ -262,6 +264,19 @@ def test_request_for_many_partitions_appends_in_turns(tmp_path: Path) -> None:
             response = await answer(pending)
         assert turns.count >= 4
         assert not any(part.error_code for part in response.responses[0].partition_responses)
+
+    live(tmp_path, body)
+
+
+def test_topics_without_partitions_give_others_their_turn(tmp_path: Path) -> None:
+    async def body(broker: Broker, workers: Workers) -> None:
+        request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name="plain") for _ in range(1000)])
+        pending = produce(broker, request, context(ApiKey.PRODUCE, 9))
+        assert isinstance(pending, Holds)
+        with turns_of_others() as turns:
+            response = await answer(pending)
+        assert turns.count >= 1000 // (OPENED_A_TURN + 1) + 1000 // (ITEMS_A_TURN + 1)
+        assert len(response.responses) == 1000
 
     live(tmp_path, body)
 

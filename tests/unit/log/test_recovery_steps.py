@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from oncelog.log.config import LogConfig
+from oncelog.log.disk import OsDisk
 from oncelog.log.log import Log
 from oncelog.log.recovery import BATCHES_A_STEP, FILE_LOOKED_AT
 from support.crashdisk import Buffer, CrashDisk, CrashFile
@@ -153,3 +155,19 @@ def test_a_recovery_that_stops_while_it_removes_what_follows_damage_is_repeated(
     assert stops > 4
     assert values(log) == []
     assert log.log_end_offset == 0
+
+
+def test_a_recovery_that_is_closed_in_a_pause_holds_no_file(tmp_path: Path) -> None:
+    disk = OsDisk()
+    folder = f"{tmp_path}/t-0"
+    log = Log.open(disk, folder, "t", 0, LogConfig(), NOW)
+    for sequence in range(2 * BATCHES_A_STEP):
+        append(log, of_producer(1, sequence))
+    log.discard()
+    assert disk.open_files == 0
+    work = Log.opening(disk, folder, "t", 0, LogConfig(), NOW)
+    next(work)
+    next(work)
+    assert disk.open_files
+    work.close()
+    assert disk.open_files == 0

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from oncelog.log.config import LogConfig
+from oncelog.log.disk import OsDisk
+from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.log import Log
 from oncelog.log.retention import SEGMENTS_AT_ONCE, apply_retention
 from support.logs import NOW, append, batch, new_log, of_producer, values
@@ -58,6 +62,22 @@ def test_many_segments_are_dropped_some_at_a_time() -> None:
     counts = [apply_retention(log, NOW + 5000) for _ in range(4)]
     assert counts == [SEGMENTS_AT_ONCE, SEGMENTS_AT_ONCE, 10, 0]
     assert log.log_start_offset == log.log_end_offset
+
+
+def test_a_log_that_is_closed_between_two_calls_touches_no_file(tmp_path: Path) -> None:
+    disk = GuardedDisk(OsDisk(), str(tmp_path), lambda error: None)
+    folder, config = f"{tmp_path}/t-0", LogConfig(segment_bytes=100, retention_ms=1000)
+    log = Log.open(disk, folder, "t", 0, config, NOW)
+    for _ in range(SEGMENTS_AT_ONCE + 10):
+        append(log, batch(timestamp=NOW))
+    log.close()
+    log = Log.open(disk, folder, "t", 0, config, NOW, clean=True)  # it loads the indexes when it needs them
+    log.advance_high_watermark(log.log_end_offset)
+    assert apply_retention(log, NOW + 5000) == SEGMENTS_AT_ONCE
+    log.discard()
+    disk.rename(folder, f"{folder}-delete")
+    assert apply_retention(log, NOW + 5000) == 0
+    assert disk.failure is None
 
 
 def test_what_is_not_committed_stays() -> None:

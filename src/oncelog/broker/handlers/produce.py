@@ -69,7 +69,7 @@ def handle(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Answ
     A few errors apply to the whole request: transactional records without a transactional id, records of several
     producers, and an invalid `acks` (`KafkaApis.handleProduceRequest`, `ReplicaManager.handleProduceAppend`).
     """
-    if sum(len(topic_data.partition_data) for topic_data in request.topic_data) > ITEMS_A_TURN:
+    if sum(len(topic_data.partition_data) or 1 for topic_data in request.topic_data) > ITEMS_A_TURN:
         return Holds(_in_turns(broker, request, ctx))
     resolved = at_once(_resolve(broker, request, ctx))
     return _proceed(broker, request, ctx, resolved, at_once(check(broker, request, ctx, resolved)))
@@ -94,7 +94,7 @@ def _proceed(
 def _resolve(
     broker: Broker, request: ProduceRequest, ctx: RequestContext
 ) -> Generator[None, None, Resolved]:
-    """Find the logs of all partitions, with a pause after each."""
+    """Find the logs of all partitions, with a pause after each, and after each topic without partitions."""
     resolved = []
     for topic_data in request.topic_data:
         name = topic_data.name
@@ -116,6 +116,8 @@ def _resolve(
                 except ProtocolError as error:
                     target.refusal = Refusal.of(error)
             targets.append(target)
+            yield
+        if not targets:
             yield
         resolved.append((topic_data, targets))
     return resolved
@@ -154,7 +156,7 @@ async def _awaited(answer: Answer) -> ProduceResponse | None:
 
 def _append(broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved) -> Answer:
     """Append to all partitions. Do so at once, unless there are many or the records of one take long to validate."""
-    if sum(len(targets) for _, targets in resolved) > ITEMS_A_TURN:
+    if sum(len(targets) or 1 for _, targets in resolved) > ITEMS_A_TURN:
         return Holds(_append_slowly(broker, request, ctx, resolved))
     slow, items = at_once(_needs(broker, resolved))
     if slow or items > ITEMS_A_TURN:
@@ -262,6 +264,8 @@ def _append_all(
             partitions.append(partition)
             for _ in range(items):
                 yield
+        if not targets:
+            yield
         responses.append(
             TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=partitions)
         )

@@ -120,6 +120,7 @@ class Cleaning:
         ends = [segment.base_offset for segment in dirty[1:]] + [plan.end]
         self._map.latest = plan.first_dirty - 1
         for segment, end in zip(dirty, ends, strict=True):
+            self._check([segment])
             start = segment.position_of(plan.first_dirty) if segment.base_offset < plan.first_dirty else 0
             full: list[bool] = []
             reader = SegmentReader(self._disk, segment, start)
