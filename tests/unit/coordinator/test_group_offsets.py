@@ -81,6 +81,12 @@ def test_metadata_is_kept_and_has_a_limit() -> None:
     assert driver.coordinator.offsets.committed(GROUP)["t", 0].metadata == ""
 
 
+def test_commit_with_largest_retention_time_never_expires() -> None:
+    driver = GroupDriver()
+    assert committed(driver.commit({("t", 0): 5}, version=4, retention_ms=2**63 - 1))
+    assert driver.coordinator.offsets.committed(GROUP)["t", 0].expire_timestamp_ms == 2**63 - 1
+
+
 def test_a_commit_that_cannot_be_written_is_none() -> None:
     driver = GroupDriver()
     driver.refuse = E.NOT_LEADER_OR_FOLLOWER

@@ -41,6 +41,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
 from oncelog.protocol.schema import NO_UUID
 
 NO_RETENTION_TIME = -1
+_LATEST_MS = 2**63 - 1
 _KNOWS_GROUP_NOT_FOUND = 9
 
 
@@ -58,7 +59,9 @@ def commit(
         member = group.members.get(request.member_id)
         if member is not None and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             registry.heard(group, member, now)
-    expire_ms = None if request.retention_time_ms == NO_RETENTION_TIME else now.wall_ms + request.retention_time_ms
+    expire_ms = None
+    if request.retention_time_ms != NO_RETENTION_TIME:
+        expire_ms = min(now.wall_ms + request.retention_time_ms, _LATEST_MS)
     response = OffsetCommitResponse()
     for topic in request.topics:
         answer = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
