@@ -6,7 +6,7 @@ Pure bookkeeping after Kafka's `FetchManager` and `FetchSession`; the fetch hand
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -107,7 +107,7 @@ class FetchSessions:
         session_id: int,
         epoch: int,
         positions: list[FetchPosition],
-        forgotten: Iterable[Key],
+        forgotten: Sequence[Key],
         *,
         uses_topic_ids: bool,
         now_ms: int,
@@ -115,7 +115,7 @@ class FetchSessions:
         """Return the context of a Fetch: full, incremental, or an error code.
 
         A Fetch of more than MOST_IN_SESSION partitions gets no session, as if the cache were full. A session that
-        grows beyond that ends, and the client begins again.
+        grows beyond that, or forgets more partitions in one Fetch, ends, and the client begins again.
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
@@ -129,9 +129,10 @@ class FetchSessions:
             return FetchContext(error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != uses_topic_ids:
             return FetchContext(error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        if len(positions) <= MOST_IN_SESSION:
+        named = max(len(positions), len(forgotten))
+        if named <= MOST_IN_SESSION:
             self._update(session, positions, forgotten)
-        if max(len(positions), len(session.positions)) > MOST_IN_SESSION:
+        if max(named, len(session.positions)) > MOST_IN_SESSION:
             del self._sessions[session_id]
             return FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.positions:

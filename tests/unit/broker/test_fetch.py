@@ -17,7 +17,13 @@ from oncelog.log.disk import OsDisk
 from oncelog.net.unsent import LEAST
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from oncelog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+)
 from oncelog.protocol.records import Record, build_batch
 
 CONTEXT = RequestContext(ApiKey.FETCH, 12, 1, "", "", 1)
@@ -178,6 +184,34 @@ def test_fetch_of_many_partitions_pauses_before_it_begins_its_session(tmp_path: 
         response = await asyncio.ensure_future(pending)
         assert len(broker.fetch_sessions) == 1
         assert len(response.responses[0].partitions) == 1000
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_fetch_that_forgets_many_partitions_pauses_before_it_changes_its_session(tmp_path: Path) -> None:
+    async def run() -> None:
+        config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
+        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: 10**12)
+        await broker.start()
+        topics = [FetchTopic(topic="no", partitions=[FetchPartition(partition=0), FetchPartition(partition=1)])]
+        begun = handle(broker, FetchRequest(session_epoch=0, topics=topics), CONTEXT)
+        assert isinstance(begun, FetchResponse)
+        for forgotten in (
+            [ForgottenTopic(topic="no", partitions=list(range(1, 1000)))],
+            [ForgottenTopic(topic=f"no-{number}", partitions=[0]) for number in range(1000)],
+        ):
+            (session,) = broker.fetch_sessions._sessions.values()
+            epoch = session.epoch
+            request = FetchRequest(
+                session_id=begun.session_id, session_epoch=epoch, forgotten_topics_data=forgotten
+            )
+            pending: Any = handle(broker, request, CONTEXT)
+            for _ in range(9):
+                pending.send(None)
+            assert session.epoch == epoch
+            await asyncio.ensure_future(pending)
+            assert (session.epoch, len(session.positions)) == (epoch + 1, 1)
         await broker.stop()
 
     asyncio.run(run())

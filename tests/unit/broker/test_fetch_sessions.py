@@ -88,6 +88,14 @@ def test_session_that_grows_too_large_ends() -> None:
         assert len(cache.sessions) == 0
 
 
+def test_session_that_forgets_too_many_partitions_ends() -> None:
+    cache = Cache()
+    cache.begin(0, 0, position(0))
+    assert cache.begin(1, 1, forget=(1,) * MOST_IN_SESSION).error == ErrorCode.NONE
+    assert cache.begin(1, 2, forget=(1,) * (MOST_IN_SESSION + 1)).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(cache.sessions) == 0
+
+
 def test_large_session_may_name_all_its_partitions_again() -> None:
     cache = Cache()
     many = [position(number) for number in range(MOST_IN_SESSION)]

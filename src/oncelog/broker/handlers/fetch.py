@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Iterator
+from collections.abc import Awaitable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -18,6 +18,8 @@ from oncelog.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
     PartitionData,
 )
 from oncelog.protocol.records import iter_batches
@@ -50,9 +52,10 @@ class _Read:
 
 def handle(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
     """Waits for `min_bytes` up to `max_wait_ms`; an error in any partition answers at once."""
-    if len(request.topics) > ITEMS_A_TURN or any(len(topic.partitions) > ITEMS_A_TURN for topic in request.topics):
+    if _names_many(request.topics) or _names_many(request.forgotten_topics_data):
         return _of_many(broker, request, ctx)
-    context = _begin(broker, request, ctx, list(_positions(broker, request, ctx.api_version)))
+    positions = list(_positions(broker, request, ctx.api_version))
+    context = _begin(broker, request, ctx, positions, list(_forgotten(request)))
     if context.error is not ErrorCode.NONE:
         return FetchResponse(error_code=context.error)
     if len(context.positions) > ITEMS_A_TURN:
@@ -65,20 +68,29 @@ def handle(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchR
 
 async def _of_many(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchResponse:
     """Answer a request that names many partitions, and let the loop serve others in between."""
-    context = _begin(broker, request, ctx, await listed(_positions(broker, request, ctx.api_version)))
+    positions = await listed(_positions(broker, request, ctx.api_version))
+    context = _begin(broker, request, ctx, positions, await listed(_forgotten(request)))
     if context.error is not ErrorCode.NONE:
         return FetchResponse(error_code=context.error)
     return await _in_turns(broker, request, ctx, context)
 
 
+def _names_many(topics: Sequence[FetchTopic] | Sequence[ForgottenTopic]) -> bool:
+    return len(topics) > ITEMS_A_TURN or any(len(topic.partitions) > ITEMS_A_TURN for topic in topics)
+
+
 def _begin(
-    broker: Broker, request: FetchRequest, ctx: RequestContext, positions: list[FetchPosition]
+    broker: Broker,
+    request: FetchRequest,
+    ctx: RequestContext,
+    positions: list[FetchPosition],
+    forgotten: list[Key],
 ) -> FetchContext:
     return broker.fetch_sessions.begin(
         request.session_id,
         request.session_epoch,
         positions,
-        _forgotten(request),
+        forgotten,
         uses_topic_ids=ctx.api_version >= _WITH_TOPIC_IDS,
         now_ms=broker.now_ms(),
     )
