@@ -26,11 +26,19 @@ from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatRespo
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from oncelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from oncelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from oncelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 from oncelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
 from oncelog.protocol.records import NO_SEQUENCE
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 
@@ -145,17 +153,24 @@ class GroupService:
 
     # -- offsets ----------------------------------------------------------------------------------------------------
 
-    async def commit_offsets(self, request: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
+    async def commit_offsets(
+        self,
+        request: OffsetCommitRequest,
+        version: int,
+        existing: Callable[[list[OffsetCommitRequestTopic]], list[OffsetCommitRequestTopic]],
+    ) -> OffsetCommitResponse:
         """Commit offsets of existing topics, given with their names and ids. An empty group id is valid.
 
         The broker writes many offsets in parts, and serves other requests in between. If one part fails, the answer
         carries its error, although the parts before it are committed: the client commits all offsets again.
+        Before each part, `existing(topics)` returns the part's topics that still exist. The caller answers the others.
         """
         home = self.shell.partition_for(request.group_id)
         answers: list[OffsetCommitResponse] = []
         for part in parts_of(request, "topics", "partitions"):
             if answers:
                 await asyncio.sleep(0)
+            part.topics = existing(part.topics)
             response: OffsetCommitResponse = await self.shell.request(
                 home, partial(_commit, part, version, self.shell.now)
             )
@@ -163,9 +178,15 @@ class GroupService:
         return joined(answers, "topics", "partitions")
 
     async def commit_transactional_offsets(
-        self, request: TxnOffsetCommitRequest, version: int
+        self,
+        request: TxnOffsetCommitRequest,
+        version: int,
+        existing: Callable[[list[TxnOffsetCommitRequestTopic]], list[TxnOffsetCommitRequestTopic]],
     ) -> TxnOffsetCommitResponse:
-        """TxnOffsetCommit of topics that exist, once the transaction's coordinator has said that it knows of it."""
+        """Commit offsets of existing topics in a transaction, after its coordinator has confirmed the transaction.
+
+        The broker writes many offsets in parts. `existing` has the same meaning as in `commit_offsets`.
+        """
         home = self._home(request.group_id)
         self.shell.shard(home)  # not here, or not yet: said before anything is done
         producer = request.producer_id, request.producer_epoch
@@ -174,6 +195,7 @@ class GroupService:
             if answers:
                 await asyncio.sleep(0)
             guard = await self._verify(home, request.transactional_id, producer, version)
+            part.topics = existing(part.topics)
             response: TxnOffsetCommitResponse = await self.shell.request(
                 home,
                 partial(_commit_transactional, part, self.shell.now),

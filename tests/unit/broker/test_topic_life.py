@@ -10,6 +10,7 @@ import itertools
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,9 @@ from oncelog.broker.config import load
 from oncelog.broker.context import RequestContext
 from oncelog.broker.handlers.add_offsets_to_txn import handle as add_offsets_to_txn
 from oncelog.broker.handlers.find_coordinator import handle as find_coordinator
+from oncelog.broker.handlers.offset_commit import handle as offset_commit
+from oncelog.broker.handlers.txn_offset_commit import handle as txn_offset_commit
+from oncelog.broker.parts import ITEMS_A_PART
 from oncelog.broker.turns import ITEMS_A_TURN
 from oncelog.cluster.metadata import INTERNAL_TOPICS, TopicInfo
 from oncelog.cluster.replica import Replica
@@ -36,6 +40,11 @@ from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from oncelog.protocol.records import Record, build_batch
 
 NOW = 1_000_000
@@ -329,6 +338,76 @@ def test_who_needs_an_internal_topic_that_cannot_be_made_is_told_to_come_again(h
     house.live(life)
 
 
+def replace_topic_after_first_part(broker: Broker, topic: TopicInfo) -> None:
+    """Delete the topic and create it again after the coordinator has written the first part of a request."""
+    shell = broker.groups.shell
+    request = shell.request
+
+    async def interrupted(*arguments: Any, **options: Any) -> Any:
+        shell.request = request  # type: ignore[method-assign]
+        answer = await request(*arguments, **options)
+        await broker.delete_topic(topic)
+        await broker.create_topic(topic.name, partitions=1)
+        return answer
+
+    shell.request = interrupted  # type: ignore[method-assign]
+
+
+async def committed_offset(broker: Broker) -> int:
+    """Return the offset that the group `g` has in the topic `t`, whether or not its transaction has ended."""
+    asked = OffsetFetchRequestGroup(
+        group_id="g", topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    )
+    (partition,) = (await broker.groups.fetch_offsets(asked, require_stable=True)).topics[0].partitions
+    assert partition.error_code == ErrorCode.NONE
+    return int(partition.committed_offset)
+
+
+@pytest.mark.parametrize("version", [9, 10])
+def test_long_commit_leaves_no_offset_of_topic_that_is_deleted_meanwhile(house: House, version: int) -> None:
+    async def life(broker: Broker) -> None:
+        await broker.ensure_internal_topic("__consumer_offsets")
+        topic = await broker.create_topic("t", partitions=1)
+        commit = OffsetCommitRequestTopic(
+            name="t" if version < 10 else "",
+            topic_id=topic.topic_id,
+            partitions=[OffsetCommitRequestPartition(partition_index=0, committed_offset=42)] * 3 * ITEMS_A_PART,
+        )
+        replace_topic_after_first_part(broker, topic)
+        context = RequestContext(8, version, 1, "", "", 1)
+        answer = await offset_commit(broker, OffsetCommitRequest(group_id="g", topics=[commit]), context)
+        (answered,) = answer.topics
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version < 10 else ErrorCode.UNKNOWN_TOPIC_ID
+        codes = [partition.error_code for partition in answered.partitions]
+        assert codes == [ErrorCode.NONE] * ITEMS_A_PART + [unknown] * 2 * ITEMS_A_PART
+        assert await committed_offset(broker) == -1
+
+    house.live(life)
+
+
+def test_long_transactional_commit_leaves_no_offset_of_topic_that_is_deleted_meanwhile(tmp_path: Path) -> None:
+    async def life(broker: Broker) -> None:
+        await broker.ensure_internal_topic("__consumer_offsets")
+        topic = await broker.create_topic("t", partitions=1)
+        partitions = [TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=42)] * 3 * ITEMS_A_PART
+        request = TxnOffsetCommitRequest(
+            transactional_id="etl",
+            group_id="g",
+            producer_id=1,
+            producer_epoch=0,
+            topics=[TxnOffsetCommitRequestTopic(name="t", partitions=partitions)],
+        )
+        replace_topic_after_first_part(broker, topic)
+        answer = await txn_offset_commit(broker, request, RequestContext(28, 3, 1, "", "", 1))
+        (answered,) = answer.topics
+        codes = [partition.error_code for partition in answered.partitions]
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert codes == [ErrorCode.NONE] * ITEMS_A_PART + [unknown] * 2 * ITEMS_A_PART
+        assert await committed_offset(broker) == -1
+
+    House(tmp_path, transaction_partition_verification_enable="false").live(life)
+
+
 def test_a_groups_offsets_go_with_the_topic(house: House) -> None:
     async def life(broker: Broker) -> None:
         await broker.ensure_internal_topic("__consumer_offsets")
@@ -338,7 +417,7 @@ def test_a_groups_offsets_go_with_the_topic(house: House) -> None:
             topic_id=topic.topic_id,
             partitions=[OffsetCommitRequestPartition(partition_index=0, committed_offset=42)],
         )
-        await broker.groups.commit_offsets(OffsetCommitRequest(group_id="g", topics=[commit]), 8)
+        await broker.groups.commit_offsets(OffsetCommitRequest(group_id="g", topics=[commit]), 8, list)
         asked = OffsetFetchRequestGroup(
             group_id="g", topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oncelog.broker.groups import operation_error
-from oncelog.broker.handlers.offset_topics import Refused, answered, merge, take_existing
+from oncelog.broker.handlers.offset_topics import Refused, answered, merge, still_existing, take_existing
 from oncelog.broker.turns import in_turns
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.offset_commit import (
@@ -26,6 +26,8 @@ _WITH_TOPIC_IDS = 10
 async def handle(broker: Broker, request: OffsetCommitRequest, ctx: RequestContext) -> OffsetCommitResponse:
     """Answer partitions that do not exist, and give the others to the group's coordinator."""
     by_id = ctx.api_version >= _WITH_TOPIC_IDS
+    absent = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    deleted: list[Refused] = []
 
     def find(topic: OffsetCommitRequestTopic) -> TopicInfo | None:
         info = broker.metadata.topic_by_id(topic.topic_id) if by_id else broker.metadata.topic(topic.name)
@@ -33,13 +35,18 @@ async def handle(broker: Broker, request: OffsetCommitRequest, ctx: RequestConte
             topic.name, topic.topic_id = info.name, info.topic_id
         return info
 
-    absent = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    def existing(topics: list[OffsetCommitRequestTopic]) -> list[OffsetCommitRequestTopic]:
+        return still_existing(
+            topics, lambda topic: broker.metadata.topic_by_id(topic.topic_id) is not None, absent, deleted
+        )
+
     known, refused = await in_turns(take_existing(request.topics, find, absent))
     response = OffsetCommitResponse()
     if known:
         request.topics = known
         try:
-            response = await broker.groups.commit_offsets(request, ctx.api_version)
+            response = await broker.groups.commit_offsets(request, ctx.api_version, existing)
+            refused += deleted
         except ProtocolError as error:
             code = operation_error(error)
             all_refused = (Refused(topic, topic.partitions, code) for topic in known)

@@ -51,6 +51,22 @@ def take_existing(
     return known, refused
 
 
+def still_existing(
+    topics: Iterable[Any], exists: Callable[[Any], bool], unknown: ErrorCode, deleted: list[Refused]
+) -> list[Any]:
+    """Return the topics of one part of a request that still exist. Add the others to `deleted` with `unknown`.
+
+    A topic may be deleted between two parts. A new topic of its name must not get the offsets of the later parts.
+    """
+    left = []
+    for topic in topics:
+        if exists(topic):
+            left.append(topic)
+        else:
+            deleted.append(Refused(topic, topic.partitions, unknown))
+    return left
+
+
 def answered(refused: Iterable[Refused], answer: type[Message]) -> Steps[list[Any]]:
     """Return the response's topics for refused partitions. `answer` is their class."""
     partition: Any = answer.FIELDS["partitions"].element
