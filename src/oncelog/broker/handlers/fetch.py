@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from oncelog.broker.delayed import wait_until
-from oncelog.broker.fetch_sessions import FetchContext, FetchPosition, Key, partition_key
+from oncelog.broker.fetch_sessions import MOST_IN_SESSION, FetchContext, FetchPosition, Key, partition_key
 from oncelog.broker.turns import ITEMS_A_TURN, in_turns, listed
 from oncelog.cluster.replica import Replica
 from oncelog.log.steps import at_once
@@ -127,9 +128,13 @@ def _positions(broker: Broker, request: FetchRequest, version: int) -> Iterator[
 
 
 def _forgotten(request: FetchRequest) -> Iterator[Key]:
-    for topic in request.forgotten_topics_data:
-        for partition in topic.partitions:
-            yield partition_key(topic.topic, topic.topic_id, partition)
+    """Return the forgotten partitions. If there are too many for a session, return one too many."""
+    keys = (
+        partition_key(topic.topic, topic.topic_id, partition)
+        for topic in request.forgotten_topics_data
+        for partition in topic.partitions
+    )
+    return islice(keys, MOST_IN_SESSION + 1)
 
 
 def _name_of(broker: Broker, topic_id: UUID) -> str | None:
