@@ -85,6 +85,11 @@ class Child:
         """The end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
+    def reason(self) -> str:
+        """Return why it ended: the last line of its log about a query, otherwise the last line."""
+        queries = [line for line in self.tail(1000).splitlines() if line.startswith("query ")]
+        return queries[-1] if queries else self.tail(1)
+
 
 class Broker:
     """`oncelog up`, with one broker that is killed now and then."""

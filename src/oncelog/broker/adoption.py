@@ -102,7 +102,8 @@ class Adoption:
         if lost:
             self._logger.warning(
                 "the settings of topics and brokers are lost, and the topics that have no folder. No record of the "
-                "restored topics expires (retention.ms=-1): set their settings again with `oncelog topic alter`"
+                "restored topics expires (retention.ms=-1): set their settings again with `oncelog topic alter`. The "
+                "decision topic PREFIX-commits of each Spark sink needs `--set cleanup.policy=compact`"
             )
         return initial
 

@@ -21,6 +21,8 @@ from oncelog.broker.process import FAILED, NO_LOG_DIRECTORY, STOP_SIGNALS, Launc
 
 STOP_TIMEOUT_S = 60.0
 """How long a broker may take to close its logs before it is killed."""
+ONE_CTRL_C_S = 1.0
+"""Further SIGINTs within this time belong to the first one."""
 FIRST_DELAY_S = 0.05
 LONGEST_DELAY_S = 5.0
 """Waits before a broker that died early is restarted. They double from the first to the longest."""
@@ -173,15 +175,16 @@ class Supervisor:
         return None
 
     def _stop(self, wakeup: socket.socket) -> int:
-        """SIGTERM, and SIGKILL at a further SIGINT or when it takes too long.
+        """Send SIGTERM. Send SIGKILL after another SIGINT, or if the broker takes too long.
 
-        A second SIGTERM is nobody's impatience: `timeout` signals the process and then its group.
+        Ignore a SIGINT within ONE_CTRL_C_S, and every SIGTERM: `timeout` signals the process, and then its group.
         """
         hurried = False
         if self._process is None:
             return 0
         self._process.terminate()
-        deadline = time.monotonic() + STOP_TIMEOUT_S
+        begun = time.monotonic()
+        deadline = begun + STOP_TIMEOUT_S
         while self._process.poll() is None:
             left = deadline - time.monotonic()
             if hurried or left <= 0:
@@ -191,7 +194,7 @@ class Supervisor:
                 return 1
             self._selector.select(min(left, 0.02) if self._link is None else left)
             with contextlib.suppress(BlockingIOError):
-                hurried = signal.SIGINT in wakeup.recv(64)
+                hurried = signal.SIGINT in wakeup.recv(64) and time.monotonic() - begun > ONE_CTRL_C_S
             if self._link is not None:
                 self._link.setblocking(False)
                 with contextlib.suppress(BlockingIOError):

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,6 +65,18 @@ def test_other_signals_stop_it_as_cleanly(new_cluster: NewCluster, number: signa
 def test_ctrl_c_reaches_both_processes_and_still_ends_cleanly(new_cluster: NewCluster) -> None:
     cluster = new_cluster()
     os.killpg(cluster.process.pid, signal.SIGINT)
+    assert cluster.process.popen.wait(30) == 0
+    assert (cluster.data / "broker-1" / ".kafka_cleanshutdown").exists()
+
+
+def test_two_interrupts_at_once_do_not_kill_a_broker_that_closes_its_logs(new_cluster: NewCluster) -> None:
+    cluster = new_cluster()
+    broker = cluster.broker_pid()
+    os.kill(broker, signal.SIGSTOP)
+    for _ in range(2):
+        os.kill(cluster.process.pid, signal.SIGINT)
+        time.sleep(0.1)
+    os.kill(broker, signal.SIGCONT)
     assert cluster.process.popen.wait(30) == 0
     assert (cluster.data / "broker-1" / ".kafka_cleanshutdown").exists()
 
