@@ -1,0 +1,264 @@
+"""What a broker can do alone: oncelog beside a warm Apache Kafka, with clients that cost next to nothing.
+
+    scripts/bench --capacity [--seconds N] [--warm N] [--rounds N] [--json FILE]
+
+Kafka's own clients need more CPU than the broker, so a benchmark with them measures the clients. Here, requests are
+encoded beforehand. Three connections with five requests in flight each send the same bytes again and again, and only
+count the responses. The broker runs on the first core, the load on the second. Each server is warmed up first. Shown
+are requests a second and the broker's CPU time for a request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import selectors
+import socket
+import statistics
+import struct
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from growth import cpu_seconds
+from rich.console import Console
+from rich.table import Table
+
+from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
+from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from oncelog.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from oncelog.protocol.schema import Message
+from support.apache_kafka import ApacheKafka
+from support.servers import OncelogCluster, Server
+from support.wire import Wire, batch
+
+CONNECTIONS = 3
+IN_FLIGHT = 5
+PRODUCE, FETCH = 12, 16
+"""Versions of the requests, which both servers know. Produce names its topic up to version 12."""
+MB = 1 << 20
+KB = 1024
+ORDER = ("apache-kafka", "oncelog")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of request."""
+
+    name: str
+    records: int
+    size: int
+    fetched: int = 0
+    """Bytes that a Fetch asks for; 0: a Produce."""
+
+
+ROWS = (
+    Row("Produce, one record of 100 B", 1, 100),
+    Row("Produce, a batch of 16 KiB", 150, 100),
+    Row("Produce, a batch of 64 KiB", 600, 100),
+    Row("Produce, 120 records of 1 KiB", 120, KB),
+    Row("Fetch of 1 MiB", 960, KB, fetched=MB),
+)
+
+
+def framed(request: Message, version: int) -> bytes:
+    """Return the bytes of a request."""
+    header = encode_request_header(RequestHeader(request.API_KEY, version, 1, "capacity"))
+    payload = header + request.encode(version)
+    return struct.pack(">i", len(payload)) + payload
+
+
+def produce(topic: str, partition: int, records: bytes) -> bytes:
+    """Return a Produce of one batch with acks=all."""
+    data = [PartitionProduceData(index=partition, records=records)]
+    topics = [TopicProduceData(name=topic, partition_data=data)]
+    return framed(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics), PRODUCE)
+
+
+def fetch(topic_id: UUID, partition: int, size: int) -> bytes:
+    """Return a Fetch from the start of a partition, without a session."""
+    wanted = [FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=size)]
+    topics = [FetchTopic(topic_id=topic_id, partitions=wanted)]
+    request = FetchRequest(max_wait_ms=1000, min_bytes=1, max_bytes=size, session_epoch=-1, topics=topics)
+    return framed(request, FETCH)
+
+
+class Connection:
+    """Sends one request again and again, and counts the responses."""
+
+    def __init__(self, bootstrap: str, request: bytes, check: Callable[[bytes], None]) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._request = request
+        self._buffer = bytearray(4 * MB)
+        self._held = 0
+        self._skip = 0
+        """Bytes of a response that are still to come."""
+        self.socket.sendall(request)
+        check(self._first())
+        self.socket.sendall(request * IN_FLIGHT)
+
+    def _first(self) -> bytes:
+        """Return the first response, to be checked."""
+        data = b""
+        while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+            data += self.socket.recv(MB)
+        return data[4:]
+
+    def serve(self) -> int:
+        """Read what has come, send a request for each complete response, and return their number."""
+        view = memoryview(self._buffer)
+        got = self.socket.recv_into(view[self._held :])
+        if not got:
+            raise ConnectionError("the broker closed the connection")
+        end, at, complete = self._held + got, 0, 0
+        self._held = 0
+        while at < end:
+            if self._skip:
+                step = min(self._skip, end - at)
+                self._skip -= step
+                at += step
+                complete += not self._skip
+            elif end - at < 4:
+                view[: end - at] = bytes(view[at:end])
+                self._held = end - at
+                break
+            else:
+                self._skip = int.from_bytes(view[at : at + 4], "big")
+                at += 4
+        if complete:
+            self.socket.sendall(self._request * complete)
+        return complete
+
+
+def load(connections: list[Connection], seconds: float) -> int:
+    """Keep the broker busy for so long, and return the number of responses."""
+    count = 0
+    end = time.monotonic() + seconds
+    with selectors.DefaultSelector() as selector:
+        for connection in connections:
+            selector.register(connection.socket, selectors.EVENT_READ, connection)
+        while time.monotonic() < end:
+            for key, _ in selector.select(1):
+                count += key.data.serve()
+    return count
+
+
+def check_produce(response: bytes) -> None:
+    """Raise AssertionError unless a Produce has succeeded."""
+    _, at = decode_response_header(memoryview(response), ProduceRequest.API_KEY, PRODUCE)
+    partition = ProduceResponse.decode(memoryview(response)[at:], PRODUCE).responses[0].partition_responses[0]
+    assert not partition.error_code, partition
+
+
+def check_fetch(response: bytes) -> None:
+    """Raise AssertionError unless a Fetch has returned most of what it asks for."""
+    _, at = decode_response_header(memoryview(response), FetchRequest.API_KEY, FETCH)
+    partition = FetchResponse.decode(memoryview(response)[at:], FETCH).responses[0].partitions[0]
+    assert not partition.error_code, partition
+    assert len(partition.records or b"") > MB * 0.8, len(partition.records or b"")
+
+
+def requests(server: Server, row: Row, number: int) -> tuple[list[bytes], Callable[[bytes], None]]:
+    """Create a topic, and return a request for each connection with the check of its response."""
+    topic = f"capacity-{number}"
+    records = bytes(batch([bytes(row.size)] * row.records))
+    with Wire(server.bootstrap) as wire:
+        topic_id = wire.create_topic(topic, CONNECTIONS, retention_bytes=str(256 * MB), segment_bytes=str(64 * MB))
+    produces = [produce(topic, index, records) for index in range(CONNECTIONS)]
+    if not row.fetched:
+        return produces, check_produce
+    with Wire(server.bootstrap) as wire:
+        for index in range(CONNECTIONS):
+            assert not wire.produce(topic, records, partition=index).error_code
+            assert not wire.produce(topic, records, partition=index).error_code
+    return [fetch(topic_id, index, row.fetched) for index in range(CONNECTIONS)], check_fetch
+
+
+def figures(server: Server, pid: int, warm: float, seconds: float) -> Iterator[tuple[str, float, float]]:
+    """Yield (row, requests a second, microseconds of CPU a request)."""
+    for number, row in enumerate(ROWS):
+        frames, check = requests(server, row, number)
+        connections = [Connection(server.bootstrap, frame, check) for frame in frames]
+        try:
+            load(connections, warm if number == 0 else warm / 4)
+            before, started = cpu_seconds(pid), time.monotonic()
+            count = load(connections, seconds)
+            taken = time.monotonic() - started
+            yield row.name, count / taken, (cpu_seconds(pid) - before) / count * 1e6
+        finally:
+            for connection in connections:
+                connection.socket.close()
+
+
+@contextmanager
+def running(name: str, folder: Path) -> Iterator[tuple[Server, int]]:
+    """A server on the first core, and its process id. This process runs on the second one meanwhile."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[:1])  # the server inherits it
+    server: ApacheKafka | OncelogCluster
+    try:
+        server = OncelogCluster(folder) if name == "oncelog" else ApacheKafka(folder, heap="1g", options=())
+    finally:
+        os.sched_setaffinity(0, cores[1:2] or cores)
+    try:
+        yield server, server.broker_pid() if isinstance(server, OncelogCluster) else server.process.pid
+    finally:
+        os.sched_setaffinity(0, cores)
+        server.stop()
+
+
+def show(console: Console, values: dict[str, dict[str, list[tuple[float, float]]]]) -> None:
+    """Print the medians of the rounds."""
+    columns = ("Kafka, req/s", "oncelog, req/s", "ratio", "Kafka, us of CPU", "oncelog, us of CPU", "ratio")
+    table = Table("request", *columns)
+    for row in ROWS:
+        kafka, ours = (
+            tuple(statistics.median(column) for column in zip(*values[name][row.name], strict=True)) for name in ORDER
+        )
+        table.add_row(
+            row.name,
+            *(f"{kafka[0]:,.0f}", f"{ours[0]:,.0f}", f"{ours[0] / kafka[0]:.2f} x"),
+            *(f"{kafka[1]:,.1f}", f"{ours[1]:,.1f}", f"{ours[1] / kafka[1]:.2f} x"),
+        )
+    console.print(table)
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description="What a broker can do alone.")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each row, after the warm-up")
+    parser.add_argument("--warm", type=float, default=12.0, help="seconds of load before the first row")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="write all numbers to this file")
+    arguments = parser.parse_args()
+    console = Console(width=130)
+    values: dict[str, dict[str, list[tuple[float, float]]]] = {name: defaultdict(list) for name in ORDER}
+    for number in range(arguments.rounds):
+        for name in ORDER if number % 2 == 0 else reversed(ORDER):
+            with (
+                tempfile.TemporaryDirectory(prefix="oncelog-capacity-") as folder,
+                running(name, Path(folder)) as (server, pid),
+            ):
+                for row, rate, cpu in figures(server, pid, arguments.warm, arguments.seconds):
+                    values[name][row].append((rate, cpu))
+                    console.print(f"round {number + 1} {name:>12}: {row}: {rate:,.0f} req/s, {cpu:.1f} us of CPU")
+    show(console, values)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(values, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
