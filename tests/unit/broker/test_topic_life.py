@@ -261,8 +261,7 @@ def test_who_still_holds_a_deleted_partition_cannot_touch_its_namesake(house: Ho
         with pytest.raises(ProtocolError) as caught:
             append(old)
         assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        with pytest.raises(ProtocolError):
-            apply_retention(old.log, NOW + 10**10)
+        assert apply_retention(old.log, NOW + 10**10) == 0
 
     async def after(broker: Broker) -> None:
         assert broker.partitions.find("t", 0).log.log_end_offset == 1
