@@ -17,6 +17,7 @@ def test_topics_come_and_go(client: Client, name: str) -> None:
 
 def test_topic_configs(client: Client, name: str) -> None:
     client.create_topic(name, retention_ms="123456", cleanup_policy="compact")
+    wait_until(lambda: name in client.topics(), "the topic is there")
     configs = client.topic_configs(name)
     assert configs["retention.ms"] == "123456"
     assert configs["cleanup.policy"] == "compact"
