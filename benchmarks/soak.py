@@ -51,8 +51,8 @@ LEAST_IDLE = 0.1
 FIRST_RATE, LEAST_RATE, MOST_RATE = 20.0, 2.0, 4000.0
 SETTINGS = {
     "num.partitions": "4",
-    "log.segment.bytes": str(8 << 20),
-    "log.retention.bytes": str(32 << 20),
+    "log.segment.bytes": str(1 << 20),
+    "log.retention.bytes": str(4 << 20),
     "log.retention.check.interval.ms": "5000",
     "group.min.session.timeout.ms": "1000",
 }
