@@ -24,14 +24,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import UUID
 
-from growth import cpu_seconds
+from growth import cpu_seconds, fetch
 from rich.console import Console
 from rich.table import Table
 
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
-from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from oncelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from oncelog.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -84,14 +83,6 @@ def produce(topic: str, partition: int, records: bytes) -> bytes:
     data = [PartitionProduceData(index=partition, records=records)]
     topics = [TopicProduceData(name=topic, partition_data=data)]
     return framed(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics), PRODUCE)
-
-
-def fetch(topic_id: UUID, partition: int, size: int) -> bytes:
-    """Return a Fetch from the start of a partition, without a session."""
-    wanted = [FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=size)]
-    topics = [FetchTopic(topic_id=topic_id, partitions=wanted)]
-    request = FetchRequest(max_wait_ms=1000, min_bytes=1, max_bytes=size, session_epoch=-1, topics=topics)
-    return framed(request, FETCH)
 
 
 class Connection:
@@ -184,7 +175,8 @@ def requests(server: Server, row: Row, number: int) -> tuple[list[bytes], Callab
         for index in range(CONNECTIONS):
             assert not wire.produce(topic, records, partition=index).error_code
             assert not wire.produce(topic, records, partition=index).error_code
-    return [fetch(topic_id, index, row.fetched) for index in range(CONNECTIONS)], check_fetch
+    fetches = [fetch(topic_id, [(index, 0)], max_bytes=row.fetched) for index in range(CONNECTIONS)]
+    return [framed(each, FETCH) for each in fetches], check_fetch
 
 
 def figures(server: Server, pid: int, warm: float, seconds: float) -> Iterator[tuple[str, float, float]]:

@@ -34,6 +34,7 @@ class Resource(Protocol):
 
 
 R = TypeVar("R", bound=Resource)
+A = TypeVar("A")
 
 
 async def alter_each(
@@ -57,6 +58,17 @@ async def alter_each(
             code, message = error.code, str(error)
         outcomes.append((resource, code, message))
     return outcomes
+
+
+def answered(answer: Callable[..., A], outcome: tuple[Resource, ErrorCode, str | None]) -> A:
+    """Return the answer for one resource. `answer` is its class."""
+    resource, code, message = outcome
+    return answer(
+        error_code=code,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
 
 
 async def alter(broker: Broker, kind: int, name: str, wanted: Wanted, *, validate_only: bool) -> None:

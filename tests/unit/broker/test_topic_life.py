@@ -192,6 +192,15 @@ async def filled(broker: Broker, partitions: int) -> TopicInfo:
     return topic
 
 
+async def begun_deletion(broker: Broker, topic: TopicInfo) -> asyncio.Future[None]:
+    """Delete a topic until its metadata is erased, and some of its partitions are not dropped yet."""
+    deleting = asyncio.ensure_future(broker.delete_topic(topic))
+    while broker.metadata.topic(topic.name) is not None:
+        await asyncio.sleep(0)
+    assert len(broker.partitions) > 0
+    return deleting
+
+
 def folders(house: House) -> set[str]:
     return {path.name for path in house.directory.iterdir() if path.is_dir() and not path.name.endswith("-delete")}
 
@@ -214,10 +223,7 @@ def test_others_have_their_turn_while_a_topic_is_deleted(house: House) -> None:
 def test_a_topic_is_not_created_before_the_deleted_one_of_its_name_is_gone(house: House) -> None:
     async def life(broker: Broker) -> None:
         topic = await filled(broker, PARTITIONS)
-        deleting = asyncio.ensure_future(broker.delete_topic(topic))
-        while broker.metadata.topic("t") is not None:
-            await asyncio.sleep(0)
-        assert len(broker.partitions) > 0
+        deleting = await begun_deletion(broker, topic)
         created = await broker.create_topic("t", partitions=PARTITIONS)
         assert len(broker.partitions) == 0
         for partition in range(PARTITIONS):
@@ -237,10 +243,7 @@ def test_a_topic_is_not_created_before_the_deleted_one_of_its_name_is_gone(house
 def test_a_deletion_that_is_cancelled_leaves_no_folder_without_a_topic(house: House) -> None:
     async def life(broker: Broker) -> None:
         topic = await filled(broker, PARTITIONS)
-        deleting = asyncio.ensure_future(broker.delete_topic(topic))
-        while broker.metadata.topic("t") is not None:
-            await asyncio.sleep(0)
-        assert len(broker.partitions) > 0
+        deleting = await begun_deletion(broker, topic)
         deleting.cancel()
         await asyncio.gather(deleting, return_exceptions=True)
         assert not folders(house)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from oncelog.broker.alterations import alter, alter_each
+from oncelog.broker.alterations import alter, alter_each, answered
 from oncelog.broker.config_changes import Change, Operation, check_changes, incremental
 from oncelog.broker.turns import mapped
-from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -25,17 +25,7 @@ async def handle(broker: Broker, request: AlterConfigsRequest, ctx: RequestConte
     outcomes = await alter_each(
         request.resources, lambda resource: _replace(broker, resource, validate_only=request.validate_only)
     )
-    return AlterConfigsResponse(responses=await mapped(outcomes, _response))
-
-
-def _response(outcome: tuple[AlterConfigsResource, ErrorCode, str | None]) -> AlterConfigsResourceResponse:
-    resource, code, message = outcome
-    return AlterConfigsResourceResponse(
-        error_code=code,
-        error_message=message,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-    )
+    return AlterConfigsResponse(responses=await mapped(outcomes, partial(answered, AlterConfigsResourceResponse)))
 
 
 async def _replace(broker: Broker, resource: AlterConfigsResource, *, validate_only: bool) -> None:

@@ -5,12 +5,12 @@ Source: Kafka's `ConfigAdminManager` and `ConfigurationControlManager`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from oncelog.broker.alterations import alter, alter_each, alter_loggers
+from oncelog.broker.alterations import alter, alter_each, alter_loggers, answered
 from oncelog.broker.config_changes import Change, check_changes, incremental
 from oncelog.broker.turns import mapped
-from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
@@ -31,17 +31,8 @@ async def handle(
     outcomes = await alter_each(
         request.resources, lambda resource: _alter(broker, resource, validate_only=request.validate_only)
     )
-    return IncrementalAlterConfigsResponse(responses=await mapped(outcomes, _response))
-
-
-def _response(outcome: tuple[AlterConfigsResource, ErrorCode, str | None]) -> AlterConfigsResourceResponse:
-    resource, code, message = outcome
-    return AlterConfigsResourceResponse(
-        error_code=code,
-        error_message=message,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-    )
+    responses = await mapped(outcomes, partial(answered, AlterConfigsResourceResponse))
+    return IncrementalAlterConfigsResponse(responses=responses)
 
 
 async def _alter(broker: Broker, resource: AlterConfigsResource, *, validate_only: bool) -> None:

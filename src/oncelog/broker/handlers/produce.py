@@ -59,6 +59,8 @@ _NOT_OF_THE_LOG = frozenset(
 Answer = ProduceResponse | Awaitable[ProduceResponse | None] | Holds | None
 _Late = tuple[Target, Replica, PartitionProduceResponse]
 """A partition whose records are appended, but not committed yet."""
+_Slow = tuple[Target, memoryview, LogConfig]
+"""A partition whose records take long to validate, the records, and the settings of its log."""
 
 
 def handle(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Answer:
@@ -157,19 +159,17 @@ async def _awaited(answer: Answer) -> ProduceResponse | None:
 def _append(broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved) -> Answer:
     """Append to all partitions. Do so at once, unless there are many or the records of one take long to validate."""
     if sum(len(targets) or 1 for _, targets in resolved) > ITEMS_A_TURN:
-        return Holds(_append_slowly(broker, request, ctx, resolved))
+        return Holds(_append_to_many(broker, request, ctx, resolved))
     slow, items = at_once(_needs(broker, resolved))
     if slow or items > ITEMS_A_TURN:
-        return Holds(_append_slowly(broker, request, ctx, resolved))
+        return Holds(_append_slowly(broker, request, ctx, resolved, slow))
     response, late = at_once(_append_all(broker, request, ctx, resolved))
     if late:
         return _when_committed(broker, response, late, request.timeout_ms)
     return response if request.acks else None
 
 
-def _needs(
-    broker: Broker, resolved: Resolved
-) -> Generator[None, None, tuple[list[tuple[Target, memoryview, LogConfig]], int]]:
+def _needs(broker: Broker, resolved: Resolved) -> Generator[None, None, tuple[list[_Slow], int]]:
     """Return what takes long to validate, and how many items of turns all appends count for. Pause."""
     now_ms = broker.now_ms()
     slow = []
@@ -192,14 +192,21 @@ def _items(target: Target) -> int:
     return NEW_LOG_ITEMS if creates else 1
 
 
+async def _append_to_many(
+    broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
+) -> ProduceResponse | None:
+    slow, _ = await in_turns(_needs(broker, resolved))
+    return await _append_slowly(broker, request, ctx, resolved, slow)
+
+
 async def _append_slowly(
     broker: Broker,
     request: ProduceRequest,
     ctx: RequestContext,
     resolved: Resolved,
+    slow: list[_Slow],
 ) -> ProduceResponse | None:
     """Let worker threads validate the records of some partitions and create the files of many. Then append to all."""
-    slow, _ = await in_turns(_needs(broker, resolved))
     while slow:
         await _validate(broker, *slow.pop())
     accepted = [target.replica for _, targets in resolved for target in targets if target.refusal is None]
