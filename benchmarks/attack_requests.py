@@ -87,8 +87,14 @@ def pipelined(wire: Wire, requests: list[Message], version: int, *, width: int =
 
 def unknown_names(target: Target) -> None:
     topics = [MetadataRequestTopic(name=f"unknown-{number}") for number in range(20_000)]
-    answered(target, MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12, "topics",
-             len(topics), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    answered(
+        target,
+        MetadataRequest(topics=topics, allow_auto_topic_creation=False),
+        12,
+        "topics",
+        len(topics),
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    )
 
 
 def all_metadata(target: Target) -> None:
@@ -271,9 +277,7 @@ def topic_partitions(target: Target) -> None:
     for _ in range(TIMES):
         cursor, found = None, 0
         while found == 0 or cursor is not None:
-            request = DescribeTopicPartitionsRequest(
-                topics=topics, response_partition_limit=2**31 - 1, cursor=cursor
-            )
+            request = DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=2**31 - 1, cursor=cursor)
             answer = ask(target, request, 0)
             found += sum(len(topic.partitions) for topic in answer.topics)
             cursor = answer.next_cursor

@@ -124,9 +124,7 @@ class EveryPartition:
         response = self.cluster.call_leader(TOPIC, 0, request, partitions.PRODUCE_NEW)
         raise_for_error(response, "Produce")
         answers = sorted(response.responses[0].partition_responses, key=lambda answer: answer.index)
-        spans = (
-            Span(TopicPartition(TOPIC, a.index), a.base_offset, a.base_offset + ROWS - 1) for a in answers
-        )
+        spans = (Span(TopicPartition(TOPIC, a.index), a.base_offset, a.base_offset + ROWS - 1) for a in answers)
         return op.Rows(op.Outcome.DONE, ROWS * self.count, tuple(spans))
 
 

@@ -263,9 +263,7 @@ def main() -> None:
                 for row, value in ROUNDS[name](Path(folder), scale):
                     values[name][row].append(value)
                     console.print(f"round {number + 1}/{rounds} {name:>12}: {row}: {value:,.2f}")
-    medians = {
-        name: {row: statistics.median(of_row) for row, of_row in rows.items()} for name, rows in values.items()
-    }
+    medians = {name: {row: statistics.median(of_row) for row, of_row in rows.items()} for name, rows in values.items()}
     show(console, medians)
     if arguments.json:
         arguments.json.write_text(json.dumps({"medians": medians, "rounds": values}, indent=1) + "\n")

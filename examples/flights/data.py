@@ -67,9 +67,9 @@ def expected_joined() -> pd.DataFrame:
 def expected_delays() -> pd.DataFrame:
     """Flights, departures and minutes of delay by airport and hour, for the hours that the watermark closes."""
     grouped = flights().groupby(["origin", "time_hour"], as_index=False)
-    hours = grouped.agg(
-        flights=("id", "count"), departed=("dep_delay", "count"), delay=("dep_delay", "sum")
-    ).rename(columns={"time_hour": "hour"})
+    hours = grouped.agg(flights=("id", "count"), departed=("dep_delay", "count"), delay=("dep_delay", "sum")).rename(
+        columns={"time_hour": "hour"}
+    )
     starts = pd.to_datetime(hours["hour"])
     closed = starts + pd.Timedelta(1, "h") <= starts.max() - WATERMARK
     return hours[closed].sort_values(["origin", "hour"], ignore_index=True)

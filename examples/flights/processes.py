@@ -98,9 +98,7 @@ class Broker:
         self._folder = folder / "broker"
         self._killed = 0
         program = Path(sys.executable).with_name("oncelog")
-        self.child = Child(
-            [program, "up", "--port", "0", "--data", self._folder], folder / "broker.log", "broker"
-        )
+        self.child = Child([program, "up", "--port", "0", "--data", self._folder], folder / "broker.log", "broker")
 
     def wait(self, patience: float = 30) -> str:
         """The bootstrap address, when it serves."""

@@ -63,9 +63,7 @@ def test_librdkafka_finds_no_users(librdkafka: AdminClient) -> None:
     assert error_of(one["a"]) == "RESOURCE_NOT_FOUND"
 
 
-def test_librdkafka_elects_no_leader(
-    server: Server, librdkafka: AdminClient, name: str
-) -> None:
+def test_librdkafka_elects_no_leader(server: Server, librdkafka: AdminClient, name: str) -> None:
     ConfluentClient(server.bootstrap).create_topic(name, 1)
     found = librdkafka.elect_leaders(ElectionType.PREFERRED, [TopicPartition(name, 0)]).result(30)
     [error] = found.values()

@@ -28,9 +28,7 @@ def test_commit_and_abort(client: Client, other_client: Client, name: str) -> No
     ]  # fmt: skip
 
 
-def test_the_same_id_ends_its_predecessors_transaction(
-    client: Client, other_client: Client, name: str
-) -> None:
+def test_the_same_id_ends_its_predecessors_transaction(client: Client, other_client: Client, name: str) -> None:
     client.create_topic(name)
     predecessor = client.transactions(f"{name}-id")
     predecessor.begin()

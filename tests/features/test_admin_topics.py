@@ -139,9 +139,7 @@ def test_what_is_refused(wire: Wire, name: str, topic: dict[str, Any], error: st
 
 
 @pytest.mark.parametrize("version", [4, 7])
-def test_a_refused_setting_is_not_repeated_as_a_whole(
-    wire: Wire, server: Server, name: str, version: int
-) -> None:
+def test_a_refused_setting_is_not_repeated_as_a_whole(wire: Wire, server: Server, name: str, version: int) -> None:
     # DIFFERS[long error messages]: Kafka repeats all of what was refused, and cannot send the message then
     refusal = code("INVALID_CONFIG" if server.name == "oncelog" else "UNKNOWN_SERVER_ERROR")
     for key, value in (("x" * 32_760, "1"), ("retention.ms", "x" * 32_760)):

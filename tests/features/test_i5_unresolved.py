@@ -108,9 +108,7 @@ def test_what_is_in_doubt_is_given_up_and_not_numbered_anew(
             return ErrorCode.INVALID_PRODUCER_EPOCH if request.records[0] == first[0] else PASS
 
         proxy.rule = rule
-        with pytest.raises(
-            errors.DeliveryTimeoutError, match="numbers cannot be used any further: they may"
-        ):
+        with pytest.raises(errors.DeliveryTimeoutError, match="numbers cannot be used any further: they may"):
             producer.send(name, b"doubtful").result(30)
         if arrives == "before":
             assert proxy.release() == 1

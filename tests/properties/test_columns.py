@@ -65,7 +65,12 @@ def test_damaged_records_are_an_error_or_a_sound_table(rows: list[Row], data: st
     with contextlib.suppress(ProtocolError):
         table, _ = decode_batches(
             # from the least offset on: damage may make a record's offset negative, and none is to be left out for it
-            [batch], topic="t", partition=0, start_offset=-(2**63), include_headers=True, check_crcs=False
+            [batch],
+            topic="t",
+            partition=0,
+            start_offset=-(2**63),
+            include_headers=True,
+            check_crcs=False,
         )
         table.validate(full=True)
         assert table.num_rows == len(rows)

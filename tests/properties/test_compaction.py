@@ -234,9 +234,7 @@ class CompactionMachine(RuleBasedStateMachine):
         for path in [path for path in self.disk.files if lost and path.endswith(lost)]:
             del self.disk.files[path]
         self.deleted.clear()
-        self.log = open_log(
-            self.disk, CONFIG, self.now, log_start_offset=self.log.log_start_offset, unlink=self.unlink
-        )
+        self.log = open_log(self.disk, CONFIG, self.now, log_start_offset=self.log.log_start_offset, unlink=self.unlink)
         self.log.advance_high_watermark(self.log.log_end_offset)
 
     @rule()

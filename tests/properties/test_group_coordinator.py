@@ -140,9 +140,7 @@ class Groups(RuleBasedStateMachine):
         return consumer
 
     @rule(consumer=consumers, protocols=st.none() | st.sampled_from(PROTOCOLS), version=st.sampled_from((3, 5, 9)))
-    def join(
-        self, consumer: Consumer, protocols: tuple[tuple[str, bytes], ...] | None, version: int
-    ) -> None:
+    def join(self, consumer: Consumer, protocols: tuple[tuple[str, bytes], ...] | None, version: int) -> None:
         if consumer.joining is None:
             consumer.protocols = protocols or consumer.protocols
             self.send_join(consumer, version)
@@ -333,9 +331,7 @@ class Groups(RuleBasedStateMachine):
         for partition in PARTITIONS:
             assert self.driver.fetch(*partition) == self.model.get(partition, -1)
             stable = self.driver.fetch(*partition, stable=True)
-            assert stable == (
-                E.UNSTABLE_OFFSET_COMMIT if partition in unstable else self.model.get(partition, -1)
-            )
+            assert stable == (E.UNSTABLE_OFFSET_COMMIT if partition in unstable else self.model.get(partition, -1))
 
     @invariant()
     def a_reload_knows_the_same(self) -> None:

@@ -28,9 +28,7 @@ from support.messages import (
     write_with_kio,
 )
 
-FEW = settings(
-    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+FEW = settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 WITH_KIO = pytest.mark.parametrize("case", cases(), ids=str)
 EVERY_VERSION = pytest.mark.parametrize("case", cases() + internal_cases(), ids=str)
 

@@ -80,9 +80,7 @@ def describe_broker(layers: DynamicConfig) -> list[ConfigEntry]:
         value, synonyms = _of_broker(layers, name)
         fixed = name not in DYNAMIC
         entries.append(
-            ConfigEntry(
-                name, value, _source(synonyms), type_of(spec), fixed, tuple(synonyms), _DOCS.get(name)
-            )
+            ConfigEntry(name, value, _source(synonyms), type_of(spec), fixed, tuple(synonyms), _DOCS.get(name))
         )
     return entries
 

@@ -107,9 +107,7 @@ class GroupService:
                 on_hang_up=ctx.on_hang_up,
             )
         except ProtocolError as error:
-            return JoinGroupResponse(
-                error_code=operation_error(error), member_id=request.member_id, protocol_name=None
-            )
+            return JoinGroupResponse(error_code=operation_error(error), member_id=request.member_id, protocol_name=None)
         return response
 
     async def sync_group(self, request: SyncGroupRequest, ctx: RequestContext) -> SyncGroupResponse | None:
@@ -205,9 +203,7 @@ class GroupService:
             answers.append(response)
         return joined(answers, "topics", "partitions")
 
-    async def _verify(
-        self, home: int, transactional_id: str, producer: tuple[int, int], version: int
-    ) -> int | None:
+    async def _verify(self, home: int, transactional_id: str, producer: tuple[int, int], version: int) -> int | None:
         """The guard to append with: a marker that comes while the transaction's coordinator is asked makes it void."""
         replica = self._broker.partitions.get(CONSUMER_OFFSETS, home)
         if replica is None:
@@ -221,9 +217,7 @@ class GroupService:
         if guard is None:
             return None
         partition = CONSUMER_OFFSETS, home
-        results = await self._broker.transactions.confirm(
-            transactional_id, *producer, [partition], implicit=implicit
-        )
+        results = await self._broker.transactions.confirm(transactional_id, *producer, [partition], implicit=implicit)
         code = results[partition]
         if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
             code = ErrorCode.INVALID_TXN_STATE

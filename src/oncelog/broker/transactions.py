@@ -340,9 +340,7 @@ class TransactionService:
         except ProtocolError as error:
             self._broker.log.info("markers of %s are left to its new coordinator: %s", markers.transactional_id, error)
             return
-        self.shell.apply(
-            home, shard.markers_written(markers, results, self._broker.now_ms(), deleted=deleted)
-        )
+        self.shell.apply(home, shard.markers_written(markers, results, self._broker.now_ms(), deleted=deleted))
         if ErrorCode.TRANSACTION_COORDINATOR_FENCED in results.values():
             return
         # A partition that knows a later epoch takes no marker of this one; the others wait for theirs all the same.

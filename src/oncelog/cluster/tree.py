@@ -138,8 +138,7 @@ class Tree(Protocol):
         """
 
     def open_session(self, owner: str, ttl_ms: int) -> int:
-        """Opens a session that lives `ttl_ms` from its last `renew`; ends an earlier one of the same owner.
-        """
+        """Opens a session that lives `ttl_ms` from its last `renew`; ends an earlier one of the same owner."""
 
     def renew(self, session: int) -> None:
         """Prolongs a session; SessionExpiredError."""

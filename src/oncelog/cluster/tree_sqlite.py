@@ -102,9 +102,7 @@ class SqliteTree:
         self._watches = Watches()
         self._dirty = False
         self._seen_version = -1
-        self._connection = sqlite3.connect(
-            path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-        )
+        self._connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         self._rows = _SqliteRows(self._connection)
         found = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if found > FORMAT:

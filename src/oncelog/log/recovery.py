@@ -301,9 +301,7 @@ class Loader:
         if end > segments[0].base_offset:
             self._snapshots.take(self._state)
         point = end if clean and first is None else min(recovery_point, end)
-        return Loaded(
-            segments, self._snapshots, self._epochs, self._state, log_start, end, point, True, self._deleted
-        )
+        return Loaded(segments, self._snapshots, self._epochs, self._state, log_start, end, point, True, self._deleted)
 
     def _empty(self, log_start: int, *, exists: bool = False) -> Steps[Loaded]:
         for offset in list(self._snapshots.offsets):

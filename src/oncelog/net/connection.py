@@ -155,9 +155,7 @@ class Connection(asyncio.BufferedProtocol):
         chunks[0] = _LENGTH.pack(sum(map(len, chunks)))
         self._write(chunks)
 
-    async def call(
-        self, request: Message, version: int | None = None, *, timeout_ms: float | None = None
-    ) -> Any:
+    async def call(self, request: Message, version: int | None = None, *, timeout_ms: float | None = None) -> Any:
         """Send a request and return its response. Safe to cancel: those behind it still get their own answers."""
         future = self.send(request, version, timeout_ms=timeout_ms)
         try:

@@ -27,9 +27,7 @@ FIRST_FREE_PORT = 20_000
 class Network:
     """All hosts of a world. Latencies are in seconds, drawn for each write between `fastest` and `slowest`."""
 
-    def __init__(
-        self, loop: SimLoop, rng: random.Random, *, fastest: float = 0.000_05, slowest: float = 0.002
-    ) -> None:
+    def __init__(self, loop: SimLoop, rng: random.Random, *, fastest: float = 0.000_05, slowest: float = 0.002) -> None:
         self.loop = loop
         self.rng = rng
         self.fastest = fastest

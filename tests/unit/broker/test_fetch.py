@@ -203,9 +203,7 @@ def test_fetch_that_forgets_many_partitions_pauses_before_it_changes_its_session
         ):
             (session,) = broker.fetch_sessions._sessions.values()
             epoch = session.epoch
-            request = FetchRequest(
-                session_id=begun.session_id, session_epoch=epoch, forgotten_topics_data=forgotten
-            )
+            request = FetchRequest(session_id=begun.session_id, session_epoch=epoch, forgotten_topics_data=forgotten)
             pending: Any = handle(broker, request, CONTEXT)
             for _ in range(9):
                 pending.send(None)

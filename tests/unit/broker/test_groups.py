@@ -120,9 +120,7 @@ def with_broker(scenario: Callable[[Setup], Coroutine[Any, Any, None]], **settin
         writer = RawWriter("broker-1", PORT, "etl")
         topic = await writer.create_topic("t", 2)
         await writer.start()
-        await writer.call(
-            FindCoordinatorRequest(coordinator_keys=["g"]), lambda r: r.coordinators[0].error_code
-        )
+        await writer.call(FindCoordinatorRequest(coordinator_keys=["g"]), lambda r: r.coordinators[0].error_code)
         setup = Setup(world, broker, writer, topic)
         await setup.writer.call(ListGroupsRequest())
         await scenario(setup)
@@ -215,9 +213,7 @@ def test_a_static_member_restarts(version: int) -> None:
         await setup.call(sync, 5)
         again = await setup.join(version, instance="i")
         assert (again.generation_id, again.skip_assignment) == (1, version >= 9)
-        heartbeat = HeartbeatRequest(
-            group_id="g", generation_id=1, member_id=joined.member_id, group_instance_id="i"
-        )
+        heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id=joined.member_id, group_instance_id="i")
         assert (await setup.call(heartbeat)).error_code == E.FENCED_INSTANCE_ID
 
     with_broker(scenario)

@@ -200,9 +200,7 @@ REQUESTS: dict[str, tuple[Any, Any]] = {
         offset_delete,
         OffsetDeleteRequest(
             group_id="g",
-            topics=[
-                OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition()]) for name in NAMES
-            ],
+            topics=[OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition()]) for name in NAMES],
         ),
     ),
     "OffsetFetch": (
@@ -306,9 +304,7 @@ async def commit_many(broker: Broker) -> None:
     await broker.create_topic("wide", partitions=len(MANY))
     await broker.ensure_internal_topic(CONSUMER_OFFSETS)
     partitions = [OffsetCommitRequestPartition(partition_index=index, committed_offset=1) for index in MANY]
-    request = OffsetCommitRequest(
-        group_id="g", topics=[OffsetCommitRequestTopic(name="wide", partitions=partitions)]
-    )
+    request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="wide", partitions=partitions)])
     answer = await offset_commit.handle(broker, request, CONTEXT)
     assert {each.error_code for each in answer.topics[0].partitions} == {ErrorCode.NONE}
 
@@ -322,9 +318,7 @@ def batches_of(broker: Broker) -> list[int]:
 
 async def delete_offsets(broker: Broker) -> None:
     partitions = [OffsetDeleteRequestPartition(partition_index=index) for index in MANY]
-    request = OffsetDeleteRequest(
-        group_id="g", topics=[OffsetDeleteRequestTopic(name="wide", partitions=partitions)]
-    )
+    request = OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name="wide", partitions=partitions)])
     answer = await offset_delete.handle(broker, request, CONTEXT)
     assert [each.partition_index for each in answer.topics[0].partitions] == list(MANY)
     assert {each.error_code for each in answer.topics[0].partitions} == {ErrorCode.NONE}
@@ -345,9 +339,7 @@ async def delete_topic(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("delete", [delete_offsets, delete_group, delete_topic])
-def test_many_offsets_are_deleted_in_small_batches(
-    house: House, delete: Callable[[Broker], Awaitable[None]]
-) -> None:
+def test_many_offsets_are_deleted_in_small_batches(house: House, delete: Callable[[Broker], Awaitable[None]]) -> None:
     async def life(broker: Broker) -> None:
         await commit_many(broker)
         before = len(batches_of(broker))

@@ -154,9 +154,7 @@ def test_a_waiting_request_of_many_elements_releases_its_bytes(house: House) -> 
     async def life(broker: Broker) -> None:
         await broker.create_topic("t", partitions=1)
         partitions = [FetchPartition(partition=0, partition_max_bytes=1) for _ in range(FEW_ITEMS + 1)]
-        request = FetchRequest(
-            max_wait_ms=60_000, min_bytes=1, topics=[FetchTopic(topic="t", partitions=partitions)]
-        )
+        request = FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=[FetchTopic(topic="t", partitions=partitions)])
         bytes_of_it = frame(request, 12)
         reference = weakref.ref(bytes_of_it)
         on_hang_up: list[Callable[[], None]] = []

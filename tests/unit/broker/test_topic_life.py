@@ -357,9 +357,7 @@ def replace_topic_after_first_part(broker: Broker, topic: TopicInfo) -> None:
 
 async def committed_offset(broker: Broker) -> int:
     """Return the offset that the group `g` has in the topic `t`, whether or not its transaction has ended."""
-    asked = OffsetFetchRequestGroup(
-        group_id="g", topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
-    )
+    asked = OffsetFetchRequestGroup(group_id="g", topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])])
     (partition,) = (await broker.groups.fetch_offsets(asked, require_stable=True)).topics[0].partitions
     assert partition.error_code == ErrorCode.NONE
     return int(partition.committed_offset)

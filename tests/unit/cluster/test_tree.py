@@ -47,11 +47,7 @@ def clock() -> Clock:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def tree(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Tree]:
-    made: Tree = (
-        MemoryTree(clock)
-        if request.param == "memory"
-        else SqliteTree(str(tmp_path / "tree.db"), now_ms=clock)
-    )
+    made: Tree = MemoryTree(clock) if request.param == "memory" else SqliteTree(str(tmp_path / "tree.db"), now_ms=clock)
     yield made
     made.close()
 
@@ -124,9 +120,7 @@ def test_a_node_made_anew_starts_at_version_0(tree: Tree) -> None:
 def test_multi_is_all_or_nothing(tree: Tree) -> None:
     tree.create("/epoch", b"1")
     tree.create("/gone", b"old")
-    tree.multi(
-        [Check("/epoch", 0), Create("/new"), Create("/new/b", b"n"), Delete("/gone"), Set("/epoch", b"2", 0)]
-    )
+    tree.multi([Check("/epoch", 0), Create("/new"), Create("/new/b", b"n"), Delete("/gone"), Set("/epoch", b"2", 0)])
     assert tree.get("/new/b").data == b"n"
     assert tree.get("/epoch") == (b"2", 1, None)
     with pytest.raises(BadVersionError):
@@ -315,9 +309,7 @@ def test_sqlite_compare_and_set_over_processes(tmp_path: Path) -> None:
     tree.close()
 
 
-def test_sqlite_waits_for_a_process_that_creates_the_same_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sqlite_waits_for_a_process_that_creates_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "tree.db")
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

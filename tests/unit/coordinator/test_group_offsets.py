@@ -351,10 +351,10 @@ def test_records_have_kafkas_layout() -> None:
     (one,) = driver.stable_group(1)
     driver.commit({("t", 0): 258}, member_id=one, generation=1, metadata="m")
     entry = driver.log[-1]
-    assert entry.key == b"\x00\x01" b"\x00\x01g" b"\x00\x01t" b"\x00\x00\x00\x00"
+    assert entry.key == b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x00"
     timestamp = driver.now_ms.to_bytes(8, "big")
     # Version 4 is flexible: compact strings, and no tagged fields where the topic has no id.
-    assert entry.value == b"\x00\x04" + (258).to_bytes(8, "big") + b"\xff\xff\xff\xff" b"\x02m" + timestamp + b"\x00"
+    assert entry.value == b"\x00\x04" + (258).to_bytes(8, "big") + b"\xff\xff\xff\xff\x02m" + timestamp + b"\x00"
     group = driver.log[-2]
     assert group.key == b"\x00\x02\x00\x01g"
     assert read_version(group.value or b"") == 3

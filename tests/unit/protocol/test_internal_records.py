@@ -38,9 +38,7 @@ def group(version: int) -> GroupMetadataValue:
         member.rebalance_timeout = 30_000
     if version >= 3:
         member.group_instance_id = "i"
-    value = GroupMetadataValue(
-        protocol_type="consumer", generation=7, protocol="range", leader="m-1", members=[member]
-    )
+    value = GroupMetadataValue(protocol_type="consumer", generation=7, protocol="range", leader="m-1", members=[member])
     if version >= 2:
         value.current_state_timestamp = 1_700_000_000_000
     return value

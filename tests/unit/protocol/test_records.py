@@ -34,9 +34,7 @@ def check(batch: bytearray) -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_batch_round_trip(codec: Codec) -> None:
-    batch = r.build_batch(
-        ROWS, codec=codec, producer_id=7, producer_epoch=3, base_sequence=11, transactional=True
-    )
+    batch = r.build_batch(ROWS, codec=codec, producer_id=7, producer_epoch=3, base_sequence=11, transactional=True)
     header = r.parse_header(batch)
     r.check_batch(header, memoryview(batch))
     assert header.size == len(batch)
@@ -241,9 +239,7 @@ def test_decompression_is_bounded() -> None:
 
 
 def test_an_emptied_batch_has_no_records() -> None:
-    batch = r.pack_batch(
-        b"", 0, last_offset_delta=4, base_timestamp=-1, max_timestamp=-1, attributes=int(Codec.ZSTD)
-    )
+    batch = r.pack_batch(b"", 0, last_offset_delta=4, base_timestamp=-1, max_timestamp=-1, attributes=int(Codec.ZSTD))
     assert r.decode_records(batch) == []
 
 
@@ -320,9 +316,7 @@ def test_batch_that_claims_more_records_than_its_bytes_can_hold_is_refused_first
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_batch_with_another_codec_has_the_same_records(codec: Codec) -> None:
-    batch = r.build_batch(
-        ROWS, codec=Codec.GZIP, producer_id=7, producer_epoch=3, base_sequence=11, transactional=True
-    )
+    batch = r.build_batch(ROWS, codec=Codec.GZIP, producer_id=7, producer_epoch=3, base_sequence=11, transactional=True)
     found = r.recompress(batch, codec, level=None, limit=10_000)
     header = r.parse_header(found)
     r.check_batch(header, memoryview(found))

@@ -36,9 +36,7 @@ Partition = tuple[str, int]
 Results = list[AddPartitionsToTxnTopicResult]
 
 
-async def handle(
-    broker: Broker, request: AddPartitionsToTxnRequest, ctx: RequestContext
-) -> AddPartitionsToTxnResponse:
+async def handle(broker: Broker, request: AddPartitionsToTxnRequest, ctx: RequestContext) -> AddPartitionsToTxnResponse:
     """Add all partitions of a transaction, or none of them."""
     version = ctx.api_version
     if version < _BATCHED:

@@ -14,7 +14,5 @@ if TYPE_CHECKING:
 
 def handle(_broker: Broker, request: CreateAclsRequest, _ctx: RequestContext) -> CreateAclsResponse:
     """Return SECURITY_DISABLED for each entry, as Kafka's `AclApis` does without an authorizer."""
-    refused = AclCreationResult(
-        error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured."
-    )
+    refused = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured.")
     return CreateAclsResponse(results=[refused] * len(request.creations))

@@ -63,9 +63,7 @@ async def _refused(request: CreatePartitionsRequest, error: ProtocolError) -> Cr
     )
 
 
-def _replicas(
-    broker: Broker, topic: TopicInfo, wanted: CreatePartitionsTopic, allowed: int
-) -> list[tuple[int, ...]]:
+def _replicas(broker: Broker, topic: TopicInfo, wanted: CreatePartitionsTopic, allowed: int) -> list[tuple[int, ...]]:
     """Return the brokers of each new partition. The request may still create `allowed` partitions.
 
     Raises INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, POLICY_VIOLATION.

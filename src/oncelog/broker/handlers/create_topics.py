@@ -64,9 +64,7 @@ async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestConte
             results.append(await _create(broker, topic, described, validate_only=request.validate_only))
         except ProtocolError as error:
             results.append(
-                CreatableTopicResult(
-                    name=topic.name, error_code=error.code, error_message=str(error), configs=[]
-                )
+                CreatableTopicResult(name=topic.name, error_code=error.code, error_message=str(error), configs=[])
             )
     return CreateTopicsResponse(topics=results)
 
@@ -146,9 +144,7 @@ def _assignment(broker: Broker, topic: CreatableTopic) -> list[tuple[int, ...]]:
     return broker.assign(partitions, factor)
 
 
-def _manual_assignment(
-    broker: Broker, assignments: list[CreatableReplicaAssignment]
-) -> list[tuple[int, ...]]:
+def _manual_assignment(broker: Broker, assignments: list[CreatableReplicaAssignment]) -> list[tuple[int, ...]]:
     by_partition = {entry.partition_index: tuple(entry.broker_ids) for entry in assignments}
     if sorted(by_partition) != list(range(len(assignments))):
         message = "the assignment must name the partitions 0, 1, ... once each"

@@ -73,9 +73,7 @@ async def _refused(asked: list[DeleteTopicState], error: ProtocolError) -> Delet
     code, message = error.code, str(error)
 
     def refused(state: DeleteTopicState) -> DeletableTopicResult:
-        return DeletableTopicResult(
-            name=state.name, topic_id=state.topic_id, error_code=code, error_message=message
-        )
+        return DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=code, error_message=message)
 
     return DeleteTopicsResponse(responses=await mapped(asked, refused))
 

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from oncelog.broker.context import RequestContext
 
 
-async def handle(
-    broker: Broker, request: DescribeProducersRequest, _ctx: RequestContext
-) -> DescribeProducersResponse:
+async def handle(broker: Broker, request: DescribeProducersRequest, _ctx: RequestContext) -> DescribeProducersResponse:
     """Each partition has its own error; only its leader answers."""
     turns = Turns()
     return DescribeProducersResponse(

@@ -97,9 +97,7 @@ def _begin(
     )
 
 
-async def _in_turns(
-    broker: Broker, request: FetchRequest, ctx: RequestContext, context: FetchContext
-) -> FetchResponse:
+async def _in_turns(broker: Broker, request: FetchRequest, ctx: RequestContext, context: FetchContext) -> FetchResponse:
     """Answer a request for many partitions, and let the loop serve others in between."""
     reads = await in_turns(_read_all(broker, request, ctx, context))
     if _is_over(request, context, reads):

@@ -58,9 +58,7 @@ async def _find(broker: Broker, key_type: int, key: str) -> Coordinator:
         if leader != broker.node_id:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {leader} is not known here")
     except ProtocolError as error:
-        return Coordinator(
-            key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=str(error)
-        )
+        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=str(error))
     return Coordinator(key=key, node_id=leader, host=broker.advertised_host, port=broker.advertised_port)
 
 

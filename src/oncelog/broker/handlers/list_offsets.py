@@ -77,9 +77,7 @@ async def handle(broker: Broker, request: ListOffsetsRequest, ctx: RequestContex
     return ListOffsetsResponse(topics=topics)
 
 
-async def _find(
-    broker: Broker, topic: str, asked: ListOffsetsPartition, version: int, isolation: int | None
-) -> Found:
+async def _find(broker: Broker, topic: str, asked: ListOffsetsPartition, version: int, isolation: int | None) -> Found:
     """`isolation`: the isolation level of a consumer; None for followers and tools, which read all records."""
     timestamp = asked.timestamp
     if timestamp < LATEST and version < _SINCE.get(timestamp, 0 if timestamp >= EARLIEST else version + 1):

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from oncelog.broker.context import RequestContext
 
 
-async def handle(
-    broker: Broker, request: ListTransactionsRequest, _ctx: RequestContext
-) -> ListTransactionsResponse:
+async def handle(broker: Broker, request: ListTransactionsRequest, _ctx: RequestContext) -> ListTransactionsResponse:
     """Those that pass all filters; a pattern must match the whole transactional id."""
     return await broker.transactions.list_transactions(request)

@@ -140,9 +140,7 @@ def _partition(broker: Broker, topic: str, index: int, info: PartitionInfo) -> M
     )
 
 
-def _response(
-    broker: Broker, request: MetadataRequest, topics: list[MetadataResponseTopic]
-) -> MetadataResponse:
+def _response(broker: Broker, request: MetadataRequest, topics: list[MetadataResponseTopic]) -> MetadataResponse:
     """`include_..._operations` come in the versions that have the fields, and are false in the others."""
     if request.include_topic_authorized_operations:
         for topic in topics:

@@ -44,9 +44,7 @@ async def handle(broker: Broker, request: OffsetFetchRequest, ctx: RequestContex
         asked.topics = []
         for topic in request.topics:
             await turns.next()
-            asked.topics.append(
-                OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            )
+            asked.topics.append(OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes))
     return await in_turns(_single(await _fetch(broker, asked, request.require_stable, version)))
 
 

@@ -16,6 +16,7 @@ from oncelog.protocol.schema import Message
 if TYPE_CHECKING:
     from oncelog.cluster.metadata import TopicInfo
 
+
 class Refused(NamedTuple):
     """Partitions of one topic, with their error."""
 

@@ -93,9 +93,7 @@ def _proceed(
     return _append(broker, request, ctx, resolved)
 
 
-def _resolve(
-    broker: Broker, request: ProduceRequest, ctx: RequestContext
-) -> Generator[None, None, Resolved]:
+def _resolve(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Generator[None, None, Resolved]:
     """Find the logs of all partitions, with a pause after each, and after each topic without partitions."""
     resolved = []
     for topic_data in request.topic_data:
@@ -348,9 +346,7 @@ def _refuse_zstd(target: Target) -> None:
         target.refusal = Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
 
 
-def _append_one(
-    target: Target, now_ms: int, transaction_version: int, all_replicas: bool
-) -> PartitionProduceResponse:
+def _append_one(target: Target, now_ms: int, transaction_version: int, all_replicas: bool) -> PartitionProduceResponse:
     data = target.data
     if target.refusal is not None:
         return _refused(target, target.refusal, target.log_start_offset, target.record_errors)

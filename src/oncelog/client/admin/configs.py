@@ -70,9 +70,7 @@ async def describe_configs(
 
 async def describe_config_entries(cluster: ClusterClient, kind: str, name: str | int) -> list[ConfigEntry]:
     """The same with where each value comes from and whether it may change."""
-    wanted = DescribeConfigsResource(
-        resource_type=RESOURCES[kind], resource_name=str(name), configuration_keys=None
-    )
+    wanted = DescribeConfigsResource(resource_type=RESOURCES[kind], resource_name=str(name), configuration_keys=None)
     request = DescribeConfigsRequest(resources=[wanted])
     response = await _call_resource(cluster, kind, str(name), request)
     raise_for_error(response, f"settings of {kind} {name!r}")

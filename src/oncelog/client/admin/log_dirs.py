@@ -60,7 +60,5 @@ async def describe_log_dirs(
                 for topic in result.topics
                 for each in topic.partitions
             }
-            found.append(
-                LogDir(node, result.log_dir, not offline, result.total_bytes, result.usable_bytes, replicas)
-            )
+            found.append(LogDir(node, result.log_dir, not offline, result.total_bytes, result.usable_bytes, replicas))
     return found

@@ -65,9 +65,7 @@ PRODUCER: dict[str, Option] = COMMON | {
 }
 
 
-def producer_options(
-    mapping: Mapping[str, Any] | None, given: Mapping[str, Any]
-) -> dict[str, Any]:
+def producer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """A producer's options, checked against each other; ConfigError names both sides of a conflict.
 
     Idempotence is on unless an explicit setting rules it out and idempotence itself was left alone, as in Kafka; a

@@ -87,9 +87,7 @@ def commit_transactional(
     if group is None and request.generation_id >= 0:
         raise ProtocolError(ErrorCode.ILLEGAL_GENERATION, f"there is no group {request.group_id}")
     if group is not None:
-        check_commit(
-            group, request.member_id, request.group_instance_id, request.generation_id, transactional=True
-        )
+        check_commit(group, request.member_id, request.group_instance_id, request.generation_id, transactional=True)
     response = TxnOffsetCommitResponse()
     for topic in request.topics:
         answer = TxnOffsetCommitResponseTopic(name=topic.name)
@@ -128,9 +126,7 @@ def check_commit(
         raise ProtocolError(ErrorCode.REBALANCE_IN_PROGRESS, message)
 
 
-def fetch(
-    store: OffsetStore, request: OffsetFetchRequestGroup, require_stable: bool
-) -> OffsetFetchResponseGroup:
+def fetch(store: OffsetStore, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
     """The committed offsets that are asked for (all when `topics` is None); -1 where there is none."""
     offsets = store.committed(request.group_id)
     topics = request.topics
@@ -172,9 +168,7 @@ def all_topics(offsets: Iterable[tuple[str, int]]) -> list[OffsetFetchRequestTop
     partitions: dict[str, list[int]] = {}
     for name, index in offsets:
         partitions.setdefault(name, []).append(index)
-    return [
-        OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name, indexes in partitions.items()
-    ]
+    return [OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name, indexes in partitions.items()]
 
 
 def _is_of_another_topic(committed: CommittedOffset, topic: OffsetFetchRequestTopics) -> bool:

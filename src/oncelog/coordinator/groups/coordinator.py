@@ -157,9 +157,7 @@ class GroupCoordinator:
 
     # -- the log ------------------------------------------------------------------------------------------------
 
-    def replay(
-        self, record: CoordinatorRecord, *, producer_id: int | None = None, producer_epoch: int = -1
-    ) -> None:
+    def replay(self, record: CoordinatorRecord, *, producer_id: int | None = None, producer_epoch: int = -1) -> None:
         """Takes over a record that is in the log; with a producer id it is part of that producer's transaction."""
         key, value = record.key, record.value
         if isinstance(key, GroupMetadataKey):

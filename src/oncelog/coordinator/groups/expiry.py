@@ -82,9 +82,7 @@ def of_deleted_topic(store: OffsetStore, topic: str, topic_id: UUID) -> Iterator
     return _older_offsets(store, topic, topic_id, store.newest)
 
 
-def _older_offsets(
-    store: OffsetStore, topic: str, topic_id: UUID, newest: int
-) -> Iterator[CoordinatorRecord | None]:
+def _older_offsets(store: OffsetStore, topic: str, topic_id: UUID, newest: int) -> Iterator[CoordinatorRecord | None]:
     for group_id in sorted(store.group_ids()):
         for partition in dict.fromkeys((*store.committed(group_id), *store.unstable(group_id))):
             if partition[0] == topic and _is_of_topic(store, group_id, partition, topic_id, newest):
@@ -93,9 +91,7 @@ def _older_offsets(
                 yield None
 
 
-def _is_of_topic(
-    store: OffsetStore, group_id: str, partition: TopicPartition, topic_id: UUID, newest: int
-) -> bool:
+def _is_of_topic(store: OffsetStore, group_id: str, partition: TopicPartition, topic_id: UUID, newest: int) -> bool:
     """Return whether a partition has offsets of the topic, and no newer ones."""
     offsets = tuple(store.offsets_of(group_id, partition))
     return any(offset.topic_id in (NO_UUID, topic_id) for offset in offsets) and all(

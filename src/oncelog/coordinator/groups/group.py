@@ -113,8 +113,7 @@ class Group:
         """Puts `new` in a static member's place and returns the old one."""
         old = self.members[old_id]
         self.members = {
-            member.member_id: member
-            for member in (new if known is old else known for known in self.members.values())
+            member.member_id: member for member in (new if known is old else known for known in self.members.values())
         }
         self._speakers.subtract(_names(old.protocols))
         self._speakers.update(_names(new.protocols))

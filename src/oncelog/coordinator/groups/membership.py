@@ -328,9 +328,7 @@ def leave(
     for identity in identities:
         error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else _leave_one(group, identity, effects)
         responses.append(
-            MemberResponse(
-                member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error
-            )
+            MemberResponse(member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error)
         )
     if group is not None and any(response.error_code == ErrorCode.NONE for response in responses):
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):

@@ -56,9 +56,7 @@ class Registry:
 
     # -- writes -------------------------------------------------------------------------------------------------
 
-    def write(
-        self, record: CoordinatorRecord, effects: Effects, then: Callable[[], None] | None = None
-    ) -> None:
+    def write(self, record: CoordinatorRecord, effects: Effects, then: Callable[[], None] | None = None) -> None:
         """Add a group's record to the effects; `then` runs when the record is in the log."""
         effects.records.append(replace(record, replayed=then or _nothing))
 

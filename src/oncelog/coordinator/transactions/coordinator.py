@@ -89,9 +89,7 @@ class TransactionCoordinator:
             # Its open transaction is aborted first; the client comes again and is then given the next epoch.
             reply = init_error(ErrorCode.CONCURRENT_TRANSACTIONS, version)
             return self._end(decision, now_ms).then(_reply(token, reply))
-        response = InitProducerIdResponse(
-            producer_id=decision.producer_id, producer_epoch=decision.producer_epoch
-        )
+        response = InitProducerIdResponse(producer_id=decision.producer_id, producer_epoch=decision.producer_epoch)
         return Effects(records=[self._record(decision)], replies=[Reply(token, response)])
 
     def add_partitions(
@@ -191,15 +189,11 @@ class TransactionCoordinator:
             return continued.last_epoch
         return decisions.epoch_before_completion(transaction)
 
-    def _remember_continued(
-        self, old: Transaction, new: Transaction, expected: tuple[int, int] | None
-    ) -> None:
+    def _remember_continued(self, old: Transaction, new: Transaction, expected: tuple[int, int] | None) -> None:
         if expected is None:
             self._continued.pop(new.transactional_id, None)
         elif (old.producer_id, old.producer_epoch) != (new.producer_id, new.producer_epoch):
-            self._continued[new.transactional_id] = _Continued(
-                new.producer_id, new.producer_epoch, old.producer_epoch
-            )
+            self._continued[new.transactional_id] = _Continued(new.producer_id, new.producer_epoch, old.producer_epoch)
 
     # -- endings ------------------------------------------------------------------------------------------------------
 
@@ -257,8 +251,7 @@ class TransactionCoordinator:
         return (
             transaction.prepared
             and markers.coordinator_epoch == self._coordinator_epoch
-            and (markers.producer_id, markers.producer_epoch)
-            == (transaction.producer_id, transaction.producer_epoch)
+            and (markers.producer_id, markers.producer_epoch) == (transaction.producer_id, transaction.producer_epoch)
         )
 
     def _complete(self, transaction: Transaction, now_ms: int) -> Effects:
@@ -270,9 +263,7 @@ class TransactionCoordinator:
     def _record(self, transaction: Transaction) -> CoordinatorRecord:
         return transaction_record(transaction, self.config.transaction_version)
 
-    def replay(
-        self, record: CoordinatorRecord, *, producer_id: int | None = None, producer_epoch: int = -1
-    ) -> None:
+    def replay(self, record: CoordinatorRecord, *, producer_id: int | None = None, producer_epoch: int = -1) -> None:
         """Makes a record the state; IllegalTransitionError for one that no request can have made.
 
         That one is part of a transaction changes nothing: only the coordinator writes here, and never in one.

@@ -79,9 +79,7 @@ def epoch_before_completion(transaction: Transaction) -> int:
     return transaction.producer_epoch - 1 if transaction.producer_epoch > 0 else MAX_EPOCH - 1
 
 
-def fencing_abort(
-    transaction: Transaction, take: TakeProducerId, transaction_version: int, now_ms: int
-) -> Transaction:
+def fencing_abort(transaction: Transaction, take: TakeProducerId, transaction_version: int, now_ms: int) -> Transaction:
     """The coordinator aborts an open transaction, on a time-out or for a successor."""
     if transaction_version < 2:
         return transaction.prepare_fencing_abort(0, NO_PRODUCER_ID, now_ms)
@@ -180,9 +178,7 @@ _END_2: dict[tuple[TransactionState, _Request, bool], ErrorCode | None] = {
 """Version 2, by (state, request, committed); what is not here is PRODUCER_FENCED."""
 
 
-def end_transaction_1(
-    transaction: Transaction, producer_id: int, epoch: int, commit: bool, now_ms: int
-) -> Decision:
+def end_transaction_1(transaction: Transaction, producer_id: int, epoch: int, commit: bool, now_ms: int) -> Decision:
     """EndTxn of a client of version 0 or 1; NONE when it has happened already."""
     if transaction.producer_id != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -210,9 +206,7 @@ def end_transaction_2(
         # First of all: the client may use a producer id already that takes over at completion.
         return ErrorCode.CONCURRENT_TRANSACTIONS
     overflowed = (
-        transaction.previous_producer_id == producer_id
-        and epoch == MAX_EPOCH - 1
-        and transaction.producer_epoch == 0
+        transaction.previous_producer_id == producer_id and epoch == MAX_EPOCH - 1 and transaction.producer_epoch == 0
     )
     if transaction.producer_id != producer_id and not overflowed:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
