@@ -26,18 +26,18 @@ from rich.table import Table
 
 from oncelog import Admin
 from oncelog.client.blocking import BlockingCluster
-from oncelog.client.outcomes import raise_for_error
+from oncelog.client.response_errors import raise_for_error
 from oncelog.errors import OncelogError
 from oncelog.net.connection import Connection
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from oncelog.spark import partitions
-from oncelog.spark.brokers import Brokers, run
+from oncelog.spark.cluster import partitions
+from oncelog.spark.cluster.brokers import Brokers, run
 from oncelog.spark.commit import finish, steps, task
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.names import Attempt, TopicPartition
 from oncelog.spark.commit.record import STREAM, Owner, Source, Span
-from oncelog.spark.driver import make_plan, sink_of
 from oncelog.spark.options import SinkOptions, sink_options
+from oncelog.spark.writing.driver import make_plan, sink_of
 from support.apache_kafka import ApacheKafka
 from support.servers import OncelogCluster, Server
 

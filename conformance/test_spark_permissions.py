@@ -10,14 +10,14 @@ import pytest
 from confluent_kafka.admin import AclOperation, NewTopic, ResourceType
 
 from oncelog.client.blocking import BlockingCluster
-from oncelog.spark import driver
-from oncelog.spark.brokers import Brokers, run
+from oncelog.spark.cluster.brokers import Brokers, run
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import NotPermittedError, NotVerifiedError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import STREAM, Owner, Record, Source, Transaction
 from oncelog.spark.commit.steps import write_record
 from oncelog.spark.options import sink_options
+from oncelog.spark.writing import driver
 from spark.micro_batches import Query
 from spark.test_sink_limits import hang
 from support.guarded_kafka import GuardedKafka

@@ -73,7 +73,7 @@ def test_what_is_not_there_yet_is_said(admin: Admin) -> None:
 def test_a_wrong_port_is_given_up_before_the_time_of_a_call(
     call: Callable[[Admin], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from oncelog.client.admin import face as admin_face
+    from oncelog.client.admin import _shared as admin_face
 
     monkeypatch.setattr(admin_face, "FIRST_CONTACT_MS", 200)
     with socket.socket() as taken:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oncelog.broker.apis import SERVED
+from oncelog.broker.requests.apis import SERVED
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from oncelog import Admin, Consumer, Producer
-from oncelog.client.cluster import ClusterClient
+from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchRequest
 from support.processes import wait_until

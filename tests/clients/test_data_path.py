@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from oncelog.broker.apis import PRODUCE_ADVERTISED_MIN, SERVED
+from oncelog.broker.requests.apis import PRODUCE_ADVERTISED_MIN, SERVED
 from oncelog.net.connection import Connection, connect
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode

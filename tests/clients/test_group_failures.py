@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from oncelog import Admin, Consumer, Producer, errors
-from oncelog.client import offsets
-from oncelog.client.cluster import ClusterClient
 from oncelog.client.consumer import blocking
 from oncelog.client.consumer.classic_member import ClassicMember
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.requests import offsets
 from oncelog.net.connection import Connection
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest

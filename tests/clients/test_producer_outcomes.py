@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from oncelog import Producer, aio, errors
-from oncelog.client.topology import Topology
+from oncelog.client.discovery.topology import Topology
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.records import BatchHeader, iter_batches
 from support.proxy import HOLD, LOSE_ANSWER, PASS, Produced, Proxy, redirect

@@ -6,7 +6,7 @@ import pytest
 
 from oncelog import Admin, Consumer, Producer, errors
 from oncelog.client.blocking import BlockingCluster
-from oncelog.client.outcomes import raise_for_error
+from oncelog.client.response_errors import raise_for_error
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 from support.processes import wait_until

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from oncelog.client.blocking import BlockingCluster
-from oncelog.client.outcomes import raise_for_error
+from oncelog.client.response_errors import raise_for_error
 from oncelog.columns.decode import decode_batches
 from oncelog.protocol.messages import create_topics as ct
-from oncelog.spark import partitions
-from oncelog.spark.brokers import Brokers
+from oncelog.spark.cluster import partitions
+from oncelog.spark.cluster.brokers import Brokers
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.operations import DescribeProducers
 

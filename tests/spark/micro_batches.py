@@ -20,9 +20,9 @@ import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
 from oncelog.errors import OncelogError
-from oncelog.spark import sink as product
 from oncelog.spark.faults import VARIABLE
-from oncelog.spark.sink import BATCH_ID, QUERY_ID, SinkMessage, StreamSink
+from oncelog.spark.writing import sink as product
+from oncelog.spark.writing.sink import BATCH_ID, QUERY_ID, SinkMessage, StreamSink
 
 SCHEMA = StructType([StructField("key", StringType()), StructField("value", StringType())])
 
@@ -119,7 +119,7 @@ class Query:
 
 def serve() -> None:
     """For each line of JSON on stdin: run the query in a forked process, print how it ended (imports cost seconds)."""
-    import oncelog.spark.rows  # noqa: F401 - before the fork
+    import oncelog.spark.writing.rows  # noqa: F401 - before the fork
 
     for line in sys.stdin:
         order = json.loads(line)

@@ -16,16 +16,16 @@ from oncelog.client.blocking import BlockingCluster
 from oncelog.net.connection import Connection
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from oncelog.protocol.schema import Message
-from oncelog.spark import partitions
-from oncelog.spark.brokers import Brokers, run
+from oncelog.spark.cluster import partitions
+from oncelog.spark.cluster.brokers import Brokers, run
+from oncelog.spark.cluster.partitions import EARLIEST, LATEST, find_markers
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import NotDecidedError, NotVerifiedError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.plan import read_parts, read_record
 from oncelog.spark.commit.record import STREAM, Owner, Record, Source, Span, Transaction
 from oncelog.spark.commit.steps import Sink, commit_record, propose_record, see_commit
-from oncelog.spark.driver import ensure_decision_topic
-from oncelog.spark.partitions import EARLIEST, LATEST, find_markers
+from oncelog.spark.writing.driver import ensure_decision_topic
 from spark.judges import create
 from support.servers import Server
 
@@ -71,7 +71,7 @@ def test_transactions_are_waited_for_as_long_as_some_of_them_end(monkeypatch: py
         now[0] += 10.0
 
     monkeypatch.setattr(
-        "oncelog.spark.brokers.time", SimpleNamespace(time=lambda: 0.0, monotonic=lambda: now[0], sleep=sleep)
+        "oncelog.spark.cluster.brokers.time", SimpleNamespace(time=lambda: 0.0, monotonic=lambda: now[0], sleep=sleep)
     )
     owners = tuple(Owner(f"p/{slot}/0/0.0", slot, 0) for slot in range(9))
     asked: list[int] = []
@@ -107,10 +107,10 @@ def test_a_decision_is_given_up_after_the_drivers_time_out(
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
     with monkeypatch.context() as patch:
-        patch.setattr("oncelog.spark.questions.end_all", unanswered)
+        patch.setattr("oncelog.spark.cluster.batched_lookups.end_all", unanswered)
         began = time.monotonic()
         clock = SimpleNamespace(time=time.time, sleep=time.sleep, monotonic=lambda: began + slept_s)
-        patch.setattr("oncelog.spark.brokers.time", clock)
+        patch.setattr("oncelog.spark.cluster.brokers.time", clock)
         within_ms = 1 if slept_s == 0 else 50_000
         brokers._proposed[owner.id] = began
         with pytest.raises(errors.TimedOutError, match=f"within the {within_ms} ms.*start the query again"):

@@ -36,9 +36,9 @@ from oncelog.spark.commit.record import (
 from oncelog.spark.commit.steps import Sink, Steps, commit_record, see_commit, verify_all
 from oncelog.spark.commit.task import Prepared, Skipped, Tasking, k0_peek, k2_begin
 from oncelog.spark.commit.undo import u3_accept, u3_take_back
-from oncelog.spark.driver import sink_of
 from oncelog.spark.options import sink_options
-from oncelog.spark.sink import SinkMessage, StreamSink
+from oncelog.spark.writing.driver import sink_of
+from oncelog.spark.writing.sink import SinkMessage, StreamSink
 
 SINK = Sink("p", TopicPartition("p-commits", 0))
 DRIVER = Owner("p", 1, 0)

@@ -70,7 +70,7 @@ def test_no_thread_is_there_before_a_fork() -> None:
     threads, heavy, modules = json.loads(ran.stdout)
     assert (threads, heavy) == (1, [])
     assert set(WORKERS) > daemon.WITH_ARROW
-    assert {"oncelog.spark.sink", "oncelog.spark.source", *WORKERS} - daemon.WITH_ARROW <= set(modules)
+    assert {"oncelog.spark.writing.sink", "oncelog.spark.reading.source", *WORKERS} - daemon.WITH_ARROW <= set(modules)
 
 
 @pytest.mark.timeout(300)

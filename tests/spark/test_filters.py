@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.filters import Pushed
+from oncelog.spark.reading.filters import Pushed
 
 PARTITION, OFFSET, TIMESTAMP, TOPIC = ("partition",), ("offset",), ("timestamp",), ("topic",)
 AT_1000 = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from oncelog.spark import sink as product
 from oncelog.spark.commit.errors import AnotherDriverError, MisuseError, NotDecidedError
-from oncelog.spark.sink import BATCH_ID, CALL, QUERY_ID, BatchSink, SinkMessage
+from oncelog.spark.writing import sink as product
+from oncelog.spark.writing.sink import BATCH_ID, CALL, QUERY_ID, BatchSink, SinkMessage
 from spark.judges import create, open_producers, values
 from spark.micro_batches import SCHEMA, FakeTaskContext
 from spark.test_sink_in_spark import told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog.client.blocking import BlockingCluster
-from oncelog.spark.brokers import Brokers
+from oncelog.spark.cluster.brokers import Brokers
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import Owner, Record

@@ -9,7 +9,7 @@ import pytest
 from oncelog import errors
 from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import build_control_batch
-from oncelog.spark import partitions
+from oncelog.spark.cluster import partitions
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import SinkError
 from oncelog.spark.commit.names import TopicPartition

@@ -11,9 +11,9 @@ from oncelog import errors
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from oncelog.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
-from oncelog.spark.brokers import outcome_of
+from oncelog.spark.cluster.batched_lookups import ENDS_IN_FLIGHT, end_all
+from oncelog.spark.cluster.brokers import outcome_of
 from oncelog.spark.commit.record import Owner
-from oncelog.spark.questions import ENDS_IN_FLIGHT, end_all
 
 
 class Coordinators:

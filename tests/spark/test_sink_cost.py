@@ -23,7 +23,7 @@ import pickle, sys
 from pyspark.sql.types import StringType, StructField, StructType
 before = set(sys.modules)
 from oncelog.spark.datasource import OncelogDataSource
-from oncelog.spark.sink import SinkMessage
+from oncelog.spark.writing.sink import SinkMessage
 from oncelog.spark.commit.record import STREAM, Source
 from oncelog.spark.commit.task import Prepared
 

@@ -17,10 +17,10 @@ from click.testing import CliRunner, Result
 from oncelog import Admin
 from oncelog.cli.sink import sink as command
 from oncelog.client.blocking import BlockingCluster
-from oncelog.client.outcomes import raise_for_error
+from oncelog.client.response_errors import raise_for_error
 from oncelog.protocol.messages import produce as pr
-from oncelog.spark import driver, partitions
-from oncelog.spark.brokers import Brokers, run
+from oncelog.spark.cluster import partitions
+from oncelog.spark.cluster.brokers import Brokers, run
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import (
     AnotherDriverError,
@@ -33,8 +33,9 @@ from oncelog.spark.commit.errors import (
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import STREAM, Owner, Record, Source, Span, Transaction
 from oncelog.spark.commit.steps import write_record
-from oncelog.spark.driver import settle, undo_decision
 from oncelog.spark.options import sink_options
+from oncelog.spark.writing import driver
+from oncelog.spark.writing.driver import settle, undo_decision
 from spark.judges import create, open_producers, values
 from spark.micro_batches import Query, Starter
 from spark.test_sink_crashes import check
@@ -108,7 +109,7 @@ def test_too_little_time_left_is_not_decided(query: Query) -> None:
     messages = [query.task(plan, 0, slot, rows) for slot, rows in enumerate(query.values(0, 2))]
     late = SimpleNamespace(time=lambda: time.time() + 59, monotonic=time.monotonic, sleep=time.sleep)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("oncelog.spark.brokers.time", late)
+        patch.setattr("oncelog.spark.cluster.brokers.time", late)
         with pytest.raises(NotDecidedError, match="are left until its time-out"):
             query.commit(messages, 0)
     query.run(1)

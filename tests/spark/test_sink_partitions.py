@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from oncelog.client.blocking import BlockingCluster
+from oncelog.spark.cluster.partitions import EARLIEST, LATEST, list_offsets
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.partitions import EARLIEST, LATEST, list_offsets
 from spark import micro_batches
 from spark.judges import create
 from spark.micro_batches import Query

@@ -16,14 +16,14 @@ from oncelog import Admin, Producer
 from oncelog.client.blocking import BlockingCluster
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import PartitionData
-from oncelog.spark import partitions
-from oncelog.spark.brokers import Brokers
+from oncelog.spark.cluster import partitions
+from oncelog.spark.cluster.brokers import Brokers
+from oncelog.spark.cluster.partitions import list_offsets, produce, record_batch
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import Owner
-from oncelog.spark.partitions import list_offsets, produce, record_batch
-from oncelog.spark.source import BatchSource, DataLossError, Slice, StreamSource, check_source
+from oncelog.spark.reading.source import BatchSource, DataLossError, Slice, StreamSource, check_source
 from spark.judges import create
 from spark.micro_batches import Query
 from support.servers import Server
@@ -415,7 +415,7 @@ def test_load_asks_the_brokers(server: Server, topic: str) -> None:
 
 def test_planning_and_committing_import_nothing_heavy() -> None:
     code = (
-        "import sys, oncelog.spark.datasource, oncelog.spark.sink, oncelog.spark.source\n"
+        "import sys, oncelog.spark.datasource, oncelog.spark.writing.sink, oncelog.spark.reading.source\n"
         "print(sorted({'pyarrow', 'numba', 'pandas', 'numpy'} & set(sys.modules)))"
     )
     alone = "import sys, pyspark.sql.datasource; print(sorted({'pyarrow','numba','pandas','numpy'} & set(sys.modules)))"

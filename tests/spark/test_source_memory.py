@@ -14,10 +14,10 @@ from oncelog.protocol.compression import Codec
 from oncelog.protocol.messages import produce as pr
 from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.schema import NO_UUID
-from oncelog.spark import partitions
+from oncelog.spark.cluster import partitions
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.offsets import Range, source_options
-from oncelog.spark.reading import Reading
+from oncelog.spark.reading.offsets import Range, source_options
+from oncelog.spark.reading.task import Reading
 from spark.judges import create
 from support.servers import Server
 
@@ -27,8 +27,8 @@ import json, resource, sys
 from oncelog.client.blocking import BlockingCluster
 from oncelog.columns.native import load
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.offsets import Range, source_options
-from oncelog.spark.reading import Reading
+from oncelog.spark.reading.offsets import Range, source_options
+from oncelog.spark.reading.task import Reading
 
 bootstrap, topic, end = sys.argv[1], sys.argv[2], int(sys.argv[3])
 options = source_options({"kafka.bootstrap.servers": bootstrap, "subscribe": topic}, streaming=False)

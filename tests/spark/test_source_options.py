@@ -12,7 +12,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.offsets import (
+from oncelog.spark.options import _warn
+from oncelog.spark.reading.offsets import (
     Patience,
     Position,
     Range,
@@ -25,9 +26,8 @@ from oncelog.spark.offsets import (
     source_options,
     split,
 )
-from oncelog.spark.options import _warn
-from oncelog.spark.sink import StreamSink
-from oncelog.spark.source import BatchSource, StreamSource
+from oncelog.spark.reading.source import BatchSource, StreamSource
+from oncelog.spark.writing.sink import StreamSink
 
 GIVEN = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 FLAT = st.dictionaries(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.client.cluster import ClusterClient
+from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.net.connection import Connection
 from oncelog.protocol.errors import ErrorCode
 

@@ -23,7 +23,8 @@ WORLD = frozenset({"asyncio", "socket", "time", "random", "os", "threading"})
 """Modules that reach for the world: state machines get time, randomness and bytes as arguments instead."""
 
 DRIVERS = (
-    *("blocking", "by_node", "calls", "cluster", "connections", "offsets", "table_kernels"),
+    *("blocking", "calls", "table_kernels", "connections/pool", "discovery/cluster"),
+    *("requests/broker_fanout", "requests/offsets"),
     *(f"producer/{name}" for name in ("blocking", "asynchronous", "send_loop", "coordinator_driver", "routes")),
     *(f"producer/{name}" for name in ("delivery", "tables", "markers", "resumed")),
     *(f"consumer/{name}" for name in ("blocking", "asynchronous", "reader", "fetch_loop", "positions", "commits")),

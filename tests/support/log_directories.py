@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.context import RequestContext
 from oncelog.broker.handlers.describe_log_dirs import handle as describe_log_dirs
 from oncelog.broker.handlers.metadata import handle as metadata
+from oncelog.broker.requests.context import RequestContext
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config import load
+from oncelog.broker.config.settings import load
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.tree import Tree
 from oncelog.cluster.tree_memory import MemoryTree

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from oncelog import errors
 from oncelog.client.calls import Calls
-from oncelog.client.topology import Partition, Topic, Topology
+from oncelog.client.discovery.topology import Partition, Topic, Topology
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.add_partitions_to_txn import (

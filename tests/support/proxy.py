@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from oncelog.client import connections
+from oncelog.client.connections import pool as connections
 from oncelog.net.connection import Connection, connect
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode

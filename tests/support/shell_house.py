@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from oncelog.broker.coordinators import CoordinatorShell
+from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.cluster.replica import Replica
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
 from oncelog.log.config import LogConfig

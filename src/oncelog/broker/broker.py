@@ -14,26 +14,27 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
-from oncelog.broker import housekeeping, known_directories
-from oncelog.broker.administration import Administration
-from oncelog.broker.adoption import Adoption, check_all_seen
-from oncelog.broker.apis import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
-from oncelog.broker.checkpoints import Checkpoints
-from oncelog.broker.cleaning import LogCleaner
-from oncelog.broker.config import BrokerConfig
-from oncelog.broker.data_directory import DataDirectory
-from oncelog.broker.deadline import Deadline
-from oncelog.broker.dispatch import Dispatcher, describe_request
-from oncelog.broker.fetch_sessions import FetchSessions
-from oncelog.broker.flushing import Flusher
-from oncelog.broker.groups import GroupService
-from oncelog.broker.log_directories import LogDirectories
-from oncelog.broker.new_logs import NewLogs
-from oncelog.broker.partitions import Dropped, Partitions
-from oncelog.broker.topic_config import effective, log_config
-from oncelog.broker.transactions import TransactionService
+from oncelog.broker.config.settings import BrokerConfig
+from oncelog.broker.config.topics import effective, log_config
+from oncelog.broker.coordinators.groups import GroupService
+from oncelog.broker.coordinators.transactions import TransactionService
+from oncelog.broker.metadata.administration import Administration
+from oncelog.broker.metadata.deadline import Deadline
+from oncelog.broker.metadata.import_kafka import Adoption, check_all_seen
+from oncelog.broker.requests.apis import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
+from oncelog.broker.requests.dispatch import Dispatcher, describe_request
+from oncelog.broker.requests.fetch_sessions import FetchSessions
+from oncelog.broker.storage import housekeeping
+from oncelog.broker.storage import log_dir_registry as known_directories
+from oncelog.broker.storage.checkpoints import Checkpoints
+from oncelog.broker.storage.data_directory import DataDirectory
+from oncelog.broker.storage.flusher import Flusher
+from oncelog.broker.storage.log_cleaner import LogCleaner
+from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.new_logs import NewLogs
+from oncelog.broker.storage.partitions import Dropped, Partitions
+from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import ITEMS_A_TURN, in_turns
-from oncelog.broker.unlinking import Unlinker
 from oncelog.cluster.features import Change, Features
 from oncelog.cluster.metadata import INTERNAL_TOPICS, PartitionInfo, TopicInfo, Topics, assign
 from oncelog.cluster.tree import Tree

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from oncelog.broker.config import BrokerConfig, ConfigError, load
+from oncelog.broker.config.settings import BrokerConfig, ConfigError, load
 
 if TYPE_CHECKING:
     import asyncio

@@ -14,7 +14,7 @@ from oncelog import errors
 
 if TYPE_CHECKING:
     from oncelog import Admin
-    from oncelog.client.cluster import ClusterClient
+    from oncelog.client.discovery.cluster import ClusterClient
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Row = Mapping[str, Any]
@@ -31,7 +31,7 @@ TOPIC_WAIT_MS = 1_000
 
 
 def _addresses(_ctx: click.Context, _option: click.Parameter, given: str) -> str:
-    from oncelog.client.addresses import parse_bootstrap
+    from oncelog.client.connections.addresses import parse_bootstrap
 
     try:
         parse_bootstrap(given)
@@ -87,7 +87,7 @@ def open_admin(bootstrap: str) -> Iterator[Admin]:
 @asynccontextmanager
 async def open_cluster(bootstrap: str) -> AsyncIterator[ClusterClient]:
     """For what reads as it goes: a client of the cluster that has reached it, as `open_admin` does."""
-    from oncelog.client.cluster import ClusterClient
+    from oncelog.client.discovery.cluster import ClusterClient
 
     async with ClusterClient(
         bootstrap, client_id="oncelog-cli", api_timeout_ms=ANSWER_WAIT_MS, missing_topic_ms=TOPIC_WAIT_MS

@@ -10,7 +10,7 @@ import time
 
 import click
 
-from oncelog.broker.config import load
+from oncelog.broker.config.settings import load
 from oncelog.broker.process import METADATA_FILE, FolderLock, StartError, check_apart
 from oncelog.cli.settings import gather
 from oncelog.cli.up import DEFAULT_DATA
@@ -26,8 +26,8 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
     Writes bootstrap.checkpoint beside the partitions, which stay where they are. Kafka is then started with the
     log.dirs, node.id and static quorum that are printed; what else it needs (listeners) is its own.
     """
-    from oncelog.broker.data_directory import DataDirectory
-    from oncelog.broker.export import export as write
+    from oncelog.broker.metadata.export_kafka import export as write
+    from oncelog.broker.storage.data_directory import DataDirectory
     from oncelog.cluster.tree_sqlite import NewerFormatError, SqliteTree
     from oncelog.log.disk import OsDisk
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from oncelog import errors
-from oncelog.client.offsets import EARLIEST, LATEST, list_offsets
+from oncelog.client.requests.offsets import EARLIEST, LATEST, list_offsets
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.aborted import AbortedTransactions
 from oncelog.protocol.errors import ErrorCode
@@ -15,7 +15,7 @@ from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchR
 from oncelog.protocol.records import Record, decode_control, decode_records, iter_batches
 
 if TYPE_CHECKING:
-    from oncelog.client.cluster import ClusterClient
+    from oncelog.client.discovery.cluster import ClusterClient
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 MAX_WAIT_MS = 500

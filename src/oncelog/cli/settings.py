@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import click
 
-from oncelog.broker.config import environment_settings, load, set_option
+from oncelog.broker.config.properties import parse_properties
+from oncelog.broker.config.settings import environment_settings, load, set_option
 from oncelog.broker.process import TopicSpec
-from oncelog.broker.properties import parse_properties
 
 
 def gather(config_file: str | None, assignments: Sequence[str]) -> dict[str, str]:

@@ -54,7 +54,7 @@ def sink() -> None:
 def list_(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None, style: str) -> None:
     """Show the last decision and the open transactions. Changes nothing."""
     from oncelog.spark.commit.record import NOBODY
-    from oncelog.spark.driver import look
+    from oncelog.spark.writing.driver import look
 
     record, left, strays = look(_options(prefix, bootstrap, topic, decision_topic))
     decided = {t.owner[:3] for t in record.transactions}
@@ -79,7 +79,7 @@ def list_(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | 
 @_common
 def settle(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None, style: str) -> None:
     """Commit what is decided, abort the rest. Ends a driver that is at work on PREFIX."""
-    from oncelog.spark.driver import settle as run
+    from oncelog.spark.writing.driver import settle as run
 
     _print(_done(prefix, run(_options(prefix, bootstrap, topic, decision_topic))), style)
 
@@ -98,7 +98,7 @@ def abort(
     accept_loss: bool,
 ) -> None:
     """Abort all that is open, and take back a batch that is decided but not yet settled: Spark replays it."""
-    from oncelog.spark.driver import look, undo_decision
+    from oncelog.spark.writing.driver import look, undo_decision
 
     options = _options(prefix, bootstrap, topic, decision_topic)
     if not yes:

@@ -16,7 +16,7 @@ from types import FrameType
 
 import msgspec
 
-from oncelog.broker.config import BrokerConfig, load
+from oncelog.broker.config.settings import BrokerConfig, load
 from oncelog.broker.process import FAILED, NO_LOG_DIRECTORY, STOP_SIGNALS, Launch, Ready, StartError
 
 STOP_TIMEOUT_S = 60.0

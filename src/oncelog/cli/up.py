@@ -8,7 +8,7 @@ import tempfile
 
 import click
 
-from oncelog.broker.config import set_option
+from oncelog.broker.config.settings import set_option
 from oncelog.broker.process import METADATA_FILE, FolderLock, Launch, StartError
 from oncelog.cli.settings import gather, topic_spec, with_address
 from oncelog.cli.supervisor import Supervisor

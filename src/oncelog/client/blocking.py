@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Sel
 
 from oncelog import errors
 from oncelog.client.adoption import adopt
-from oncelog.client.by_node import gather_brokers
 from oncelog.client.calls import FORKED
-from oncelog.client.cluster import ClusterClient
-from oncelog.client.topology import Topology
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.discovery.topology import Topology
+from oncelog.client.requests.broker_fanout import gather_brokers
 
 A = TypeVar("A")
 P = ParamSpec("P")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from oncelog.client.not_options import instead
+from oncelog.client.unsupported_options import instead
 from oncelog.errors import ConfigError
 
 MAX_INT = 2**31 - 1

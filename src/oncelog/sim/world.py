@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config import BrokerConfig
+from oncelog.broker.config.settings import BrokerConfig
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.sim.disk import PowerFailure, SimDisk
 from oncelog.sim.loop import Process, SimLoop

@@ -13,7 +13,13 @@ import sys
 
 from pyspark import daemon
 
-OURS = ("oncelog.spark.datasource", "oncelog.spark.sink", "oncelog.spark.source", "oncelog.client.blocking", "uvloop")
+OURS = (
+    "oncelog.spark.datasource",
+    "oncelog.spark.writing.sink",
+    "oncelog.spark.reading.source",
+    "oncelog.client.blocking",
+    "uvloop",
+)
 WITH_ARROW = frozenset(
     {
         "pyspark.sql.streaming.python_streaming_source_runner",

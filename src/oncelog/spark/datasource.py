@@ -40,35 +40,35 @@ class OncelogDataSource(DataSource):
 
         Spark asks at `load()`, and never for a write: the earliest moment to say what is wrong with a read.
         """
-        from oncelog.spark.source import check_source
+        from oncelog.spark.reading.source import check_source
 
         return f"{SCHEMA}, {HEADERS}" if check_source(self.options).include_headers else SCHEMA
 
     @plain
     def reader(self, schema: Any) -> DataSourceReader:
         """A batch read."""
-        from oncelog.spark.source import BatchSource
+        from oncelog.spark.reading.source import BatchSource
 
         return BatchSource(dict(self.options))
 
     @plain
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         """A streaming read."""
-        from oncelog.spark.source import StreamSource
+        from oncelog.spark.reading.source import StreamSource
 
         return StreamSource(dict(self.options))
 
     @plain
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
         """A batch write."""
-        from oncelog.spark.sink import BatchSink
+        from oncelog.spark.writing.sink import BatchSink
 
         return BatchSink(dict(self.options), schema, overwrite)
 
     @plain
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """A streaming write: Spark calls this anew for every batch, and again in the process that commits."""
-        from oncelog.spark.sink import StreamSink
+        from oncelog.spark.writing.sink import StreamSink
 
         return StreamSink(dict(self.options), schema, overwrite)
 

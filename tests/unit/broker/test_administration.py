@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config import load
-from oncelog.broker.context import RequestContext
-from oncelog.broker.deadline import Deadline
+from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.fetch import handle as fetch
+from oncelog.broker.metadata.deadline import Deadline
+from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster import configs
 from oncelog.cluster.metadata import Topics
 from oncelog.cluster.tree import Operation, UnavailableError

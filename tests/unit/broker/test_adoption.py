@@ -11,11 +11,11 @@ from uuid import UUID
 
 import pytest
 
-from oncelog.broker.adoption import LEAP
 from oncelog.broker.broker import Broker
-from oncelog.broker.config import load
-from oncelog.broker.data_directory import DataDirectory
-from oncelog.broker.export import export
+from oncelog.broker.config.settings import load
+from oncelog.broker.metadata.export_kafka import export
+from oncelog.broker.metadata.import_kafka import LEAP
+from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.cluster import kafka_metadata
 from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER, KafkaMetadata
 from oncelog.cluster.metadata import PartitionInfo, TopicInfo
@@ -386,7 +386,7 @@ def test_an_interrupted_take_over_begins_anew(tmp_path: Path, monkeypatch: pytes
     data, tree = tmp_path / "data", new_tree()
     folder = metadata_log(data, *CHANGES)
     with monkeypatch.context() as patch:
-        patch.setattr("oncelog.broker.adoption.note_seen", _die)
+        patch.setattr("oncelog.broker.metadata.import_kafka.note_seen", _die)
         with pytest.raises(KilledError):
             live(data, tree)
     assert tree.children("/brokers/topics") == ["a"]

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config import load
-from oncelog.broker.context import RequestContext
+from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.delete_records import handle as delete_records
+from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import Buffer, Disk, OsDisk
 from oncelog.protocol.errors import ErrorCode
@@ -64,8 +64,8 @@ class RecordingDisk(OsDisk):
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Repeat work that finds no file descriptor without a long pause."""
-    monkeypatch.setattr("oncelog.broker.shortage.FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr("oncelog.broker.shortage.LONGEST_PAUSE_S", 0.001)
+    monkeypatch.setattr("oncelog.broker.storage.shortage.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("oncelog.broker.storage.shortage.LONGEST_PAUSE_S", 0.001)
 
 
 def live(

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config import load
-from oncelog.broker.data_directory import CLEANER_OFFSETS
+from oncelog.broker.config.settings import load
+from oncelog.broker.storage.data_directory import CLEANER_OFFSETS
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.cleaning.offsets import OffsetMap
@@ -220,7 +220,7 @@ def test_it_is_held_back_to_its_share_of_the_disk(house: House, monkeypatch: pyt
             slept.append(seconds)
 
         dirty = sum(segment.size for segment in list(replica.log.segments)[:-1])
-        monkeypatch.setattr("oncelog.broker.cleaning.asyncio", SimpleNamespace(sleep=sleep))
+        monkeypatch.setattr("oncelog.broker.storage.log_cleaner.asyncio", SimpleNamespace(sleep=sleep))
         assert await broker.cleaner.clean_due()
         clean = sum(segment.size for segment in list(replica.log.segments)[:-1])
         # All that was dirty is read twice, what is left of it written.

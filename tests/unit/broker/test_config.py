@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog.broker.config import (
+from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.config.entries import ConfigSource, ConfigType, Synonym, describe_broker, describe_topic
+from oncelog.broker.config.ignored_configs import NOT_SETTINGS, UNUSED, WITHOUT_EFFECT
+from oncelog.broker.config.properties import parse_properties
+from oncelog.broker.config.settings import (
     INT_MAX,
     BrokerConfig,
     ConfigError,
@@ -15,11 +19,7 @@ from oncelog.broker.config import (
     load,
     set_option,
 )
-from oncelog.broker.config_entries import ConfigSource, ConfigType, Synonym, describe_broker, describe_topic
-from oncelog.broker.dynamic_config import DynamicConfig
-from oncelog.broker.other_keys import NOT_SETTINGS, UNUSED, WITHOUT_EFFECT
-from oncelog.broker.properties import parse_properties
-from oncelog.broker.topic_config import TOPIC_KEYS, check_topic_configs, effective, log_config
+from oncelog.broker.config.topics import TOPIC_KEYS, check_topic_configs, effective, log_config
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.broker.coordinators import CoordinatorShell
+from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.coordinator.effects import Effects, Reply
 from oncelog.log.config import LogConfig
 from oncelog.protocol.errors import ErrorCode, ProtocolError

@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from oncelog.broker import coordinators
-from oncelog.broker.coordinators import CoordinatorShell, split
+from oncelog.broker.coordinators import shell as coordinators
+from oncelog.broker.coordinators.shell import CoordinatorShell, split
 from oncelog.cluster.replica import Replica
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
 from oncelog.log.cleaning.batches import emptied

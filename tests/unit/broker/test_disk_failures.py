@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.context import RequestContext
 from oncelog.broker.handlers.find_coordinator import handle as find_coordinator
+from oncelog.broker.requests.context import RequestContext
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest

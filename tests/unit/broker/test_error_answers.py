@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from oncelog.broker.apis import SERVED
 from oncelog.broker.broker import Broker
-from oncelog.broker.error_answers import error_answer
 from oncelog.broker.handlers import heartbeat
+from oncelog.broker.requests.apis import SERVED
+from oncelog.broker.requests.error_responses import error_answer
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header

@@ -8,10 +8,10 @@ import pytest
 import uvloop
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config import load
-from oncelog.broker.context import RequestContext
+from oncelog.broker.config.settings import load
 from oncelog.broker.handlers import fetch as fetch_handler
 from oncelog.broker.handlers.fetch import handle
+from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
 from oncelog.net.unsent import LEAST

@@ -1,6 +1,6 @@
 from uuid import UUID
 
-from oncelog.broker.fetch_sessions import (
+from oncelog.broker.requests.fetch_sessions import (
     EVICTION_MS,
     MOST_IN_SESSION,
     FetchContext,

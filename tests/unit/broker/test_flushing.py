@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config import load
-from oncelog.broker.context import RequestContext
+from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.list_offsets import handle as list_offsets
 from oncelog.broker.handlers.produce import handle as produce
 from oncelog.broker.handlers.write_txn_markers import handle as handle_markers
+from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
 from oncelog.log.steps import at_once

@@ -6,10 +6,10 @@ import ast
 from pathlib import Path
 
 from oncelog.broker import handlers
-from oncelog.broker.apis import SERVED
+from oncelog.broker.requests.apis import SERVED
 from oncelog.protocol.apis import ApiKey, messages
 
-PAUSING = {"oncelog.broker.turns", "oncelog.broker.parts"}
+PAUSING = {"oncelog.broker.turns", "oncelog.broker.coordinators.request_parts"}
 """Modules by which a handler lets the loop serve others in the middle of a request."""
 
 NEED_NOT_PAUSE = {

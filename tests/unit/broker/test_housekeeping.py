@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.checkpoints import Written
-from oncelog.broker.config import load
+from oncelog.broker.config.settings import load
+from oncelog.broker.storage.checkpoints import Written
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
 from oncelog.log.log import Log

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from oncelog.broker.large_messages import FEW_ITEMS, has_many_items
+from oncelog.broker.requests.large_messages import FEW_ITEMS, has_many_items
 from oncelog.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,

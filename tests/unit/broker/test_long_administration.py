@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from oncelog.broker.alterations import MOST_SETTINGS
 from oncelog.broker.broker import Broker
-from oncelog.broker.context import RequestContext
+from oncelog.broker.config.alterations import MOST_SETTINGS
+from oncelog.broker.coordinators.request_parts import ITEMS_A_PART
 from oncelog.broker.handlers import (
     add_partitions_to_txn,
     alter_partition_reassignments,
@@ -38,7 +38,7 @@ from oncelog.broker.handlers import (
     update_features,
     write_txn_markers,
 )
-from oncelog.broker.parts import ITEMS_A_PART
+from oncelog.broker.requests.context import RequestContext
 from oncelog.net.frames import Holds
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.kinds import ResourceType

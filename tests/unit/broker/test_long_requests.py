@@ -13,13 +13,13 @@ from uuid import UUID
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config import load
-from oncelog.broker.context import RequestContext
-from oncelog.broker.dispatch import BadRequestError, Dispatcher
+from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.list_offsets import handle as list_offsets
 from oncelog.broker.handlers.produce import OPENED_A_TURN
 from oncelog.broker.handlers.produce import handle as produce
-from oncelog.broker.large_messages import (
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.dispatch import BadRequestError, Dispatcher
+from oncelog.broker.requests.large_messages import (
     CHUNKS_AT_ONCE,
     FEW_ITEMS,
     MOST_ITEMS,

@@ -13,8 +13,8 @@ from uuid import UUID
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.dispatch import Dispatcher
-from oncelog.broker.large_messages import FEW_ITEMS
+from oncelog.broker.requests.dispatch import Dispatcher
+from oncelog.broker.requests.large_messages import FEW_ITEMS
 from oncelog.net.frames import Peer
 from oncelog.net.server import BadFrameError, Holds
 from oncelog.protocol.compression import Codec

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config import load
-from oncelog.broker.context import RequestContext
+from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.produce import handle as produce
-from oncelog.broker.new_logs import LOGS_A_JOB
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.storage.new_logs import LOGS_A_JOB
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import Buffer, OsDisk
 from oncelog.log.steps import at_once

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from oncelog.broker.parts import joined, parts_of
+from oncelog.broker.coordinators.request_parts import joined, parts_of
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

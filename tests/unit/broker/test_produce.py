@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config import load
-from oncelog.broker.context import RequestContext
+from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.produce import handle
+from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
 from oncelog.net.server import BadFrameError

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config import load
-from oncelog.broker.partitions import STEPS_A_TURN, STEPS_AT_ONCE, Partitions
+from oncelog.broker.config.settings import load
+from oncelog.broker.storage.partitions import STEPS_A_TURN, STEPS_AT_ONCE, Partitions
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.config import load
-from oncelog.broker.context import RequestContext
+from oncelog.broker.config.settings import load
+from oncelog.broker.coordinators.request_parts import ITEMS_A_PART
 from oncelog.broker.handlers.add_offsets_to_txn import handle as add_offsets_to_txn
 from oncelog.broker.handlers.find_coordinator import handle as find_coordinator
 from oncelog.broker.handlers.offset_commit import handle as offset_commit
 from oncelog.broker.handlers.txn_offset_commit import handle as txn_offset_commit
-from oncelog.broker.parts import ITEMS_A_PART
+from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.turns import ITEMS_A_TURN
 from oncelog.cluster.metadata import INTERNAL_TOPICS, TopicInfo
 from oncelog.cluster.replica import Replica

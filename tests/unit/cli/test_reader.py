@@ -11,7 +11,7 @@ import pytest
 
 from oncelog import errors
 from oncelog.cli.reader import READ_UNCOMMITTED, Reader
-from oncelog.client.topology import Partition, Topic
+from oncelog.client.discovery.topology import Partition, Topic
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData

@@ -19,7 +19,7 @@ from oncelog.cli import common
 from oncelog.cli.app import oncelog as app
 from oncelog.cli.app import run
 from oncelog.net.connection import connect
-from oncelog.spark import driver
+from oncelog.spark.writing import driver
 from support.command_line import ONCELOG, Tool
 from support.processes import wait_until
 from support.servers import OncelogCluster, Server

@@ -13,7 +13,7 @@ import pytest
 
 from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client.blocking import Blocking, BlockingCluster, blocking, on_loop
-from oncelog.client.cluster import ClusterClient
+from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.producer.resumed import AsyncResumedTransaction, ResumedTransaction
 
 PAIRS = [

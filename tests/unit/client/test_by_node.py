@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from oncelog import errors
-from oncelog.client.by_node import Question, ask_by_node
-from oncelog.client.cluster import ClusterClient
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.requests.broker_fanout import Question, ask_by_node
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from oncelog import errors
-from oncelog.client import offsets as offset_calls
 from oncelog.client.consumer.options import consumer_options
 from oncelog.client.consumer.reader import Reader
 from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.requests import offsets as offset_calls
 
 TP, OTHER = ("t", 0), ("t", 1)
 

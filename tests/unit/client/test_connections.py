@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.client.connections import NEXT_ADDRESS_S, Connections
+from oncelog.client.connections.pool import NEXT_ADDRESS_S, Connections
 from oncelog.client.consumer.options import consumer_options
 from oncelog.net.connection import ConnectionLostError
 from oncelog.sim.loop import SimLoop

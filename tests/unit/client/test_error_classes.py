@@ -12,11 +12,11 @@ from enum import StrEnum
 import pytest
 
 from oncelog import errors
-from oncelog.client.outcomes import raise_for_error
 from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.coordinator_requests import handle, next_request
 from oncelog.client.producer.delivery import Delivery
 from oncelog.client.producer.transaction_manager import State, TransactionManager
+from oncelog.client.response_errors import raise_for_error
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.end_txn import EndTxnResponse

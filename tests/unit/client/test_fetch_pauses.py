@@ -16,7 +16,7 @@ import pytest
 from oncelog import errors
 from oncelog.client.consumer.options import consumer_options
 from oncelog.client.consumer.reader import Reader
-from oncelog.client.topology import Partition, Topic
+from oncelog.client.discovery.topology import Partition, Topic
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData

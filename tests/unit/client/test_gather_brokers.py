@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from oncelog import errors
-from oncelog.client.by_node import gather_brokers
-from oncelog.client.cluster import ClusterClient
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.requests.broker_fanout import gather_brokers
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from oncelog.sim.loop import SimLoop
 

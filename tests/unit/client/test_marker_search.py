@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from oncelog.client.offsets import Listed
 from oncelog.client.producer import markers
+from oncelog.client.requests.offsets import Listed
 from oncelog.client.types import Marker, Place, TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import PartitionData

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from oncelog import errors
-from oncelog.client.cluster import ClusterClient
-from oncelog.client.offsets import LATEST, Listed, list_offsets
-from oncelog.client.topology import Partition, Topic
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.discovery.topology import Partition, Topic
+from oncelog.client.requests.offsets import LATEST, Listed, list_offsets
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.list_offsets import (

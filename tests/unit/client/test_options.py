@@ -11,8 +11,8 @@ import oncelog
 from oncelog import aio
 from oncelog.client.consumer.options import CONSUMER, consumer_options
 from oncelog.client.durations import milliseconds
-from oncelog.client.not_options import INSTEAD, instead
 from oncelog.client.producer.options import PRODUCER, producer_options
+from oncelog.client.unsupported_options import INSTEAD, instead
 from oncelog.errors import ConfigError
 from oncelog.protocol.compression import Codec
 

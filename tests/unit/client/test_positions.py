@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from oncelog import errors
-from oncelog.client import offsets as offset_calls
 from oncelog.client.consumer.options import consumer_options
 from oncelog.client.consumer.reader import Reader
-from oncelog.client.offsets import Listed
+from oncelog.client.requests import offsets as offset_calls
+from oncelog.client.requests.offsets import Listed
 from oncelog.client.types import TopicPartition
 from support import virtual_time
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog import errors
-from oncelog.client.producer.face import abort_failed
+from oncelog.client.producer._shared import abort_failed
 
 
 def test_an_abort_that_ends_the_producer_is_raised_over_an_error_that_would_let_it_go_on() -> None:

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from oncelog.client.topology import Topology
+from oncelog.client.discovery.topology import Topology
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.metadata import (
     MetadataResponse,

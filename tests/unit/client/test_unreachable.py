@@ -10,19 +10,19 @@ from contextlib import closing
 import pytest
 
 from oncelog import Admin, Consumer, Producer, errors
-from oncelog.client import outage as module
-from oncelog.client.cluster import ClusterClient
-from oncelog.client.offsets import fetch_committed
-from oncelog.client.topology import Partition, Topic
+from oncelog.client.connections import outage as module
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.discovery.topology import Partition, Topic
+from oncelog.client.requests.offsets import fetch_committed
 from oncelog.net.connection import Connection, ConnectionLostError
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.protocol.schema import NO_UUID
 from oncelog.sim.loop import SimLoop
 from oncelog.spark.commit.errors import SinkError
 from oncelog.spark.commit.record import NOBODY
-from oncelog.spark.driver import make_plan
 from oncelog.spark.options import sink_options
-from oncelog.spark.source import BatchSource, StreamSource
+from oncelog.spark.reading.source import BatchSource, StreamSource
+from oncelog.spark.writing.driver import make_plan
 
 
 def tries(address: str, count: int) -> None:

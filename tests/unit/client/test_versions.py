@@ -10,8 +10,8 @@ import pytest
 
 from oncelog import errors
 from oncelog.client.admin.topics import delete_topics
-from oncelog.client.cluster import ClusterClient
-from oncelog.client.offsets import fetch_committed
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.requests.offsets import fetch_committed
 from oncelog.net.connection import NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse

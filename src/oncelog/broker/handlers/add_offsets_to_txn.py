@@ -11,7 +11,7 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 _KNOWS_PRODUCER_FENCED = 2
 

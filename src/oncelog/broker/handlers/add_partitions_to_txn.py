@@ -24,7 +24,7 @@ from oncelog.protocol.messages.add_partitions_to_txn import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 _BATCHED = 4
 _KNOWS_PRODUCER_FENCED = 2

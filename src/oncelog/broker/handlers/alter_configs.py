@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from oncelog.broker.alterations import alter, alter_each, answered
-from oncelog.broker.config_changes import Change, Operation, check_changes, incremental
+from oncelog.broker.config.alterations import alter, alter_each, answered
+from oncelog.broker.config.changes import Change, Operation, check_changes, incremental
 from oncelog.broker.turns import mapped
 from oncelog.protocol.messages.alter_configs import (
     AlterConfigsRequest,
@@ -17,7 +17,7 @@ from oncelog.protocol.messages.alter_configs import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 async def handle(broker: Broker, request: AlterConfigsRequest, ctx: RequestContext) -> AlterConfigsResponse:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oncelog.broker.deadline import Deadline
+from oncelog.broker.metadata.deadline import Deadline
 from oncelog.broker.turns import Turns
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.alter_partition_reassignments import (
@@ -20,7 +20,7 @@ from oncelog.protocol.messages.alter_partition_reassignments import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 Refusal = tuple[ErrorCode, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from oncelog.broker.apis import PRODUCE_ADVERTISED_MIN, SERVED, SUPPORTED_FEATURES
+from oncelog.broker.requests.apis import PRODUCE_ADVERTISED_MIN, SERVED, SUPPORTED_FEATURES
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.api_versions import (
@@ -18,7 +18,7 @@ from oncelog.protocol.messages.api_versions import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _WITH_SOFTWARE_NAME = 3

@@ -16,7 +16,7 @@ from oncelog.protocol.messages.consumer_group_heartbeat import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 def handle(

@@ -9,7 +9,7 @@ from oncelog.protocol.messages.create_acls import AclCreationResult, CreateAclsR
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 def handle(_broker: Broker, request: CreateAclsRequest, _ctx: RequestContext) -> CreateAclsResponse:

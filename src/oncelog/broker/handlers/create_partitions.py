@@ -5,8 +5,8 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from oncelog.broker.deadline import Deadline
 from oncelog.broker.handlers.create_topics import check_replicas
+from oncelog.broker.metadata.deadline import Deadline
 from oncelog.broker.turns import Turns, by_key, counted, mapped
 from oncelog.cluster.metadata import MAX_NEW_PARTITIONS, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -19,7 +19,7 @@ from oncelog.protocol.messages.create_partitions import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 async def handle(broker: Broker, request: CreatePartitionsRequest, ctx: RequestContext) -> CreatePartitionsResponse:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oncelog.broker.config_entries import describe_topic
-from oncelog.broker.deadline import Deadline
-from oncelog.broker.topic_config import check_topic_configs, without_effect
+from oncelog.broker.config.entries import describe_topic
+from oncelog.broker.config.topics import check_topic_configs, without_effect
+from oncelog.broker.metadata.deadline import Deadline
 from oncelog.broker.turns import Turns, counted, mapped
 from oncelog.cluster.metadata import MAX_NEW_PARTITIONS, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -22,7 +22,7 @@ from oncelog.protocol.schema import NO_UUID
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 TOPICS_A_TURN = 10
 """Topics that are checked before others have their turn."""

@@ -9,7 +9,7 @@ from oncelog.protocol.messages.delete_acls import DeleteAclsFilterResult, Delete
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 def handle(_broker: Broker, request: DeleteAclsRequest, _ctx: RequestContext) -> DeleteAclsResponse:

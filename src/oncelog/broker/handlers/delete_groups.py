@@ -9,7 +9,7 @@ from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteG
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 async def handle(broker: Broker, request: DeleteGroupsRequest, _ctx: RequestContext) -> DeleteGroupsResponse:

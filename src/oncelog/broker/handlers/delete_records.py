@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oncelog.broker.refused_items import RefusedItems
+from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.turns import Turns
 from oncelog.cluster.metadata import INTERNAL_TOPICS
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -17,8 +17,8 @@ from oncelog.protocol.messages.delete_records import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
-    from oncelog.broker.data_directory import DataDirectory
+    from oncelog.broker.requests.context import RequestContext
+    from oncelog.broker.storage.data_directory import DataDirectory
 
 _HIGH_WATERMARK = -1
 """As the offset: everything that is committed."""

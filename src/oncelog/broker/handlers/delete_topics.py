@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from oncelog.broker.deadline import Deadline
+from oncelog.broker.metadata.deadline import Deadline
 from oncelog.broker.turns import Turns, counted, mapped
 from oncelog.cluster.metadata import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -19,7 +19,7 @@ from oncelog.protocol.schema import NO_UUID
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 _WITH_TOPIC_IDS = 6
 _WITH_OWN_ERROR = 3

@@ -9,7 +9,7 @@ from oncelog.protocol.messages.describe_acls import DescribeAclsRequest, Describ
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 def handle(_broker: Broker, _request: DescribeAclsRequest, _ctx: RequestContext) -> DescribeAclsResponse:

@@ -14,7 +14,7 @@ from oncelog.protocol.messages.describe_client_quotas import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 _IP = "ip"
 _ENTITY_TYPES = frozenset({"user", "client-id", _IP})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oncelog.broker import operations
+from oncelog.broker.requests import operations
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -14,7 +14,7 @@ from oncelog.protocol.messages.describe_cluster import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 _BROKERS, _CONTROLLERS = 1, 2
 

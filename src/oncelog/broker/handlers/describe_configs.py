@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oncelog.broker import loggers
-from oncelog.broker.alterations import this_broker, unserved
-from oncelog.broker.config_entries import (
+from oncelog.broker.config import loggers
+from oncelog.broker.config.alterations import this_broker, unserved
+from oncelog.broker.config.entries import (
     UNKNOWN_TYPE,
     ConfigEntry,
     ConfigSource,
@@ -29,7 +29,7 @@ from oncelog.protocol.messages.describe_configs import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 RESOURCES_A_TURN = 10
 """Resources, each with some dozen settings, that are described before others have their turn."""

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from oncelog.broker.refused_items import RefusedItems
+from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.turns import counted
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_log_dirs import (
@@ -23,8 +23,8 @@ from oncelog.protocol.messages.describe_log_dirs import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
-    from oncelog.broker.data_directory import DataDirectory
+    from oncelog.broker.requests.context import RequestContext
+    from oncelog.broker.storage.data_directory import DataDirectory
 
 Partitions = dict[str, list[DescribeLogDirsPartition]]
 """By topic."""

@@ -16,7 +16,7 @@ from oncelog.protocol.messages.describe_producers import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 async def handle(broker: Broker, request: DescribeProducersRequest, _ctx: RequestContext) -> DescribeProducersResponse:

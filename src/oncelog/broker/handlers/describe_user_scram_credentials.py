@@ -14,7 +14,7 @@ from oncelog.protocol.messages.describe_user_scram_credentials import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 async def handle(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from oncelog.broker.deadline import Deadline
+from oncelog.broker.metadata.deadline import Deadline
 from oncelog.broker.turns import Turns
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.elect_leaders import (
@@ -21,7 +21,7 @@ from oncelog.protocol.messages.elect_leaders import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 _PREFERRED, _UNCLEAN = 0, 1
 _NO_LEADER = {

@@ -8,7 +8,7 @@ from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 async def handle(broker: Broker, request: EndTxnRequest, ctx: RequestContext) -> EndTxnResponse:

@@ -7,8 +7,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from oncelog.broker.delayed import wait_until
-from oncelog.broker.fetch_sessions import MOST_IN_SESSION, FetchContext, FetchPosition, Key, partition_key
+from oncelog.broker.requests.delayed import wait_until
+from oncelog.broker.requests.fetch_sessions import MOST_IN_SESSION, FetchContext, FetchPosition, Key, partition_key
 from oncelog.broker.turns import ITEMS_A_TURN, in_turns, listed
 from oncelog.cluster.replica import Replica
 from oncelog.log.steps import at_once
@@ -28,7 +28,7 @@ from oncelog.protocol.schema import NO_UUID
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 _WITH_TOPIC_IDS = 13
 _READ_COMMITTED = 1

@@ -16,7 +16,7 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
     from oncelog.cluster.metadata import TopicInfo
 
 _BATCHED_SINCE = 4

@@ -8,7 +8,7 @@ from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatRespo
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 def handle(broker: Broker, request: HeartbeatRequest, _ctx: RequestContext) -> HeartbeatResponse:

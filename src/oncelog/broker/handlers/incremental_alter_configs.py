@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from oncelog.broker.alterations import alter, alter_each, alter_loggers, answered
-from oncelog.broker.config_changes import Change, check_changes, incremental
+from oncelog.broker.config.alterations import alter, alter_each, alter_loggers, answered
+from oncelog.broker.config.changes import Change, check_changes, incremental
 from oncelog.broker.turns import mapped
 from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.incremental_alter_configs import (
@@ -21,7 +21,7 @@ from oncelog.protocol.messages.incremental_alter_configs import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 async def handle(

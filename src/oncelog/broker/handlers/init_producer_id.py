@@ -8,7 +8,7 @@ from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, In
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 async def handle(broker: Broker, request: InitProducerIdRequest, ctx: RequestContext) -> InitProducerIdResponse:

@@ -9,7 +9,7 @@ from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResp
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 _PROTOCOL_NAME_MAY_BE_NULL = 7
 MOST_PROTOCOLS = 1000

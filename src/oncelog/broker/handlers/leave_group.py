@@ -8,7 +8,7 @@ from oncelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupR
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 async def handle(broker: Broker, request: LeaveGroupRequest, ctx: RequestContext) -> LeaveGroupResponse:

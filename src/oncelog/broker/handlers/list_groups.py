@@ -8,7 +8,7 @@ from oncelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsR
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 async def handle(broker: Broker, request: ListGroupsRequest, _ctx: RequestContext) -> ListGroupsResponse:

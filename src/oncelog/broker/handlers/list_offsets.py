@@ -23,7 +23,7 @@ from oncelog.protocol.records import parse_header
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 LATEST = -1
 EARLIEST = -2

@@ -11,7 +11,7 @@ from oncelog.protocol.messages.list_partition_reassignments import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 def handle(

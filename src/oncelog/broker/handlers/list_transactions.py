@@ -8,7 +8,7 @@ from oncelog.protocol.messages.list_transactions import ListTransactionsRequest,
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 async def handle(broker: Broker, request: ListTransactionsRequest, _ctx: RequestContext) -> ListTransactionsResponse:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from oncelog.broker import operations
-from oncelog.broker.refused_items import RefusedItems
+from oncelog.broker.requests import operations
+from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.turns import Turns, by_key
 from oncelog.cluster.metadata import (
     INTERNAL_TOPICS,
@@ -29,7 +29,7 @@ from oncelog.protocol.schema import NO_UUID
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 _BY_TOPIC_ID = 12
 """From this version on, a request may name topics by their ids."""

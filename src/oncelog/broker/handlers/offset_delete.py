@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from oncelog.broker.groups import operation_error
+from oncelog.broker.coordinators.groups import operation_error
 from oncelog.broker.handlers.offset_topics import answered, merge, take_existing
 from oncelog.broker.turns import in_turns
 from oncelog.protocol.errors import ProtocolError
@@ -17,7 +17,7 @@ from oncelog.protocol.messages.offset_delete import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 async def handle(broker: Broker, request: OffsetDeleteRequest, _ctx: RequestContext) -> OffsetDeleteResponse:

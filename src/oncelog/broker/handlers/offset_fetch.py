@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oncelog.broker.groups import operation_error
+from oncelog.broker.coordinators.groups import operation_error
 from oncelog.broker.turns import Turns, in_turns
 from oncelog.coordinator.groups.commits import no_offset
 from oncelog.log.steps import Steps
@@ -22,7 +22,7 @@ from oncelog.protocol.messages.offset_fetch import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 _WITH_ERROR_OF_ITS_OWN = 2
 _OF_SEVERAL_GROUPS = 8

@@ -17,7 +17,7 @@ from oncelog.protocol.messages.offset_for_leader_epoch import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 
 async def handle(

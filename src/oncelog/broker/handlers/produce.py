@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from oncelog.broker.produce_checks import (
+from oncelog.broker.requests.produce_checks import (
     ALL,
     WITH_IMPLICIT_ADD,
     Resolved,
@@ -20,7 +20,7 @@ from oncelog.broker.produce_checks import (
     transaction_version,
     translate,
 )
-from oncelog.broker.refused_items import RefusedItems
+from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, in_turns
 from oncelog.cluster.metadata import INTERNAL_TOPICS
 from oncelog.cluster.replica import Replica
@@ -43,7 +43,7 @@ from oncelog.protocol.schema import NO_UUID
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 OPENED_A_TURN = 20
 """Partitions whose logs are found before others have their turn. Each log may have to be opened."""

@@ -9,7 +9,7 @@ from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResp
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 _NAMES_PROTOCOL = 5
 

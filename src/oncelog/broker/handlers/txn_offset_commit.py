@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from oncelog.broker.groups import operation_error
+from oncelog.broker.coordinators.groups import operation_error
 from oncelog.broker.handlers.offset_topics import Refused, answered, merge, still_existing, take_existing
 from oncelog.broker.turns import in_turns
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -19,7 +19,7 @@ from oncelog.protocol.messages.txn_offset_commit import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
     from oncelog.cluster.metadata import TopicInfo
 
 _KNOWS_LOADING = 2

@@ -15,7 +15,7 @@ from oncelog.protocol.messages.update_features import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 _LAST_WITH_RESULTS = 1
 

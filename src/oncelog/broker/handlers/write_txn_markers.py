@@ -6,8 +6,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from oncelog.broker.refused_items import RefusedItems
-from oncelog.broker.transactions import MARKERS_A_TURN
+from oncelog.broker.coordinators.transactions import MARKERS_A_TURN
+from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.turns import ITEMS_A_TURN, Turns
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.write_txn_markers import (
@@ -21,7 +21,7 @@ from oncelog.protocol.messages.write_txn_markers import (
 
 if TYPE_CHECKING:
     from oncelog.broker.broker import Broker
-    from oncelog.broker.context import RequestContext
+    from oncelog.broker.requests.context import RequestContext
 
 _NOT_THE_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 

@@ -7,12 +7,12 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from oncelog.client import offsets as offset_calls
 from oncelog.client.admin import configs, features, group_descriptions, groups, log_dirs, transactions
 from oncelog.client.admin import topics as topic_calls
-from oncelog.client.admin.face import AdminFace, admin_options
+from oncelog.client.admin._shared import AdminFace, admin_options
 from oncelog.client.adoption import adopt
-from oncelog.client.cluster import ClusterClient
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.requests import offsets as offset_calls
 
 P = ParamSpec("P")
 T = TypeVar("T")

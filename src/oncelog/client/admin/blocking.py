@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from oncelog.client.admin._shared import AdminFace
 from oncelog.client.admin.asynchronous import Admin as Awaited
-from oncelog.client.admin.face import AdminFace
 from oncelog.client.blocking import Blocking, blocking
 
 __all__ = ["Admin"]

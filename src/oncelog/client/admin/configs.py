@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from oncelog.client.cluster import ClusterClient
-from oncelog.client.outcomes import raise_for_error
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.response_errors import raise_for_error
 from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from oncelog.protocol.messages.incremental_alter_configs import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from oncelog.client.cluster import ClusterClient
-from oncelog.client.outcomes import raise_for_error
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.response_errors import raise_for_error
 from oncelog.protocol.kinds import UpgradeType
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest

@@ -7,11 +7,11 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from oncelog import errors
-from oncelog.client import offsets as offset_calls
-from oncelog.client.by_node import gather_brokers
-from oncelog.client.cluster import ClusterClient
 from oncelog.client.consumer.protocol import decode_assignment
-from oncelog.client.outcomes import raise_for_error
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.requests import offsets as offset_calls
+from oncelog.client.requests.broker_fanout import gather_brokers
+from oncelog.client.response_errors import raise_for_error
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest

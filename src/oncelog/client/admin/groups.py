@@ -8,12 +8,12 @@ from itertools import groupby
 from typing import NamedTuple
 
 from oncelog import errors
-from oncelog.client import offsets as offset_calls
-from oncelog.client.admin.face import names
+from oncelog.client.admin._shared import names
 from oncelog.client.admin.group_descriptions import describe_group
-from oncelog.client.cluster import ClusterClient
+from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_metadata import GroupMetadata
-from oncelog.client.outcomes import raise_for_error
+from oncelog.client.requests import offsets as offset_calls
+from oncelog.client.response_errors import raise_for_error
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from oncelog.client.by_node import gather_brokers
-from oncelog.client.cluster import ClusterClient
-from oncelog.client.outcomes import raise_for_error
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.requests.broker_fanout import gather_brokers
+from oncelog.client.response_errors import raise_for_error
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest

@@ -11,12 +11,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from oncelog import errors
-from oncelog.client import offsets as offset_calls
-from oncelog.client.admin.face import names
-from oncelog.client.cluster import ClusterClient
-from oncelog.client.outcomes import raise_for_error
+from oncelog.client.admin._shared import names
+from oncelog.client.connections.versions import ByVersion
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.requests import offsets as offset_calls
+from oncelog.client.response_errors import raise_for_error
 from oncelog.client.types import TopicPartition
-from oncelog.client.versions import ByVersion
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,

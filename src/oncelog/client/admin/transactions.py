@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from oncelog import errors
-from oncelog.client.admin.face import names
-from oncelog.client.by_node import gather_brokers
-from oncelog.client.cluster import ClusterClient
-from oncelog.client.outcomes import raise_for_error
+from oncelog.client.admin._shared import names
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.requests.broker_fanout import gather_brokers
+from oncelog.client.response_errors import raise_for_error
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest

@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from oncelog import errors
-from oncelog.client.backoff import Backoff
-from oncelog.client.cluster import LEADER_MOVED
+from oncelog.client.connections.backoff import Backoff
 from oncelog.client.consumer.fetcher import (
     FINAL_EPOCH,
     LAST_WITH_NAMES,
@@ -26,6 +25,7 @@ from oncelog.client.consumer.fetcher import (
     Wanted,
     topic_ids_usable,
 )
+from oncelog.client.discovery.cluster import LEADER_MOVED
 from oncelog.client.types import TopicPartition
 from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode, ProtocolError

@@ -13,7 +13,6 @@ from typing import Any
 
 from oncelog import errors
 from oncelog.client.calls import Calls
-from oncelog.client.cluster import ClusterClient
 from oncelog.client.consumer.commits import Commits
 from oncelog.client.consumer.fetch_loop import FetchLoop, damage
 from oncelog.client.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED, ConsumerRecord, Fetched, PartitionState
@@ -21,6 +20,7 @@ from oncelog.client.consumer.iteration import Iteration
 from oncelog.client.consumer.metadata_watch import MetadataWatch
 from oncelog.client.consumer.positions import Positions
 from oncelog.client.consumer.subscription import Listener, Subscription
+from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_metadata import GroupMetadata
 from oncelog.client.options import cluster_options
 from oncelog.client.types import TopicPartition

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from oncelog import errors
 from oncelog.client.durations import ms
+from oncelog.client.producer._shared import ProducerFace, abort_failed, closing_failed
 from oncelog.client.producer.delivery import OnDelivery, RecordFuture
-from oncelog.client.producer.face import ProducerFace, abort_failed, closing_failed
 from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.resumed import AsyncResumedTransaction

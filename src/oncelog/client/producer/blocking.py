@@ -14,9 +14,9 @@ from weakref import WeakSet
 from oncelog import errors
 from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.calls import FORKED
+from oncelog.client.producer._shared import ProducerFace, abort_failed, closing_failed
 from oncelog.client.producer.asynchronous import Producer as Awaited
 from oncelog.client.producer.delivery import OnDelivery, RecordFuture, RecordMetadata
-from oncelog.client.producer.face import ProducerFace, abort_failed, closing_failed
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.resumed import AsyncResumedTransaction, ResumedTransaction
 from oncelog.client.producer.send_loop import NoRoomError, NotAddedError

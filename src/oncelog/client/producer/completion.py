@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from oncelog import errors
-from oncelog.client.backoff import Backoff
-from oncelog.client.cluster import LEADER_MOVED
+from oncelog.client.connections.backoff import Backoff
+from oncelog.client.discovery.cluster import LEADER_MOVED
 from oncelog.client.producer.accumulator import Accumulator
 from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.produce_requests import Answer, BatchAnswer

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from oncelog import errors
-from oncelog.client.backoff import Backoff
-from oncelog.client.cluster import COORDINATOR_MOVED
+from oncelog.client.connections.backoff import Backoff
+from oncelog.client.discovery.cluster import COORDINATOR_MOVED
 from oncelog.client.producer import coordinator_requests as coordination
 from oncelog.client.producer.transaction_manager import TransactionManager
 from oncelog.net.connection import ConnectionLostError, NoCommonVersionError

@@ -11,8 +11,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from oncelog import errors
-from oncelog.client.outcomes import error_codes
 from oncelog.client.producer.transaction_manager import OPEN, Offsets, State, TransactionManager
+from oncelog.client.response_errors import error_codes
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterable
 from itertools import islice
 
-from oncelog.client.cluster import ClusterClient
-from oncelog.client.offsets import EARLIEST, Listed, list_offsets
-from oncelog.client.partition_fetch import FETCH_BYTES, fetch_partitions
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.requests.offsets import EARLIEST, Listed, list_offsets
+from oncelog.client.requests.partition_fetch import FETCH_BYTES, fetch_partitions
 from oncelog.client.types import Marker, Place, TopicPartition
 from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import decode_control, iter_batches

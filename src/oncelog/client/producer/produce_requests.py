@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from oncelog.client.discovery.topology import Topology
 from oncelog.client.producer.batch import Batch
-from oncelog.client.topology import Topology
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.produce import (
     PartitionProduceData,

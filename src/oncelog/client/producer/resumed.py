@@ -13,7 +13,7 @@ from typing import Any, Self
 from oncelog import errors
 from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.calls import Calls, ends_when_closed
-from oncelog.client.cluster import ClusterClient
+from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.durations import ms
 from oncelog.client.options import cluster_options, read_options
 from oncelog.client.producer.markers import find_markers

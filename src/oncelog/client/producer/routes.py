@@ -11,8 +11,8 @@ import random
 from typing import TYPE_CHECKING
 
 from oncelog import errors
-from oncelog.client.backoff import Backoff
 from oncelog.client.calls import Calls, ends_when_closed
+from oncelog.client.connections.backoff import Backoff
 from oncelog.client.producer.partitioner import spread
 from oncelog.client.records import check_topic
 

@@ -18,7 +18,7 @@ from operator import index as index_of
 from typing import Any
 
 from oncelog import errors
-from oncelog.client.cluster import ClusterClient
+from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.options import cluster_options
 from oncelog.client.producer import produce_requests as produce
 from oncelog.client.producer.accumulator import Accumulator

@@ -1,0 +1,119 @@
+"""What both AlterConfigs APIs share: which resources have settings here, and how each kind is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from oncelog.broker.config import loggers
+from oncelog.broker.config.changes import NOT_SERVED, Change, Key, broker_key, topic_key
+from oncelog.broker.turns import Turns, counted
+from oncelog.cluster.metadata import check_topic_name
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import ResourceType
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+
+MOST_SETTINGS = 1000
+"""Settings of one resource in a request. They are checked together, while other clients wait."""
+
+Wanted = Callable[[Mapping[str, str], Key], dict[str, str]]
+"""From a resource's settings, and what says what its keys are, to those that are wanted; ProtocolError."""
+
+
+class Resource(Protocol):
+    """As a request names it."""
+
+    resource_type: int
+    resource_name: str
+
+    @property
+    def configs(self) -> Sequence[Any]:
+        """The changes of its settings."""
+
+
+R = TypeVar("R", bound=Resource)
+A = TypeVar("A")
+
+
+async def alter_each(
+    resources: Sequence[R], change: Callable[[R], Awaitable[None]]
+) -> list[tuple[R, ErrorCode, str | None]]:
+    """Change each resource and return its error and message. A resource that is named twice is not changed."""
+    named = await counted((resource.resource_type, resource.resource_name) for resource in resources)
+    outcomes = []
+    turns = Turns()
+    for resource in resources:
+        await turns.next()
+        code, message = ErrorCode.NONE, None
+        try:
+            if named[resource.resource_type, resource.resource_name] > 1:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            if len(resource.configs) > MOST_SETTINGS:
+                message = f"a request may change at most {MOST_SETTINGS} settings of a resource"
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
+            await change(resource)
+        except ProtocolError as error:
+            code, message = error.code, str(error)
+        outcomes.append((resource, code, message))
+    return outcomes
+
+
+def answered(answer: Callable[..., A], outcome: tuple[Resource, ErrorCode, str | None]) -> A:
+    """Return the answer for one resource. `answer` is its class."""
+    resource, code, message = outcome
+    return answer(
+        error_code=code,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+async def alter(broker: Broker, kind: int, name: str, wanted: Wanted, *, validate_only: bool) -> None:
+    """Changes the settings of a topic, of this broker or (no name) of all brokers.
+
+    INVALID_REQUEST for other kinds of resources and other brokers, INVALID_TOPIC_EXCEPTION; else see `Administration`.
+    """
+    administration = broker.administration
+    if kind == ResourceType.TOPIC:
+        if not name:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        check_topic_name(name)
+        await administration.alter_topic(name, lambda before: wanted(before, topic_key), validate_only=validate_only)
+    elif kind == ResourceType.BROKER:
+        node_id = this_broker(broker, name) if name else None
+        await administration.alter_broker(
+            node_id, lambda before: wanted(before, broker_key), validate_only=validate_only
+        )
+    else:
+        raise unserved(kind)
+
+
+def alter_loggers(broker: Broker, name: str, changes: Sequence[Change], *, validate_only: bool) -> None:
+    """Changes levels of this broker's loggers, until it is started again; INVALID_REQUEST, INVALID_CONFIG."""
+    this_broker(broker, name)
+    loggers.check(changes)
+    if not validate_only:
+        for sentence in loggers.apply(changes):
+            broker.log.warning("%s", sentence)
+
+
+def this_broker(broker: Broker, name: str) -> int:
+    """The broker's id if `name` is it; INVALID_REQUEST."""
+    try:
+        node_id = int(name)
+    except ValueError as error:
+        message = f"Node id must be an integer, but it is: {name}"
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, message) from error
+    if node_id != broker.node_id:
+        message = f"Unexpected broker id, expected {broker.node_id}, but received {name}"
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
+    return node_id
+
+
+def unserved(kind: int) -> ProtocolError:
+    """Why a kind of resource has no settings here."""
+    reason = NOT_SERVED.get(kind, f"Unknown resource type {kind}")
+    return ProtocolError(ErrorCode.INVALID_REQUEST, reason)

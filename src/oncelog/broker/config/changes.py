@@ -1,0 +1,103 @@
+"""What AlterConfigs and IncrementalAlterConfigs do to the settings of one resource (KIP-133, 339)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from oncelog.broker.config.entries import ConfigType, type_of
+from oncelog.broker.config.settings import keys
+from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import ResourceType
+
+VALUE_MAX = 32_767
+"""Characters of a value, as Kafka bounds them."""
+
+NOT_SERVED: dict[int, str] = {
+    ResourceType.CLIENT_METRICS: "client metrics (KIP-714) are not part of oncelog",
+    ResourceType.GROUP: "settings of groups are for the consumer, share and streams protocols, which oncelog has not",
+}
+"""Resources of Kafka's that have no settings here: why."""
+
+
+class Operation(IntEnum):
+    """`AlterConfigOp.OpType`."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Change(NamedTuple):
+    """One setting's change: `operation` is the number on the wire, `value` is None for DELETE."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+Key = Callable[[str], str | None]
+"""From a setting's name to the key in `broker.config.keys()` that says its type and default; None if unknown."""
+
+
+def topic_key(name: str) -> str | None:
+    """The broker's key of a topic setting."""
+    key = TOPIC_KEYS.get(name)
+    return key.broker_key if key else None
+
+
+def broker_key(name: str) -> str | None:
+    """A broker setting is its own key."""
+    return name if name in keys() else None
+
+
+def check_changes(changes: Sequence[Change]) -> None:
+    """INVALID_REQUEST for a name that comes twice, a missing value, an unknown operation."""
+    if len({change.name for change in changes}) < len(changes):
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    without = [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
+    if without:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(without)}")
+    for change in changes:
+        if change.operation not in Operation.__members__.values():
+            message = f"unknown operation {change.operation} on {change.name}"
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
+
+
+def incremental(before: Mapping[str, str], changes: Sequence[Change], key: Key) -> dict[str, str]:
+    """The settings after the changes; INVALID_CONFIG for APPEND or SUBTRACT where there is no list."""
+    after = dict(before)
+    for change in changes:
+        if change.operation == Operation.DELETE:
+            after.pop(change.name, None)
+            continue
+        assert change.value is not None
+        if change.operation == Operation.SET:
+            after[change.name] = change.value
+        else:
+            after[change.name] = _with_list(after.get(change.name), change, key)
+        if len(after[change.name]) > VALUE_MAX:
+            message = f"the value of {change.name} has {len(after[change.name])} characters, {VALUE_MAX} are allowed"
+            raise ProtocolError(ErrorCode.INVALID_CONFIG, message)
+    return after
+
+
+def _with_list(before: str | None, change: Change, key: Key) -> str:
+    """What was not set begins as Kafka's default, as in `ConfigurationControlManager.getParts`."""
+    found = key(change.name)
+    spec = keys()[found] if found is not None else None
+    if spec is None or type_of(spec) is not ConfigType.LIST:
+        operation = Operation(change.operation).name
+        message = f"Can't {operation} to key {change.name} because its type is not LIST."
+        raise ProtocolError(ErrorCode.INVALID_CONFIG, message)
+    parts = [part for part in (plain_text(spec.default) if before is None else before).split(",") if part]
+    given = dict.fromkeys((change.value or "").split(","))
+    if change.operation == Operation.APPEND:
+        known = set(parts)
+        parts += [part for part in given if part not in known]
+    else:
+        parts = [part for part in parts if part not in given]
+    return ",".join(parts)

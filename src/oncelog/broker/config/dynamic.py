@@ -1,0 +1,95 @@
+"""A broker's settings that change while it runs, and the layers that each value comes from (KIP-226).
+
+The last of these that has a setting wins: the default, what the broker was started with, what was set for all brokers
+while they ran, what was set for this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from oncelog.broker.config.settings import BrokerConfig, ConfigError, check_value, keys
+from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+DYNAMIC = frozenset(
+    {
+        *(key.broker_key for key in TOPIC_KEYS.values()),
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.io.max.bytes.per.second",
+        "max.connections",
+        "producer.id.expiration.ms",
+        "transaction.partition.verification.enable",
+    }
+)
+"""The settings that may be changed while a broker runs: those of Kafka's `DynamicBrokerConfig` that act here."""
+
+
+class DynamicConfig:
+    """The layers, and the settings that result from them."""
+
+    def __init__(self, static: BrokerConfig) -> None:
+        """`static`: what the broker was started with."""
+        self.static = static
+        self.of_all: Mapping[str, str] = {}
+        self.own: Mapping[str, str] = {}
+
+    def admit(self, *, of_all: Mapping[str, str] | None = None, own: Mapping[str, str] | None = None) -> BrokerConfig:
+        """Takes over a layer (or both) from the tree; the settings that result.
+
+        What this software cannot use is passed over, for another version may have written it.
+        """
+        if of_all is not None:
+            self.of_all = _usable(of_all)
+        if own is not None:
+            self.own = _usable(own)
+        return self.current
+
+    @property
+    def current(self) -> BrokerConfig:
+        """The settings of now."""
+        return self.resulting(self.of_all, self.own)
+
+    def resulting(self, of_all: Mapping[str, str], own: Mapping[str, str]) -> BrokerConfig:
+        """The settings that layers of checked values would give."""
+        table = keys()
+        values = {table[n].attribute: check_value(n, text, table[n]) for n, text in {**of_all, **own}.items()}
+        return msgspec.structs.replace(self.static, **values)
+
+
+def check_broker_configs(configs: Mapping[str, str]) -> dict[str, str]:
+    """The settings of one broker or of all, in plain text; INVALID_REQUEST (as in Kafka) names what is wrong."""
+    table = keys()
+    fixed = sorted(name for name in configs if name not in DYNAMIC)
+    if fixed:
+        known = [name for name in fixed if name in table]
+        message = f"Cannot update these configs dynamically: {fixed}"
+        if len(known) < len(fixed):
+            strange = ", ".join(name for name in fixed if name not in table)
+            message += f"; oncelog has no setting {strange}"
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
+    try:
+        return {name: plain_text(check_value(name, text, table[name])) for name, text in configs.items()}
+    except ConfigError as error:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, str(error)) from error
+
+
+def check_changed_broker_configs(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """As `check_broker_configs`, for a change; what is there that this version cannot use stays as it is."""
+    usable = _usable(before)
+    foreign = {name: text for name, text in before.items() if name not in usable and after.get(name) == text}
+    return check_broker_configs({name: text for name, text in after.items() if name not in foreign}) | foreign
+
+
+def _usable(configs: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for name, text in configs.items():
+        try:
+            found.update(check_broker_configs({name: text}))
+        except ProtocolError:
+            continue
+    return found

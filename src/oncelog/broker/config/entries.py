@@ -1,0 +1,143 @@
+"""Settings as DescribeConfigs and CreateTopics show them: value, type, and where each value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from oncelog.broker.config.dynamic import DYNAMIC, DynamicConfig
+from oncelog.broker.config.settings import LONG_MAX, CleanupPolicies, Key, TextList, keys, names_of
+from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
+
+
+class ConfigType(IntEnum):
+    """`ConfigType` of DescribeConfigs (KIP-569)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+UNKNOWN_TYPE = 0
+"""What loggers have."""
+
+
+class ConfigSource(IntEnum):
+    """`ConfigSource` of DescribeConfigs (KIP-226)."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """One of the places that a value could come from."""
+
+    name: str
+    value: str
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting as DescribeConfigs shows it; `synonyms` from the one that counts down to the default."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    type: int
+    read_only: bool
+    synonyms: tuple[Synonym, ...]
+    documentation: str | None
+
+
+def describe_topic(layers: DynamicConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """All settings of a topic, by name."""
+    entries = []
+    for name, key in TOPIC_KEYS.items():
+        value, synonyms = _of_broker(layers, key.broker_key)
+        if name in overrides:
+            value = overrides[name]
+            synonyms.insert(0, Synonym(name, value, ConfigSource.TOPIC))
+        kind = type_of(keys()[key.broker_key])
+        entries.append(ConfigEntry(name, value, _source(synonyms), kind, False, tuple(synonyms), key.doc))
+    return entries
+
+
+def describe_broker(layers: DynamicConfig) -> list[ConfigEntry]:
+    """All settings of this broker, by name."""
+    entries = []
+    for name, spec in sorted(keys().items()):
+        value, synonyms = _of_broker(layers, name)
+        fixed = name not in DYNAMIC
+        entries.append(
+            ConfigEntry(name, value, _source(synonyms), type_of(spec), fixed, tuple(synonyms), _DOCS.get(name))
+        )
+    return entries
+
+
+def describe_all_brokers(layers: DynamicConfig) -> list[ConfigEntry]:
+    """What was set for all brokers while they ran, by name."""
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER
+    return [
+        ConfigEntry(name, value, source, type_of(keys()[name]), False, (Synonym(name, value, source),), _DOCS.get(name))
+        for name, value in sorted(layers.of_all.items())
+    ]
+
+
+def _source(synonyms: list[Synonym]) -> ConfigSource:
+    return synonyms[0].source if synonyms else ConfigSource.DEFAULT
+
+
+def _of_broker(layers: DynamicConfig, name: str) -> tuple[str | None, list[Synonym]]:
+    """The value in force, None if there is none, and all places that it could come from.
+
+    What was given under another name (`log.retention.hours`) is told as it was given.
+    """
+    spec = keys()[name]
+    found = [
+        Synonym(name, layer[name], source)
+        for layer, source in (
+            (layers.own, ConfigSource.DYNAMIC_BROKER),
+            (layers.of_all, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        )
+        if name in layer
+    ]
+    static = layers.static
+    value = plain_text(getattr(static, spec.attribute))
+    default = plain_text(spec.default)
+    given = next((each for each in names_of(name) if each in static.given), None)
+    if given is not None or value != default:
+        text = value if given in (None, name) else static.given[given].strip()
+        found.append(Synonym(given or name, text, ConfigSource.STATIC_BROKER))
+    if default:
+        found.append(Synonym(name, default, ConfigSource.DEFAULT))
+    dynamic = layers.own.get(name, layers.of_all.get(name))
+    in_force = value if dynamic is None else dynamic
+    return in_force if found else None, found
+
+
+def type_of(spec: Key) -> ConfigType:
+    """The type that clients are told."""
+    if spec.type is tuple or spec.meta in _LISTS:
+        return ConfigType.LIST
+    if spec.type is int:
+        limit = spec.meta.le if spec.meta is not None else None
+        return {LONG_MAX: ConfigType.LONG, 2**15 - 1: ConfigType.SHORT}.get(int(limit or 0), ConfigType.INT)
+    if spec.type is bool:
+        return ConfigType.BOOLEAN
+    return ConfigType.DOUBLE if spec.type is float else ConfigType.STRING
+
+
+_LISTS = tuple(hint.__metadata__[0] for hint in (CleanupPolicies, TextList))  # type: ignore[attr-defined]
+
+_DOCS = {key.broker_key: key.doc for key in TOPIC_KEYS.values()}

@@ -1,0 +1,70 @@
+"""Levels of this process's loggers, as the resource BROKER_LOGGER shows and changes them (KIP-412); nothing is kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from oncelog.broker.config.changes import Change, Operation
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+ROOT = "root"
+OURS = "oncelog"
+_PRESENT = (OURS, f"{OURS}.broker", f"{OURS}.log", f"{OURS}.net")
+"""Loggers that are there whether something has been logged or not."""
+
+LEVELS: dict[str, int] = {
+    "FATAL": logging.CRITICAL,
+    "ERROR": logging.ERROR,
+    "WARN": logging.WARNING,
+    "INFO": logging.INFO,
+    "DEBUG": logging.DEBUG,
+    "TRACE": 5,
+}
+"""Kafka's levels and Python's."""
+
+
+def levels() -> dict[str, str]:
+    """Level in force by logger name."""
+    known = {name for name in logging.root.manager.loggerDict if name.partition(".")[0] == OURS}
+    names = [ROOT, *sorted(known.union(_PRESENT))]
+    return {name: _named(_logger(name).getEffectiveLevel()) for name in names}
+
+
+def check(changes: Sequence[Change]) -> None:
+    """INVALID_REQUEST, or INVALID_CONFIG for an unknown logger or level."""
+    present = levels()
+    for change in changes:
+        if change.operation in (Operation.APPEND, Operation.SUBTRACT):
+            message = f"{Operation(change.operation).name} operation is not allowed for the BROKER_LOGGER resource"
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
+        if change.name not in present:
+            raise ProtocolError(ErrorCode.INVALID_CONFIG, f"Logger {change.name} does not exist!")
+        if change.operation == Operation.DELETE:
+            if change.name == ROOT:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, "the level of the root logger cannot be removed")
+        elif change.value not in LEVELS:
+            message = (
+                f"Cannot set the log level of {change.name} to {change.value} as it is not a supported log level. "
+                f"Valid log levels are {', '.join(sorted(LEVELS))}"
+            )
+            raise ProtocolError(ErrorCode.INVALID_CONFIG, message)
+
+
+def apply(changes: Sequence[Change]) -> list[str]:
+    """Carries checked changes out; a sentence for each."""
+    said = []
+    for change in changes:
+        level = LEVELS[change.value or ""] if change.operation == Operation.SET else logging.NOTSET
+        _logger(change.name).setLevel(level)
+        said.append(f"the log level of {change.name} is now {_named(_logger(change.name).getEffectiveLevel())}")
+    return said
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.getLogger(None if name == ROOT else name)
+
+
+def _named(level: int) -> str:
+    """The name of Kafka's that is next below."""
+    return next((name for name, number in LEVELS.items() if level >= number), "TRACE")

@@ -1,0 +1,362 @@
+"""A broker's configuration: Kafka's keys, typed, checked, frozen.
+
+Every field of `BrokerConfig` that is not derived is a key of `server.properties`: its name with `_` for `.`.
+A value comes from, last wins: the default, a properties file, the environment (`KAFKA_*`), the command line.
+Defaults are Apache Kafka's unless the field says why not.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from sys import float_info
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from oncelog.broker.config.ignored_configs import NOT_SETTINGS, UNUSED, WITHOUT_EFFECT
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+
+Int = Annotated[int, Meta(ge=-(2**31), le=INT_MAX)]
+Int0 = Annotated[int, Meta(ge=0, le=INT_MAX)]
+Int1 = Annotated[int, Meta(ge=1, le=INT_MAX)]
+Short1 = Annotated[int, Meta(ge=1, le=2**15 - 1)]
+Long = Annotated[int, Meta(ge=-(2**63), le=LONG_MAX)]
+Long0 = Annotated[int, Meta(ge=0, le=LONG_MAX)]
+Long1 = Annotated[int, Meta(ge=1, le=LONG_MAX)]
+LongOrNever = Annotated[int, Meta(ge=-1, le=LONG_MAX)]
+Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
+SegmentBytes = Annotated[int, Meta(ge=1024 * 1024, le=INT_MAX)]
+Compression = Annotated[str, Meta(pattern="^(uncompressed|zstd|lz4|snappy|gzip|producer)$")]
+TimestampType = Annotated[str, Meta(pattern="^(CreateTime|LogAppendTime)$")]
+CleanupPolicies = Annotated[str, Meta(pattern=r"^((compact|delete)( *, *(?!\2$)(compact|delete))?)?$")]
+"""Each policy at most once."""
+TextList = Annotated[str, Meta(title="list")]
+"""Parts with commas between them, kept as they were written."""
+RecordValidation = Annotated[str, Meta(pattern="^(header|full)$")]
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the message is one sentence that names its key."""
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one broker. Times are ms and sizes bytes where the name does not say otherwise."""
+
+    # identity and listeners
+    node_id: Int0 = 1
+    listeners: TextList = "PLAINTEXT://127.0.0.1:9092"
+    """Kafka's default listens on every interface; a broker without authentication had better not."""
+    advertised_listeners: TextList = ""
+    listener_security_protocol_map: str = ""
+    controller_listener_names: TextList = ""
+    log_dirs: tuple[str, ...] = (".oncelog/broker-1",)
+    log_dir: TextList = ""
+    lost_log_dirs: tuple[str, ...] = ()
+    """Ours: former log directories that are gone for good. Their partitions start again without records."""
+    restore_metadata: bool = False
+    """Ours: if the metadata is gone, restore from the log directories what they tell of it."""
+
+    # connections
+    max_connections: Int1 = INT_MAX
+    connections_max_idle_ms: Long = 600_000
+    socket_request_max_bytes: Int1 = 100 * 1024 * 1024
+    queued_max_response_bytes: LongOrNever = 64 * 1024 * 1024
+    """Ours: memory for answers that clients have not read yet, of all connections together; -1 is no limit.
+
+    While they take more, a Fetch returns less, but always something. If other answers make it twice as much, the
+    connections that have left more than 1 MiB unread for the longest time are closed. Pages of log files that are sent
+    as they are do not count."""
+    socket_listen_backlog_size: Int1 = 1024
+    """Kafka's is 50: many clients that start at once would wait for a SYN to be repeated."""
+    loop_stall_log_ms: Int0 = 0
+    """Ours: log each request or task that holds the event loop longer than this; 0 turns it off."""
+
+    # topics
+    num_partitions: Int1 = 1
+    default_replication_factor: Int1 = 1
+    auto_create_topics_enable: bool = True
+    delete_topic_enable: bool = True
+    min_insync_replicas: Int1 = 1
+    unclean_leader_election_enable: bool = False
+    replica_lag_time_max_ms: Long = 30_000
+    max_request_partition_size_limit: Int1 = 2000
+    """Partitions in one answer to DescribeTopicPartitions."""
+
+    # logs; each is the default of a topic's setting, see topic_config.TOPIC_KEYS
+    message_max_bytes: Int0 = 1_048_588
+    compression_type: Compression = "producer"
+    compression_gzip_level: Annotated[int, Meta(ge=-1, le=9)] = -1
+    compression_lz4_level: Annotated[int, Meta(ge=1, le=17)] = 9
+    compression_zstd_level: Annotated[int, Meta(ge=-131_072, le=22)] = 3
+    log_segment_bytes: SegmentBytes = 1024 * 1024 * 1024
+    log_roll_ms: Long1 = 7 * _DAY_MS
+    log_roll_jitter_ms: Long0 = 0
+    log_index_size_max_bytes: Annotated[int, Meta(ge=4, le=INT_MAX)] = 10 * 1024 * 1024
+    log_index_interval_bytes: Int0 = 4096
+    log_flush_interval_messages: Long1 = LONG_MAX
+    log_flush_interval_ms: Long0 = LONG_MAX
+    log_retention_ms: LongOrNever = 7 * _DAY_MS
+    log_retention_bytes: Long = -1
+    log_cleanup_policy: CleanupPolicies = "delete"
+    log_segment_delete_delay_ms: Long0 = 60_000
+    log_preallocate: bool = False
+    log_message_timestamp_type: TimestampType = "CreateTime"
+    log_message_timestamp_before_max_ms: Long0 = LONG_MAX
+    log_message_timestamp_after_max_ms: Long0 = _HOUR_MS
+    log_cleaner_enable: bool = True
+    log_cleaner_backoff_ms: Long0 = 15_000
+    log_cleaner_dedupe_buffer_size: Long1 = 128 * 1024 * 1024
+    log_cleaner_io_buffer_load_factor: Ratio = 0.9
+    log_cleaner_io_max_bytes_per_second: float = float_info.max
+    log_cleaner_delete_retention_ms: Long0 = _DAY_MS
+    log_cleaner_min_compaction_lag_ms: Long0 = 0
+    log_cleaner_max_compaction_lag_ms: Long1 = LONG_MAX
+    log_cleaner_min_cleanable_ratio: Ratio = 0.5
+    log_retention_check_interval_ms: Long1 = 300_000
+    log_flush_offset_checkpoint_interval_ms: Int0 = 60_000
+    log_flush_start_offset_checkpoint_interval_ms: Int0 = 60_000
+    record_validation: RecordValidation = "header"
+    """Ours: `full` walks every record of a produced batch, `header` checks its CRC and header."""
+
+    # fetch
+    fetch_max_bytes: Annotated[int, Meta(ge=1024, le=INT_MAX)] = 55 * 1024 * 1024
+    max_incremental_fetch_session_cache_slots: Int0 = 1000
+
+    # producer ids and transactions
+    producer_id_expiration_ms: Int1 = _DAY_MS
+    transactional_id_expiration_ms: Int1 = 7 * _DAY_MS
+    transaction_max_timeout_ms: Int1 = 900_000
+    transaction_partition_verification_enable: bool = True
+    transaction_two_phase_commit_enable: bool = False
+    initial_transaction_version: Annotated[int, Meta(ge=0, le=2)] = 2
+    """Ours: the feature's level in a new cluster, what `kafka-storage format --feature` is in Kafka."""
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: Int1 = 10_000
+    transaction_remove_expired_transaction_cleanup_interval_ms: Int1 = _HOUR_MS
+    transaction_state_log_num_partitions: Int1 = 50
+    transaction_state_log_replication_factor: Short1 = 1
+    """Kafka's is 3, which one broker could not give."""
+    transaction_state_log_min_isr: Int1 = 1
+    transaction_state_log_segment_bytes: Int1 = 100 * 1024 * 1024
+    producer_id_expiration_check_interval_ms: Int1 = 600_000
+
+    # groups
+    group_min_session_timeout_ms: Int = 6_000
+    group_max_session_timeout_ms: Int = 1_800_000
+    group_initial_rebalance_delay_ms: Int = 0
+    """Kafka waits 3 s for more members before a new group's first rebalance; a laptop should not."""
+    group_max_size: Int1 = INT_MAX
+    offset_metadata_max_bytes: Int = 4096
+    offsets_retention_minutes: Int1 = 7 * 24 * 60
+    offsets_retention_check_interval_ms: Long1 = 600_000
+    offsets_commit_timeout_ms: Int1 = 5_000
+    offsets_topic_num_partitions: Int1 = 50
+    offsets_topic_replication_factor: Short1 = 1
+    """Kafka's is 3, which one broker could not give."""
+    offsets_topic_segment_bytes: Int1 = 100 * 1024 * 1024
+
+    # derived from the above
+    host: str = "127.0.0.1"
+    """Where the server binds; empty for every interface."""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 9092
+    """Where the server binds; 0 for a free port."""
+    advertised_host: str = ""
+    """What clients are told; empty for `host`."""
+    advertised_port: int = 0
+    """What clients are told; 0 for the port that was bound."""
+    given: Mapping[str, str] = {}
+    """The settings that somebody gave, by Kafka's names, as they were written."""
+    warnings: tuple[str, ...] = ()
+    """What is to be said about the given settings: keys that are unknown or have no effect."""
+
+
+_DERIVED = frozenset({"host", "port", "advertised_host", "advertised_port", "given", "warnings"})
+
+_SCALED: dict[str, tuple[str, int]] = {
+    "log.retention.minutes": ("log.retention.ms", 60_000),
+    "log.retention.hours": ("log.retention.ms", _HOUR_MS),
+    "log.roll.hours": ("log.roll.ms", _HOUR_MS),
+    "log.roll.jitter.hours": ("log.roll.jitter.ms", _HOUR_MS),
+    "log.flush.scheduler.interval.ms": ("log.flush.interval.ms", 1),
+    "broker.id": ("node.id", 1),
+}
+"""Kafka's second names: (the first name, which wins; the factor to its unit). Earlier rows win."""
+
+
+def names_of(name: str) -> tuple[str, ...]:
+    """Every name that a setting can be given under; the first that is there counts."""
+    if name == "log.dirs":
+        return name, "log.dir"
+    return name, *(other for other, (first, _) in _SCALED.items() if first == name)
+
+
+class Key(NamedTuple):
+    """One key: the field's name and type without its limits, the limits, and the field's default."""
+
+    attribute: str
+    type: type
+    meta: Meta | None
+    default: Any
+
+
+@functools.cache
+def keys() -> Mapping[str, Key]:
+    """Every key with an effect, by Kafka's name."""
+    hints = get_type_hints(BrokerConfig, include_extras=True)
+    found = {}
+    for field in msgspec.structs.fields(BrokerConfig):
+        if field.name in _DERIVED:
+            continue
+        hint = hints[field.name]
+        annotated = get_args(hint) if hasattr(hint, "__metadata__") else (hint, None)
+        plain = tuple if annotated[0] == tuple[str, ...] else annotated[0]
+        found[field.name.replace("_", ".")] = Key(field.name, plain, annotated[1], field.default)
+    return found
+
+
+def load(settings: Mapping[str, str]) -> BrokerConfig:
+    """Checks settings (Kafka's dotted names -> text); ConfigError for the first that cannot be used.
+
+    Unknown keys are no error, as in Kafka: `warnings` names each with the nearest known one.
+    """
+    table = keys()
+    values: dict[str, Any] = {}
+    warnings = []
+    for name, text in settings.items():
+        if name in table:
+            values[table[name].attribute] = check_value(name, text, table[name])
+        if name in UNUSED or not (name in table or name in _SCALED):
+            warnings.append(_warning(name, table))
+    for name, (first, factor) in _SCALED.items():
+        if name in settings and table[first].attribute not in values:
+            key = table[first]
+            number = _number(name, settings[name], Meta(le=key.meta.le if key.meta else None))
+            scaled = max(number * factor, -1) if factor > 1 else number
+            values[key.attribute] = _within(name, str(scaled), scaled, key.meta)
+    if values.get("log_dir") and "log_dirs" not in values:
+        values["log_dirs"] = check_value("log.dir", values["log_dir"], table["log.dirs"])
+    values.update(_addresses(values))
+    return BrokerConfig(**values, given=dict(settings), warnings=tuple(warnings))
+
+
+def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings in `KAFKA_*` variables; as in Kafka's images, `_` is `.`, `__` is `_` and `___` is `-`."""
+    found = {}
+    for variable in sorted(environment):
+        if variable.startswith("KAFKA_") and variable not in NOT_SETTINGS:
+            name = variable[len("KAFKA_") :].lower()
+            name = name.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")
+            found[name] = environment[variable]
+    return found
+
+
+def set_option(text: str) -> tuple[str, str]:
+    """`KEY=VALUE` of the command line's `--set`."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"--set takes KEY=VALUE, not {text!r}")
+    return name.strip(), value.strip()
+
+
+# -- values --------------------------------------------------------------------------------------------------
+
+
+def check_value(name: str, text: str, key: Key) -> Any:
+    """The typed value of one setting; ConfigError."""
+    text = text.strip()
+    if key.type is bool:
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{name} must be true or false, not {text!r}")
+        return text.lower() == "true"
+    if key.type is int:
+        number = _number(name, text, key.meta)
+        if number == 0 and key.attribute == "compression_gzip_level":
+            raise ConfigError(f"{name} must be 1 to 9, or -1 for zlib's own, not {text}")
+        return number
+    if key.type is float:
+        try:
+            return _within(name, text, float(text), key.meta)
+        except ValueError as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{name} must be a number, not {text!r}") from error
+    if key.type is tuple:
+        parts = tuple(part.strip() for part in text.split(",") if part.strip())
+        if not parts:
+            raise ConfigError(f"{name} must name at least one folder")
+        return parts
+    if key.meta is not None and key.meta.pattern is not None:
+        _matches(name, text, key.meta.pattern)
+    return text
+
+
+def _number(name: str, text: str, meta: Meta | None) -> int:
+    digits = text.strip()
+    if re.fullmatch(r"[+-]?[0-9]{1,20}", digits) is None:
+        raise ConfigError(f"{name} must be a whole number, not {digits!r}")
+    return int(_within(name, digits, int(digits), meta))
+
+
+def _within(name: str, text: str, number: float, meta: Meta | None) -> float:
+    if meta is not None and meta.ge is not None and not number >= meta.ge:
+        raise ConfigError(f"{name} must be at least {meta.ge}, not {text}")
+    if meta is not None and meta.le is not None and not number <= meta.le:
+        raise ConfigError(f"{name} must be at most {meta.le}, not {text}")
+    return number
+
+
+def _matches(name: str, text: str, pattern: str) -> None:
+    if re.search(pattern, text) is None:
+        choices = list(dict.fromkeys(re.findall(r"[A-Za-z][A-Za-z0-9]*", pattern)))
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, not {text!r}")
+
+
+def _warning(name: str, table: Mapping[str, Key]) -> str:
+    if name in WITHOUT_EFFECT or name in UNUSED:
+        return f"{name} has no effect in oncelog"
+    import difflib
+
+    near = difflib.get_close_matches(name, [*table, *_SCALED, *WITHOUT_EFFECT], n=1, cutoff=0.6)
+    return f"unknown setting {name}" + (f", did you mean {near[0]}?" if near else "")
+
+
+# -- listeners -----------------------------------------------------------------------------------------------
+
+
+def _addresses(values: Mapping[str, Any]) -> dict[str, Any]:
+    """host, port and what is advertised, from the listeners."""
+    protocols = _protocol_map(values.get("listener_security_protocol_map", ""))
+    controller = {name.strip() for name in values.get("controller_listener_names", "").split(",")}
+    found: dict[str, Any] = {}
+    for key, prefix in (("listeners", ""), ("advertised_listeners", "advertised_")):
+        if not values.get(key):
+            continue
+        dotted = key.replace("_", ".")
+        names = [_listener(dotted, text.strip()) for text in values[key].split(",")]
+        ours = [listener for listener in names if listener[0] not in controller]
+        if len(ours) != 1:
+            raise ConfigError(f"{dotted} must name one listener for clients, {values[key]!r} has {len(ours)}")
+        name, host, port = ours[0]
+        if protocols.get(name, name) != "PLAINTEXT":
+            raise ConfigError(f"{dotted} asks for {protocols.get(name, name)}, only PLAINTEXT is supported")
+        found[prefix + "host"], found[prefix + "port"] = host, port
+    return found
+
+
+def _protocol_map(text: str) -> dict[str, str]:
+    pairs = (pair.strip().partition(":") for pair in text.split(",") if pair.strip())
+    return {name.strip(): protocol.strip() for name, _, protocol in pairs}
+
+
+def _listener(key: str, text: str) -> tuple[str, str, int]:
+    name, scheme, address = text.partition("://")
+    host, colon, port = address.rpartition(":")
+    if not scheme or not colon or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"{key} must look like PLAINTEXT://HOST:PORT, not {text!r}")
+    return name, host.strip("[]"), int(port)

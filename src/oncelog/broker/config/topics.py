@@ -1,0 +1,244 @@
+"""A topic's settings: what there is, what is legal, and where each value comes from.
+
+The table is Kafka's `LogConfig` and `ServerTopicConfigSynonyms` (4.3): a topic's own value, else the broker's under
+another name, else the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Meta
+
+from oncelog.broker.config.settings import (
+    INT_MAX,
+    BrokerConfig,
+    ConfigError,
+    Key,
+    check_value,
+    keys,
+)
+from oncelog.log.config import LogConfig
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+INTERNAL_SEGMENT_BYTES = "internal.segment.bytes"
+"""Kafka's own setting for tests that need many segments: `segment.bytes` without its lower limit; not shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicKey:
+    """One setting of a topic: the broker's key of the same meaning, and what it does."""
+
+    name: str
+    broker_key: str
+    doc: str
+
+
+TOPIC_KEYS: dict[str, TopicKey] = {
+    key.name: key
+    for key in (
+        TopicKey(
+            "cleanup.policy",
+            "log.cleanup.policy",
+            "What becomes of old records: `delete` drops whole segments by age and size, `compact` keeps the"
+            " last record of each key; both may be given.",
+        ),
+        TopicKey(
+            "compression.gzip.level",
+            "compression.gzip.level",
+            "Level when compression.type is gzip; -1 is zlib's own.",
+        ),
+        TopicKey("compression.lz4.level", "compression.lz4.level", "Level when compression.type is lz4."),
+        TopicKey(
+            "compression.type",
+            "compression.type",
+            "Codec that batches are stored with; `producer` keeps each as it came.",
+        ),
+        TopicKey("compression.zstd.level", "compression.zstd.level", "Level when compression.type is zstd."),
+        TopicKey(
+            "delete.retention.ms",
+            "log.cleaner.delete.retention.ms",
+            "How long a compacted topic keeps the record that deletes a key, and transaction markers.",
+        ),
+        TopicKey(
+            "file.delete.delay.ms",
+            "log.segment.delete.delay.ms",
+            "How long the files of a deleted segment stay on disk, under a name that ends in `.deleted`.",
+        ),
+        TopicKey(
+            "flush.messages",
+            "log.flush.interval.messages",
+            "fsync after so many records; by default the operating system writes when it likes.",
+        ),
+        TopicKey("flush.ms", "log.flush.interval.ms", "fsync records that are older than this."),
+        TopicKey(
+            "index.interval.bytes",
+            "log.index.interval.bytes",
+            "An index entry is made for every so many bytes of log.",
+        ),
+        TopicKey(
+            "max.compaction.lag.ms",
+            "log.cleaner.max.compaction.lag.ms",
+            "A record is open to compaction after this time at the latest.",
+        ),
+        TopicKey("max.message.bytes", "message.max.bytes", "Largest record batch that is taken, as it was sent."),
+        TopicKey(
+            "message.timestamp.after.max.ms",
+            "log.message.timestamp.after.max.ms",
+            "How far a record's time may be ahead of the broker's clock (CreateTime only).",
+        ),
+        TopicKey(
+            "message.timestamp.before.max.ms",
+            "log.message.timestamp.before.max.ms",
+            "How far a record's time may be behind the broker's clock (CreateTime only).",
+        ),
+        TopicKey(
+            "message.timestamp.type",
+            "log.message.timestamp.type",
+            "Whose time records carry: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        ),
+        TopicKey(
+            "min.cleanable.dirty.ratio",
+            "log.cleaner.min.cleanable.ratio",
+            "Compaction starts when this part of the log has not been through it.",
+        ),
+        TopicKey(
+            "min.compaction.lag.ms",
+            "log.cleaner.min.compaction.lag.ms",
+            "A record stays as it is for at least this time.",
+        ),
+        TopicKey(
+            "min.insync.replicas",
+            "min.insync.replicas",
+            "A produce request with acks=all is refused while fewer replicas than this are in sync.",
+        ),
+        TopicKey("preallocate", "log.preallocate", "Whether a new segment's file takes its full size at once."),
+        TopicKey(
+            "retention.bytes",
+            "log.retention.bytes",
+            "Size of a partition above which its oldest segments are deleted; -1 for no limit.",
+        ),
+        TopicKey(
+            "retention.ms",
+            "log.retention.ms",
+            "Age above which segments are deleted; -1 keeps them for ever.",
+        ),
+        TopicKey("segment.bytes", "log.segment.bytes", "Size at which a new segment is begun."),
+        TopicKey(
+            "segment.index.bytes",
+            "log.index.size.max.bytes",
+            "Size at which an index makes a new segment begin.",
+        ),
+        TopicKey(
+            "segment.jitter.ms",
+            "log.roll.jitter.ms",
+            "Random part taken off segment.ms, against all at once.",
+        ),
+        TopicKey("segment.ms", "log.roll.ms", "Age at which a new segment is begun though the old one is not full."),
+        TopicKey(
+            "unclean.leader.election.enable",
+            "unclean.leader.election.enable",
+            "Whether a replica that is out of sync may lead when no other is left: available, with records lost.",
+        ),
+    )
+}
+"""All settings of a topic, by name."""
+
+_LONGEST_NAME = max(map(len, TOPIC_KEYS))
+
+WITHOUT_EFFECT: dict[str, str] = {
+    "preallocate": "files grow as they are written",
+    "unclean.leader.election.enable": "with one replica there is nothing to elect",
+}
+"""The settings that are checked, kept and shown, and do nothing: why."""
+
+
+def check_topic_configs(config: BrokerConfig, configs: Mapping[str, str | None]) -> dict[str, str]:
+    """All of a topic's own settings, as text in its plain form; INVALID_CONFIG names the first that is wrong.
+
+    `config`: the broker's, which counts where settings must fit each other (`LogConfig.validate`).
+    """
+    checked = {}
+    for name, value in configs.items():
+        key = TOPIC_KEYS.get(name)
+        if key is None and name != INTERNAL_SEGMENT_BYTES:
+            raise ProtocolError(ErrorCode.INVALID_CONFIG, f"unknown topic setting {name!r}{_nearest(name)}")
+        if value is None:
+            raise ProtocolError(ErrorCode.INVALID_CONFIG, f"topic setting {name} needs a value")
+        try:
+            typed = check_value(name, value, _spec(key.broker_key) if key else _INTERNAL_SEGMENT)
+        except ConfigError as error:
+            raise ProtocolError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        checked[name] = _as_list(typed) if name == "cleanup.policy" else plain_text(typed)
+    low, high = (int(effective(config, checked, name)) for name in ("min.compaction.lag.ms", "max.compaction.lag.ms"))
+    if low > high:
+        message = f"min.compaction.lag.ms ({low}) must not be above max.compaction.lag.ms ({high})"
+        raise ProtocolError(ErrorCode.INVALID_CONFIG, message)
+    return checked
+
+
+def check_changed_configs(
+    config: BrokerConfig, before: Mapping[str, str], after: Mapping[str, str | None]
+) -> dict[str, str]:
+    """As `check_topic_configs`, for a change; what the topic has that this version does not know stays as it is."""
+    foreign = {name: value for name, value in before.items() if not _is_known(name) and after.get(name) == value}
+    ours = {name: value for name, value in after.items() if name not in foreign}
+    return check_topic_configs(config, ours) | foreign
+
+
+def _is_known(name: str) -> bool:
+    return name in TOPIC_KEYS or name == INTERNAL_SEGMENT_BYTES
+
+
+def without_effect(configs: Iterable[str]) -> list[str]:
+    """A sentence for each of these settings that does nothing here."""
+    return [f"{name} has no effect in oncelog: {WITHOUT_EFFECT[name]}" for name in configs if name in WITHOUT_EFFECT]
+
+
+def log_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
+    """The settings of a topic's logs: the broker's, with the topic's own over them."""
+    settings = {name: plain_text(getattr(config, _spec(key.broker_key).attribute)) for name, key in TOPIC_KEYS.items()}
+    settings.update(overrides)
+    if INTERNAL_SEGMENT_BYTES in overrides:
+        settings["segment.bytes"] = overrides[INTERNAL_SEGMENT_BYTES]
+    base = LogConfig(
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+        full_record_validation=config.record_validation == "full",
+    )
+    return base.with_overrides(settings)
+
+
+def effective(config: BrokerConfig, overrides: Mapping[str, str], name: str) -> str:
+    """The value of one topic setting, as text."""
+    if name in overrides:
+        return overrides[name]
+    return plain_text(getattr(config, _spec(TOPIC_KEYS[name].broker_key).attribute))
+
+
+def _spec(broker_key: str) -> Key:
+    return keys()[broker_key]
+
+
+_INTERNAL_SEGMENT = Key("internal_segment_bytes", int, Meta(ge=1, le=INT_MAX), None)
+
+
+def plain_text(value: Any) -> str:
+    """A typed value as Kafka writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _as_list(text: str) -> str:
+    return ",".join(part.strip() for part in text.split(","))
+
+
+def _nearest(name: str) -> str:
+    if len(name) > 2 * _LONGEST_NAME:
+        return ""  # comparing a name of many thousand characters takes as many microseconds
+    import difflib
+
+    near = difflib.get_close_matches(name, TOPIC_KEYS, n=1)
+    return f", did you mean {near[0]}?" if near else ""

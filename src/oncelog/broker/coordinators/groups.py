@@ -1,0 +1,399 @@
+"""Groups on this broker: the shell around the coordinators, and each request's own way to say what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from oncelog.broker.coordinators.request_parts import ITEMS_A_PART, joined, parts_of
+from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
+from oncelog.broker.turns import KEYS_A_TURN, Turns, counted
+from oncelog.coordinator.clock import Now
+from oncelog.coordinator.effects import Effects
+from oncelog.coordinator.groups.config import GroupConfig
+from oncelog.coordinator.groups.coordinator import GroupCoordinator
+from oncelog.coordinator.groups.queries import GROUP_TYPE, STATE_NAMES, unknown
+from oncelog.coordinator.groups.records import decode_record
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.delete_groups import DeletableGroupResult
+from oncelog.protocol.messages.describe_groups import DescribedGroup
+from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from oncelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from oncelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from oncelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from oncelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from oncelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from oncelog.protocol.records import NO_SEQUENCE
+from oncelog.protocol.topics import CONSUMER_OFFSETS
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.broker.requests.context import RequestContext
+
+_IMPLICIT_ADD_SINCE = 5
+"""From this version of TxnOffsetCommit on, the partition joins the transaction by it (KIP-890)."""
+_ABORTABLE_SINCE = 4
+
+# What a log says of an append, as a group's member understands it (`CoordinatorOperationExceptionHelper`).
+_OPERATION_ERRORS = APPEND_ERRORS | {
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+class GroupService:
+    """What handlers ask for. Answers carry their errors, but commits and fetches raise ProtocolError with the one
+    that is every partition's.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        config = broker.config
+        self.partition_count = config.offsets_topic_num_partitions
+        self._config = GroupConfig(
+            min_session_timeout_ms=config.group_min_session_timeout_ms,
+            max_session_timeout_ms=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            max_size=config.group_max_size,
+            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+            retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+        )
+        self.shell: CoordinatorShell[GroupCoordinator] = CoordinatorShell(
+            broker, CONSUMER_OFFSETS, self._make_shard, decode_record, steady=True
+        )
+
+    async def load(self) -> None:
+        """Loads the coordinators of this broker's partitions."""
+        await self.shell.load()
+
+    def close(self) -> None:
+        """Nothing is written any more."""
+        self.shell.close()
+
+    def _make_shard(self, _partition: int) -> GroupCoordinator:
+        return GroupCoordinator(self._config, self._new_uuid)
+
+    def _new_uuid(self) -> str:
+        return str(UUID(int=self._broker.rng.getrandbits(128), version=4))
+
+    # -- membership -------------------------------------------------------------------------------------------------
+
+    async def join_group(self, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse | None:
+        """Answer JoinGroup after the other members have joined. Return None if the client hangs up before."""
+        try:
+            home = self._home(request.group_id)
+            response: JoinGroupResponse | None = await self.shell.request(
+                home,
+                lambda shard, token: shard.join_group(
+                    request, ctx.api_version, ctx.client_id, f"/{ctx.client_host}", token, self.shell.now()
+                ),
+                on_hang_up=ctx.on_hang_up,
+            )
+        except ProtocolError as error:
+            return JoinGroupResponse(error_code=operation_error(error), member_id=request.member_id, protocol_name=None)
+        return response
+
+    async def sync_group(self, request: SyncGroupRequest, ctx: RequestContext) -> SyncGroupResponse | None:
+        """Answer SyncGroup after the leader has sent its own. Return None if the client hangs up before."""
+        try:
+            home = self._home(request.group_id)
+            response: SyncGroupResponse | None = await self.shell.request(
+                home,
+                lambda shard, token: shard.sync_group(request, token, self.shell.now()),
+                on_hang_up=ctx.on_hang_up,
+            )
+        except ProtocolError as error:
+            return SyncGroupResponse(error_code=operation_error(error))
+        return response
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Heartbeat; while the coordinator is loading, all is well."""
+        try:
+            shard = self.shell.shard(self._home(request.group_id))
+        except ProtocolError as error:
+            loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return HeartbeatResponse(error_code=ErrorCode.NONE if loading else operation_error(error))
+        return shard.heartbeat(request, self.shell.now())
+
+    async def leave_group(self, request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
+        """LeaveGroup of one member or several. Many members leave in parts."""
+        answers: list[LeaveGroupResponse] = []
+        try:
+            home = self._home(request.group_id)
+            for first in range(0, len(request.members) or 1, ITEMS_A_PART):
+                if answers:
+                    await asyncio.sleep(0)
+                part = copy(request)
+                part.members = request.members[first : first + ITEMS_A_PART]
+                answers.append(await self.shell.request(home, partial(_leave, part, version, self.shell.now)))
+        except ProtocolError as error:
+            return LeaveGroupResponse(error_code=operation_error(error))
+        for answer in answers[1:]:
+            answers[0].members += answer.members
+        return answers[0]
+
+    # -- offsets ----------------------------------------------------------------------------------------------------
+
+    async def commit_offsets(
+        self,
+        request: OffsetCommitRequest,
+        version: int,
+        existing: Callable[[list[OffsetCommitRequestTopic]], list[OffsetCommitRequestTopic]],
+    ) -> OffsetCommitResponse:
+        """Commit offsets of existing topics, given with their names and ids. An empty group id is valid.
+
+        The broker writes many offsets in parts, and serves other requests in between. If one part fails, the answer
+        carries its error, although the parts before it are committed: the client commits all offsets again.
+        Before each part, `existing(topics)` returns the part's topics that still exist. The caller answers the others.
+        """
+        home = self.shell.partition_for(request.group_id)
+        answers: list[OffsetCommitResponse] = []
+        for part in parts_of(request, "topics", "partitions"):
+            if answers:
+                await asyncio.sleep(0)
+            part.topics = existing(part.topics)
+            response: OffsetCommitResponse = await self.shell.request(
+                home, partial(_commit, part, version, self.shell.now)
+            )
+            answers.append(response)
+        return joined(answers, "topics", "partitions")
+
+    async def commit_transactional_offsets(
+        self,
+        request: TxnOffsetCommitRequest,
+        version: int,
+        existing: Callable[[list[TxnOffsetCommitRequestTopic]], list[TxnOffsetCommitRequestTopic]],
+    ) -> TxnOffsetCommitResponse:
+        """Commit offsets of existing topics in a transaction, after its coordinator has confirmed the transaction.
+
+        The broker writes many offsets in parts. `existing` has the same meaning as in `commit_offsets`.
+        """
+        home = self._home(request.group_id)
+        self.shell.shard(home)  # not here, or not yet: said before anything is done
+        producer = request.producer_id, request.producer_epoch
+        answers: list[TxnOffsetCommitResponse] = []
+        for part in parts_of(request, "topics", "partitions"):
+            if answers:
+                await asyncio.sleep(0)
+            guard = await self._verify(home, request.transactional_id, producer, version)
+            part.topics = existing(part.topics)
+            response: TxnOffsetCommitResponse = await self.shell.request(
+                home,
+                partial(_commit_transactional, part, self.shell.now),
+                producer=producer,
+                guard=guard,
+            )
+            answers.append(response)
+        return joined(answers, "topics", "partitions")
+
+    async def _verify(self, home: int, transactional_id: str, producer: tuple[int, int], version: int) -> int | None:
+        """The guard to append with: a marker that comes while the transaction's coordinator is asked makes it void."""
+        replica = self._broker.partitions.get(CONSUMER_OFFSETS, home)
+        if replica is None:
+            raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{CONSUMER_OFFSETS}-{home} is not here any more")
+        implicit = version >= _IMPLICIT_ADD_SINCE
+        if not implicit and not self._broker.config.transaction_partition_verification_enable:
+            return None
+        guard = replica.log.start_verification(
+            *producer, NO_SEQUENCE, transaction_version=2 if implicit else 1, now_ms=self._broker.now_ms()
+        )
+        if guard is None:
+            return None
+        partition = CONSUMER_OFFSETS, home
+        results = await self._broker.transactions.confirm(transactional_id, *producer, [partition], implicit=implicit)
+        code = results[partition]
+        if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
+            code = ErrorCode.INVALID_TXN_STATE
+        if code is not ErrorCode.NONE:
+            raise ProtocolError(code, f"{transactional_id}, producer {producer}: {code.text}")
+        return guard
+
+    async def fetch_offsets(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+        """OffsetFetch of one group; topics by name. An empty group id is one like any other."""
+        home = self.shell.partition_for(request.group_id)
+        if request.topics is None:
+            request = copy(request)
+            request.topics = await self.shell.read(home, lambda shard: shard.committed_topics(request.group_id))
+        answers: list[OffsetFetchResponseGroup] = []
+        for part in parts_of(request, "topics", "partition_indexes"):
+            if answers:
+                await asyncio.sleep(0)
+            answers.append(await self.shell.read(home, partial(_fetch, part, require_stable)))
+        return joined(answers, "topics", "partitions")
+
+    async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+        """Delete offsets of existing partitions, in parts like `commit_offsets`. Raise the group's error.
+
+        If the group gets an error between two parts, the offsets of the parts before it are deleted.
+        """
+        home = self._home(request.group_id)
+        answers: list[OffsetDeleteResponse] = []
+        for part in parts_of(request, "topics", "partitions"):
+            if answers:
+                await asyncio.sleep(0)
+            answers.append(await self.shell.request(home, partial(_delete_offsets, part)))
+        return joined(answers, "topics", "partitions")
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> list[DeletableGroupResult]:
+        """Delete groups without members, with their offsets; never raises. The empty group id is valid.
+
+        The broker deletes a group's offsets in parts first. If a member joins in between, the group stays, with
+        NON_EMPTY_GROUP, and without those offsets.
+        """
+        homes: dict[int, list[str]] = {}
+        results: list[DeletableGroupResult] = []
+        turns = Turns()
+        for group_id in group_ids:
+            await turns.next()
+            try:
+                homes.setdefault(self.shell.partition_for(group_id), []).append(group_id)
+            except ProtocolError as error:
+                results.append(DeletableGroupResult(group_id=group_id, error_code=operation_error(error)))
+        for home, names in homes.items():
+            part: list[str] = []
+            left = ITEMS_A_PART
+            for group_id in names:
+                items = 1 + await self._delete_most_offsets(home, group_id)
+                if part and items > left:
+                    results += await self._delete_at(home, part)
+                    await asyncio.sleep(0)
+                    part, left = [], ITEMS_A_PART
+                part.append(group_id)
+                left -= items
+            results += await self._delete_at(home, part)
+            await asyncio.sleep(0)
+        return results
+
+    async def _delete_most_offsets(self, home: int, group_id: str) -> int:
+        """Delete offsets of an empty group in parts, until one part is left. Return the number of offsets in it."""
+        with suppress(ProtocolError):  # the deletion of the group reports it
+            while True:
+                left: int = await self.shell.request(
+                    home, lambda shard, token: shard.delete_some_offsets(group_id, ITEMS_A_PART, token)
+                )
+                if left <= ITEMS_A_PART:
+                    return left
+                await asyncio.sleep(0)
+        return 0
+
+    async def _delete_at(self, home: int, group_ids: list[str]) -> list[DeletableGroupResult]:
+        try:
+            results: list[DeletableGroupResult] = await self.shell.request(
+                home, lambda shard, token: shard.delete_groups(group_ids, token)
+            )
+        except ProtocolError as error:
+            code = operation_error(error)
+            return [DeletableGroupResult(group_id=group_id, error_code=code) for group_id in group_ids]
+        return results
+
+    def transaction_completed(self, partition: int, producer_id: int, producer_epoch: int, commit: bool) -> None:
+        """A marker was appended to a partition of `__consumer_offsets`; a coordinator still loading reads it there."""
+        for index, shard in self.shell.shards():
+            if index == partition:
+                shard.replay_end_transaction(producer_id, producer_epoch, commit)
+
+    async def topic_deleted(self, topic: str, topic_id: UUID) -> None:
+        """Delete all offsets of a deleted topic, in parts. The loop serves other requests in between."""
+        turns = Turns(KEYS_A_TURN)
+        # Begin with all of them now: a group may soon commit offsets of a new topic of the same name.
+        for index, shard, found in [
+            (index, shard, shard.delete_topic_offsets(topic, topic_id)) for index, shard in self.shell.shards()
+        ]:
+            effects = Effects()
+            for record in found:
+                await turns.next()
+                if record is not None:
+                    effects.records.append(record)
+                if len(effects.records) == ITEMS_A_PART:
+                    self.shell.apply_if_served(index, shard, effects)
+                    effects = Effects()
+                    await asyncio.sleep(0)
+            if effects.records:
+                self.shell.apply_if_served(index, shard, effects)
+
+    # -- looking in -------------------------------------------------------------------------------------------------
+
+    async def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
+        """List the groups of this broker's coordinators; COORDINATOR_LOAD_IN_PROGRESS until all are loaded."""
+        try:
+            self.shell.check_loaded()
+        except ProtocolError as error:
+            return ListGroupsResponse(error_code=error.code)
+        request = copy(request)
+        request.states_filter = await _known(request.states_filter, STATE_NAMES)
+        request.types_filter = await _known(request.types_filter, (GROUP_TYPE,))
+        groups = []
+        for _, shard in tuple(self.shell.shards()):
+            groups += shard.list_groups(request)
+            await asyncio.sleep(0)
+        return ListGroupsResponse(groups=groups)
+
+    def describe_group(self, group_id: str, version: int) -> DescribedGroup:
+        """One group, or its error. An empty group id is one like any other."""
+        if self._broker.metadata.topic(CONSUMER_OFFSETS) is None:
+            return unknown(group_id, version)
+        try:
+            shard = self.shell.shard(self.shell.partition_for(group_id))
+        except ProtocolError as error:
+            return DescribedGroup(group_id=group_id, error_code=operation_error(error))
+        return shard.describe_group(group_id, version)
+
+    def _home(self, group_id: str) -> int:
+        if not group_id:
+            raise ProtocolError(ErrorCode.INVALID_GROUP_ID, "a group needs an id")
+        return self.shell.partition_for(group_id)
+
+
+async def _known(names: Iterable[str], known: Collection[str]) -> list[str]:
+    """Return the known names of a filter, in lower case. If all are unknown, return one: no group must pass."""
+    found = await counted(name.strip().lower() for name in names)
+    return [name for name in known if name in found] or list(found)[:1]
+
+
+def _leave(
+    part: LeaveGroupRequest, version: int, now: Callable[[], Now], shard: GroupCoordinator, token: Any
+) -> Effects:
+    return shard.leave_group(part, version, token, now())
+
+
+def _commit(
+    part: OffsetCommitRequest, version: int, now: Callable[[], Now], shard: GroupCoordinator, token: Any
+) -> Effects:
+    return shard.commit_offsets(part, version, token, now())
+
+
+def _commit_transactional(
+    part: TxnOffsetCommitRequest, now: Callable[[], Now], shard: GroupCoordinator, token: Any
+) -> Effects:
+    return shard.commit_transactional_offsets(part, token, now())
+
+
+def _delete_offsets(part: OffsetDeleteRequest, shard: GroupCoordinator, token: Any) -> Effects:
+    return shard.delete_offsets(part, token)
+
+
+def _fetch(part: OffsetFetchRequestGroup, require_stable: bool, shard: GroupCoordinator) -> OffsetFetchResponseGroup:
+    return shard.fetch_offsets(part, require_stable)
+
+
+def operation_error(error: ProtocolError) -> ErrorCode:
+    """An error of the shell or the log, as the members of a group know it."""
+    code: ErrorCode = error.code
+    return _OPERATION_ERRORS.get(code, code)

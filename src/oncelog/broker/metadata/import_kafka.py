@@ -1,0 +1,305 @@
+"""Create a new cluster on existing log directories: adopt the topics, ids, settings and producer ids found in them.
+
+The source is Apache Kafka's `__cluster_metadata-0` if it exists, otherwise the partitions' folders. If oncelog has
+written the directories, its own metadata is missing. In this case, the broker uses the folders only if
+`restore.metadata` is set. All of this happens before the tree contains a cluster id, and starts again after an
+interruption.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from uuid import UUID
+
+from oncelog.broker.config.settings import BrokerConfig
+from oncelog.broker.requests.apis import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
+from oncelog.broker.storage.data_directory import FORMAT_KEY, DataDirectory
+from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.cluster import configs, kafka_metadata
+from oncelog.cluster.kafka_metadata import FOLDER, KafkaMetadata
+from oncelog.cluster.metadata import PartitionInfo, TopicInfo, Topics
+from oncelog.cluster.tree import NodeExistsError, NoNodeError, Tree, ensure
+from oncelog.coordinator.producer_ids import BLOCK_PATH, BLOCK_SIZE, ProducerIdBlock, encode_block
+from oncelog.coordinator.transactions.records import decode_record
+from oncelog.log.checkpoint import CorruptCheckpointError, decode_checkpoint
+from oncelog.log.disk import read_if_exists
+from oncelog.log.snapshot import CorruptSnapshotError, decode_snapshot
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.kinds import ResourceType
+from oncelog.protocol.messages.transaction_log import TransactionLogValue
+from oncelog.protocol.records import HEADER, HEADER_SIZE, BatchHeader, decode_records, iter_batches
+from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+
+SEEN_PATH = "/oncelog/kafka_metadata"
+"""Where `__cluster_metadata-0` ended when this cluster had its topics from there (`kafka_metadata.position`)."""
+_NAMED = 5
+"""How many topics an error names."""
+LEAP = 1000 * BLOCK_SIZE
+"""Producer ids that are passed over where only logs can tell which were given out."""
+_EPOCHS = "leader-epoch-checkpoint"
+_RESOURCES: dict[int, str] = {
+    ResourceType.BROKER: "broker",
+    ResourceType.CLIENT_METRICS: "client metrics",
+    ResourceType.GROUP: "group",
+}
+"""Of Kafka's `ConfigResource`."""
+
+
+class Adoption:
+    """Takes over what is in log directories. Everything blocks."""
+
+    def __init__(
+        self,
+        directories: LogDirectories,
+        topics: Topics,
+        tree: Tree,
+        config: BrokerConfig,
+        new_topic_id: Callable[[], UUID],
+        logger: logging.Logger,
+    ) -> None:
+        self._directories = directories
+        self._topics = topics
+        self._tree = tree
+        self._config = config
+        self._new_topic_id = new_topic_id
+        self._logger = logger
+
+    def run(self) -> dict[str, int]:
+        """Fill the tree of a new cluster, and return the features to enable.
+
+        Raises INCONSISTENT_CLUSTER_ID if the broker cannot adopt the directories, CORRUPT_MESSAGE, and OSError.
+        """
+        initial = {TRANSACTION_VERSION_FEATURE: self._config.initial_transaction_version}
+        cluster_id = self._directories.cluster_id()
+        if cluster_id is None:
+            return initial
+        for directory in self._directories:
+            directory.check(cluster_id)
+        self._start_over()
+        for directory in self._directories:
+            folder = f"{directory.path}/{FOLDER}"
+            if directory.disk.listdir(folder):
+                found = kafka_metadata.read(directory.disk, folder)
+                self._take(self._from_kafka(found), found.next_producer_id)
+                self._take_settings(found)
+                note_seen(self._tree, directory)
+                self._logger.info("took over %d topics of Apache Kafka from %s", len(found.topics), folder)
+                return {name: min(found.features.get(name, 0), most) for name, (_, most) in SUPPORTED_FEATURES.items()}
+        topics = self._from_folders()
+        if not topics:
+            return initial
+        lost = any(FORMAT_KEY in directory.identity() for directory in self._directories)
+        if lost:
+            self._check_may_restore(topics)
+            topics = self._without_retention(topics)
+        self._take(topics, self._next_producer_id())
+        names = ", ".join(topic.name for topic in topics)
+        self._logger.warning("the metadata is new: took over these topics from the log directories: %s", names)
+        if lost:
+            self._logger.warning(
+                "the settings of topics and brokers are lost, and the topics that have no folder. No record of the "
+                "restored topics expires (retention.ms=-1): set their settings again with `oncelog topic alter`. The "
+                "decision topic PREFIX-commits of each Spark sink needs `--set cleanup.policy=compact`"
+            )
+        return initial
+
+    def _check_may_restore(self, topics: list[TopicInfo]) -> None:
+        """Raise INCONSISTENT_CLUSTER_ID if the metadata is missing and `restore.metadata` is not set."""
+        if self._config.restore_metadata:
+            return
+        paths = ", ".join(directory.path for directory in self._directories)
+        users = [topic.name for topic in topics if not topic.internal]
+        names = ", ".join(users[:_NAMED]) + (", ..." if len(users) > _NAMED else "")
+        raise ProtocolError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"the metadata is gone, but {paths} has the logs of {len(topics)} topics ({len(users)} of users: {names}). "
+            "Put metadata.sqlite back from a backup, or restore it from the log directories with "
+            "`--set restore.metadata=true`. That restores the records of these topics, committed offsets and "
+            "transactions. It cannot restore the settings of topics and brokers, or topics that have no folder there",
+        )
+
+    def _without_retention(self, topics: list[TopicInfo]) -> list[TopicInfo]:
+        """Return the topics with settings that let no record expire. Compacted topics stay compacted."""
+        compacted: set[str] = set()
+        for directory in self._directories:
+            compacted |= directory.compacted_topics()
+        kept = []
+        for topic in topics:
+            overrides = dict(topic.configs)
+            if topic.name in compacted:
+                overrides["cleanup.policy"] = "compact"
+            elif not topic.internal:
+                overrides |= {"retention.ms": "-1", "retention.bytes": "-1"}
+            kept.append(replace(topic, configs=overrides))
+        return kept
+
+    def _start_over(self) -> None:
+        """Forgets what an attempt took over that was interrupted: Kafka may have run since, and changed it."""
+        self._topics.load()
+        for topic in tuple(self._topics.topics()):
+            self._topics.erase(topic)
+            self._topics.forget(topic)
+
+    def _take(self, topics: list[TopicInfo], next_producer_id: int) -> None:
+        for topic in topics:
+            self._topics.write(topic)
+        if next_producer_id > 0:
+            block = encode_block(ProducerIdBlock(self._config.node_id, 0, next_producer_id - 1))
+            with suppress(NodeExistsError):
+                self._tree.create(BLOCK_PATH)
+            self._tree.set(BLOCK_PATH, block)
+
+    # -- Apache Kafka -----------------------------------------------------------------------------------------------
+
+    def _from_kafka(self, found: KafkaMetadata) -> list[TopicInfo]:
+        node_id = self._config.node_id
+        topics = []
+        for topic in found.topics.values():
+            foreign = [index for index, info in enumerate(topic.partitions) if info.replicas != (node_id,)]
+            if foreign:
+                raise ProtocolError(
+                    ErrorCode.INCONSISTENT_CLUSTER_ID,
+                    f"{topic.name}-{foreign[0]} has the replicas {topic.partitions[foreign[0]].replicas}: only a "
+                    f"cluster whose partitions are all on node {node_id} alone can be taken over",
+                )
+            partitions = tuple(_led_by(node_id, info.leader_epoch + 1) for info in topic.partitions)
+            overrides = found.configs.get((ResourceType.TOPIC, topic.name), {})
+            topics.append(TopicInfo(topic.name, topic.topic_id, partitions, overrides))
+        return sorted(topics, key=lambda topic: topic.name)
+
+    def _take_settings(self, found: KafkaMetadata) -> None:
+        """Dynamic settings of this broker and of all: those without use here too, for Kafka may have them back."""
+        ours = {"": None, str(self._config.node_id): self._config.node_id}
+        for name, node_id in ours.items():
+            configs.update_broker(self._tree, node_id, _always(found.configs.get((ResourceType.BROKER, name), {})))
+        for (kind, name), settings in sorted(found.configs.items()):
+            if kind != ResourceType.TOPIC and settings and not (kind == ResourceType.BROKER and name in ours):
+                what = f"{_RESOURCES.get(kind, f'resource {kind}')} {name}"
+                self._logger.warning("settings of %s are not taken over: %s", what, ", ".join(sorted(settings)))
+        for what in sorted(found.not_read):
+            self._logger.warning("%s are not taken over: every client may do everything", what)
+
+    # -- folders ----------------------------------------------------------------------------------------------------
+
+    def _from_folders(self) -> list[TopicInfo]:
+        """What `partition.metadata` and the names of folders say; a partition that was never written to has none."""
+        counts = {
+            CONSUMER_OFFSETS: self._config.offsets_topic_num_partitions,
+            TRANSACTION_STATE: self._config.transaction_state_log_num_partitions,
+        }
+        ids: dict[str, UUID] = {}
+        epochs: dict[tuple[str, int], int] = {}
+        for directory in self._directories:
+            for topic, partition in directory.list_partitions():
+                topic_id = directory.topic_id(topic, partition)
+                if topic_id is not None and ids.setdefault(topic, topic_id) != topic_id:
+                    raise ProtocolError(
+                        ErrorCode.INCONSISTENT_CLUSTER_ID,
+                        f"folders of {topic} belong to several topics: move away those that are not wanted",
+                    )
+                epochs[topic, partition] = _latest_epoch(directory, topic, partition) + 1
+        topics = []
+        for topic in sorted({topic for topic, _ in epochs}):
+            most = max(partition for name, partition in epochs if name == topic) + 1
+            infos = (
+                _led_by(self._config.node_id, epochs.get((topic, index), 0))
+                for index in range(max(most, counts.get(topic, 0)))
+            )
+            overrides = {"cleanup.policy": "compact"} if topic in counts else {}
+            topics.append(TopicInfo(topic, ids.get(topic) or self._new_topic_id(), tuple(infos), overrides))
+        return topics
+
+    def _next_producer_id(self) -> int:
+        """Beyond every id that may have been given out: some were, and have never written anything."""
+        return max(self._producer_ids(), default=0) // BLOCK_SIZE * BLOCK_SIZE + LEAP
+
+    def _producer_ids(self) -> Iterator[int]:
+        for directory in self._directories:
+            for topic, partition in directory.list_partitions():
+                folder = directory.folder(topic, partition)
+                for name in directory.disk.listdir(folder):
+                    path = f"{folder}/{name}"
+                    if name.endswith(".log"):
+                        yield from _ids_of_batches(directory, path)
+                        if topic == TRANSACTION_STATE:
+                            yield from _ids_of_transactions(directory, path)
+                    elif name.endswith(".snapshot"):
+                        with suppress(CorruptSnapshotError):  # the log has what it said
+                            entries = decode_snapshot(directory.disk.read_file(path))
+                            yield from (entry.producer_id for entry in entries)
+
+
+def _always(settings: dict[str, str]) -> configs.Change:
+    return lambda _: dict(settings)
+
+
+def note_seen(tree: Tree, directory: DataDirectory) -> None:
+    """Notes that nothing in a directory's `__cluster_metadata-0` is news. OSError."""
+    ensure(tree, SEEN_PATH)
+    tree.set(SEEN_PATH, json.dumps(kafka_metadata.position(directory.disk, f"{directory.path}/{FOLDER}")).encode())
+
+
+def check_all_seen(directories: Iterable[DataDirectory], tree: Tree) -> None:
+    """As `check_seen`, of those directories that can be read."""
+    for directory in directories:
+        with suppress(OSError):  # it is offline by now
+            check_seen(directory, tree)
+
+
+def check_seen(directory: DataDirectory, tree: Tree) -> None:
+    """Raises INCONSISTENT_CLUSTER_ID if Apache Kafka has run on a directory since its metadata was read; OSError."""
+    found = kafka_metadata.position(directory.disk, f"{directory.path}/{FOLDER}")
+    if found is None:
+        return
+    try:
+        seen = json.loads(tree.get(SEEN_PATH).data)
+    except NoNodeError:
+        seen = None
+    if seen != found:
+        raise ProtocolError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"Apache Kafka has run on {directory.path} and may have changed its topics: move oncelog's metadata "
+            f"(metadata.sqlite) away to take them over from {FOLDER}, or that folder to go on without",
+        )
+
+
+def _led_by(node_id: int, epoch: int) -> PartitionInfo:
+    return PartitionInfo(node_id, epoch, (node_id,), (node_id,))
+
+
+def _latest_epoch(directory: DataDirectory, topic: str, partition: int) -> int:
+    data = read_if_exists(directory.disk, f"{directory.folder(topic, partition)}/{_EPOCHS}")
+    try:
+        rows = decode_checkpoint(data or b"")
+        return int(rows[-1][0]) if rows else -1
+    except (CorruptCheckpointError, ValueError):
+        return -1
+
+
+def _ids_of_batches(directory: DataDirectory, path: str) -> Iterator[int]:
+    file = directory.disk.open(path)
+    try:
+        size, position = file.size(), 0
+        while position + HEADER_SIZE <= size:
+            header = BatchHeader._make(HEADER.unpack(file.pread(HEADER_SIZE, position)))
+            if header.batch_length <= 0:
+                return  # damaged from here on; recovery cuts it off
+            yield header.producer_id
+            position += header.size
+    finally:
+        file.close()
+
+
+def _ids_of_transactions(directory: DataDirectory, path: str) -> Iterator[int]:
+    try:
+        for header, view in iter_batches(memoryview(directory.disk.read_file(path)), partial_ok=True):
+            for entry in () if header.is_control else decode_records(view):
+                record = decode_record(entry.key or b"", entry.value)
+                if record is not None and isinstance(record.value, TransactionLogValue):
+                    yield max(record.value.producer_id, record.value.next_producer_id)
+    except (ProtocolError, ValueError):
+        return  # damaged from here on; recovery cuts it off

@@ -1,0 +1,1 @@
+"""From a request frame to its response: dispatch, context, delayed operations, Fetch sessions."""

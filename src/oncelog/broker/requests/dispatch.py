@@ -1,0 +1,207 @@
+"""From one request frame to its response: header, version check, decoding, the handler, encoding.
+
+Looked up once per (API, version) and kept: what is left for each request is a dictionary access and the work itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from oncelog.broker.requests.apis import SERVED
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.error_responses import error_answer
+from oncelog.broker.requests.large_messages import (
+    FEW_ITEMS,
+    MOST_ITEMS,
+    SMALL_FRAME,
+    encoded,
+    encoded_elsewhere,
+    free,
+    has_many_items,
+)
+from oncelog.net.frames import BUFFER_BYTES
+from oncelog.net.server import BadFrameError, Chunks, Holds
+from oncelog.protocol.apis import ApiKey, messages
+from oncelog.protocol.codec import TooManyItemsError, codec
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.headers import decode_request_header, encode_response_header
+from oncelog.protocol.schema import DecodeError, Message
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+    from oncelog.net.server import Peer
+
+
+class BadRequestError(BadFrameError):
+    """A frame that cannot be answered; the connection is closed, as Kafka does."""
+
+
+class _Route:
+    """One API in one version."""
+
+    __slots__ = ("decode", "decode_at_most", "handle")
+
+    def __init__(self, api_key: int, version: int) -> None:
+        request, _ = messages(ApiKey(api_key))
+        module = importlib.import_module(f"oncelog.broker.handlers.{SERVED[api_key].handler}")
+        compiled = codec(request, version)
+        self.decode: Callable[[memoryview, int], tuple[Message, int]] = compiled.decode
+        self.decode_at_most: Callable[[memoryview, int, int], tuple[Message, int]] = compiled.decode_at_most
+        self.handle: Callable[..., Any] = module.handle
+
+
+class Dispatcher:
+    """The server's frame handler."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._routes: dict[tuple[int, int], _Route] = {}
+
+    def __call__(self, frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | None:
+        """Answer one frame. Raises BadFrameError if it has no answer; the server then closes the connection."""
+        try:
+            header, position = decode_request_header(frame)
+        except DecodeError as error:
+            raise BadRequestError(f"request header: {error}") from error
+        api_key, version = header.api_key, header.api_version
+        route = self._routes.get((api_key, version))
+        if route is None:
+            served = SERVED.get(api_key)
+            if served is None:
+                raise BadRequestError(f"API key {api_key} is not served")
+            if not served.min_version <= version <= served.max_version:
+                if api_key == ApiKey.API_VERSIONS:
+                    return self._unsupported_api_versions(header.correlation_id)
+                raise BadRequestError(f"{ApiKey(api_key).name} version {version} is not served")
+            route = self._routes[api_key, version] = _Route(api_key, version)
+        context = RequestContext(
+            api_key,
+            version,
+            header.correlation_id,
+            header.client_id or "",
+            peer.host,
+            peer.connection_id,
+            peer.on_hang_up,
+        )
+        try:
+            # Bytes after the request are ignored, as in Kafka: librdkafka pads some of its requests.
+            if len(frame) <= SMALL_FRAME:
+                request, _ = route.decode(frame, position)
+            else:
+                request, _ = route.decode_at_most(frame, position, FEW_ITEMS)
+        except TooManyItemsError:
+            return self._elsewhere(route, frame, position, context)
+        except DecodeError as error:
+            raise BadRequestError(f"{ApiKey(api_key).name} v{version}: {error}") from error
+        try:
+            response = route.handle(self._broker, request, context)
+            if response is None:
+                return None
+            if isinstance(response, Message):
+                return self._encode(response, context)
+        except BadFrameError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the answers before it must not be lost
+            code = self._failed(error, request, context)
+            return self._encode(error_answer(request, version, code), context)
+        if isinstance(response, Holds):
+            return Holds(self._later(response.answer, request, context))
+        return self._later(response, request, context)
+
+    def _elsewhere(
+        self, route: _Route, frame: memoryview, position: int, context: RequestContext
+    ) -> Awaitable[Chunks | None] | Holds:
+        if context.api_key == ApiKey.PRODUCE:  # its records refer to the frame
+            return Holds(self._decode_elsewhere(route, frame, position, context))
+        return self._decode_elsewhere(route, _apart(frame), position, context)
+
+    async def _decode_elsewhere(
+        self, route: _Route, frame: memoryview, position: int, context: RequestContext
+    ) -> Chunks | None:
+        """Decode a request with many elements in a worker thread, and answer it."""
+        try:
+            request, _ = await self._broker.compute(route.decode_at_most, frame, position, MOST_ITEMS)
+        except (DecodeError, ProtocolError) as error:
+            raise BadRequestError(f"{ApiKey(context.api_key).name} v{context.api_version}: {error}") from error
+        del frame  # the wait may be long
+        answer = await self._later(self._handled(route, request, context), request, context)
+        holder: list[Message | None] = [request]
+        del request
+        self._broker.spawn(self._broker.compute(free, holder), "free a request")
+        return answer
+
+    async def _handled(self, route: _Route, request: Message, context: RequestContext) -> Message | None:
+        response = route.handle(self._broker, request, context)
+        if isinstance(response, Holds):
+            response = response.answer
+        message: Message | None = await response if isinstance(response, Awaitable) else response
+        return message
+
+    async def _later(
+        self, pending: Awaitable[Message | None], request: Message, context: RequestContext
+    ) -> Chunks | None:
+        try:
+            return await self._encoded([await pending], context)
+        except BadFrameError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            code = self._failed(error, request, context)
+        if has_many_items(request):
+            answer = await self._broker.compute(error_answer, request, context.api_version, code)
+        else:
+            answer = error_answer(request, context.api_version, code)
+        return await self._encoded([answer], context)
+
+    async def _encoded(self, response: list[Message | None], context: RequestContext) -> Chunks | None:
+        """Encode the only response in a list, in a worker thread if the response has many elements."""
+        if response[0] is None:
+            return None
+        if not has_many_items(response[0]):
+            return self._encode(response[0], context)
+        key, version = context.api_key, context.api_version
+        return await self._broker.compute(encoded_elsewhere, response, key, version, context.correlation_id)
+
+    def _failed(self, error: Exception, request: Message, context: RequestContext) -> ErrorCode:
+        """Log that a handler failed, or that its response cannot be encoded. Return the error for the client."""
+        what = f"{ApiKey(context.api_key).name} v{context.api_version} of client {context.client_id[:100]!r}"
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        if isinstance(error, ProtocolError):
+            code = error.code
+            self._broker.log.info("%s refused: %s", what, str(error))
+        else:
+            self._broker.log.error("%s failed, the answer is %s", what, code.name, exc_info=error)
+        if context.api_key == ApiKey.PRODUCE and not getattr(request, "acks", 0):
+            raise BadRequestError(f"{what}: acks=0 has no answer, and the request has failed")
+        return code
+
+    @staticmethod
+    def _encode(response: Message, context: RequestContext) -> Chunks:
+        return encoded(response, context.api_key, context.api_version, context.correlation_id)
+
+    @staticmethod
+    def _unsupported_api_versions(correlation_id: int) -> Chunks:
+        """KIP-511: a version above ours is answered in version 0, so that the client can try again."""
+        from oncelog.broker.handlers.api_versions import unsupported
+
+        header = encode_response_header(ApiKey.API_VERSIONS, 0, correlation_id)
+        return [header, unsupported(ErrorCode.UNSUPPORTED_VERSION).encode(0)]
+
+
+def _apart(frame: memoryview) -> memoryview:
+    """Return a copy of the frame outside the read buffer, which the next requests need."""
+    return memoryview(bytes(frame)) if len(frame) <= BUFFER_BYTES else frame
+
+
+def describe_request(frame: memoryview, peer: Peer) -> str:
+    """Return the API, its version, the client id and the connection of a request, as text for a log line."""
+    try:
+        header, _ = decode_request_header(frame)
+    except DecodeError:
+        return f"a request without a valid header on connection {peer.connection_id} from {peer.host}:{peer.port}"
+    api = ApiKey(header.api_key).name if header.api_key in SERVED else f"API key {header.api_key}"
+    return (
+        f"{api} v{header.api_version} of client {header.client_id!r} on connection {peer.connection_id} "
+        f"from {peer.host}:{peer.port}"
+    )

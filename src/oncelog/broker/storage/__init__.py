@@ -1,0 +1,1 @@
+"""Log directories and the partitions in them: opening, syncing, cleaning, deleting."""

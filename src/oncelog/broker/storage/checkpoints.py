@@ -1,0 +1,94 @@
+"""Write the offset checkpoints of all log directories, so that they survive a crash of the machine.
+
+As in Kafka's ``CheckpointFile``, the new content is on the device before it replaces the old one. A worker thread syncs
+the new files. The event loop renames them into place, so that an older round never replaces newer content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from oncelog.broker.storage.data_directory import DataDirectory
+from oncelog.broker.storage.shortage import pauses
+from oncelog.log.disk import OF_THE_PROCESS
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+
+PAUSES = 8
+"""How often a round waits for a free file descriptor: some 3 s in all."""
+
+Written = frozenset[DataDirectory]
+"""The directories whose checkpoints are on the device."""
+
+
+class Checkpoints:
+    """Write checkpoints in rounds. All callers that arrive during one round share the next one."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._lock = asyncio.Lock()
+        self._asked = 0
+        self._done = 0
+        self._written: Written = frozenset()
+        self._tasks: set[asyncio.Task[Written]] = set()
+
+    async def write(self) -> Written:
+        """Write the recovery point, log start offset and high watermark of each log, and wait for the device.
+
+        Return the directories that were written. A disk error takes its directory offline and is logged. If the process
+        has no free file descriptor for some seconds, the directory stays online, and the next round writes it.
+        """
+        return await asyncio.shield(self.start())
+
+    def start(self) -> asyncio.Task[Written]:
+        """Start a round and return its task. Do not cancel the task: its worker thread would continue."""
+        self._asked += 1
+        task = self._broker.loop.create_task(self._round(self._asked), name="write checkpoints")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Written]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broker.log.error("cannot write the checkpoints", exc_info=error)
+
+    async def _round(self, number: int) -> Written:
+        async with self._lock:
+            if self._done < number:  # else, a round that began after this call has covered it
+                covered = self._asked
+                waits = islice(pauses(), PAUSES)
+                online = self._broker.directories.online
+                self._written = frozenset([each for each in online if await self._try(each, waits)])
+                self._done = covered
+            return self._written
+
+    async def _try(self, directory: DataDirectory, waits: Iterator[float]) -> bool:
+        """Write the checkpoints of one directory, and return whether they are on the device.
+
+        If the process has no free file descriptor, wait and try again. All directories of a round share the ``waits``.
+        """
+        while True:
+            try:
+                await self._write(directory)
+                return True
+            except OSError as error:
+                wait_s = next(waits, None) if error.errno in OF_THE_PROCESS else None
+                if wait_s is None:
+                    self._broker.log.error("cannot write the checkpoints of %s: %s", directory.path, error)
+                    return False
+            await asyncio.sleep(wait_s)
+
+    async def _write(self, directory: DataDirectory) -> None:
+        while True:
+            version = directory.checkpoint_version
+            checkpoints = directory.checkpoints(self._broker.partitions.offsets(directory))
+            await self._broker.offload(directory.write_aside, checkpoints)
+            if version == directory.checkpoint_version:
+                break  # no other code has written newer content in the meantime
+        directory.put_in_place(checkpoints)
+        await self._broker.offload(directory.disk.sync, directory.path)

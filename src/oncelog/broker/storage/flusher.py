@@ -1,0 +1,161 @@
+"""Group commit: syncs of logs for appends that wait for them (`flush.messages`) or that have aged (`flush.ms`).
+
+Each log directory has one round of syncs in flight, in a worker thread; whoever comes meanwhile shares the next one.
+What is synced is what recovery needs to have all records again: segments, and the names of new files. Indexes can be
+rebuilt. A failed sync is not repeated: it takes the directory offline, and whoever waits is told KAFKA_STORAGE_ERROR.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from oncelog.broker.storage.shortage import pauses
+from oncelog.cluster.replica import Replica
+from oncelog.log.disk import OF_THE_PROCESS
+from oncelog.log.guarded_disk import GuardedDisk
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+
+NEVER = 2**63 - 1
+"""`flush.ms` that leaves it to the operating system."""
+
+
+class Flusher:
+    """Does what `oncelog.cluster.replica.Flush` asks."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._due: dict[GuardedDisk, dict[Replica, None]] = {}
+        self._running: set[GuardedDisk] = set()
+        self._timers: dict[Replica, asyncio.TimerHandle] = {}
+        self._written: dict[GuardedDisk, dict[str, None]] = {}
+        self._syncing: set[GuardedDisk] = set()
+
+    def now(self, replica: Replica) -> None:
+        """Syncs the replica's log in the next round of its directory."""
+        disk = self._broker.directories.disk_of(replica.log.directory)
+        self._due.setdefault(disk, {})[replica] = None
+        if disk not in self._running:
+            self._running.add(disk)
+            self._broker.spawn(self._run(disk), "flush")
+
+    def later(self, replica: Replica) -> None:
+        """Syncs it once what was just appended is as old as `flush.ms` allows."""
+        flush_ms = replica.log.config.flush_ms
+        if flush_ms != NEVER and replica not in self._timers:
+            self._timers[replica] = self._broker.loop.call_later(flush_ms / 1000, self._aged, replica)
+
+    def files(self, replica: Replica) -> None:
+        """Sync the small files of the replica's log (leader epochs, partition metadata), and their names.
+
+        Kafka syncs these files when it writes them. Recovery works without them, so no append waits for this sync.
+        """
+        log = replica.log
+        disk = self._broker.directories.disk_of(log.directory)
+        paths = [*log.unsynced, log.directory, log.directory.rpartition("/")[0]]
+        log.unsynced.clear()
+        self._written.setdefault(disk, {}).update(dict.fromkeys(paths))
+        if disk not in self._syncing:
+            self._syncing.add(disk)
+            self._broker.spawn(self._sync_written(disk), "sync small files")
+
+    async def _sync_written(self, disk: GuardedDisk) -> None:
+        """Sync the small files of one disk until none is left. If there is no file descriptor, wait and try again."""
+        waits = pauses()
+        try:
+            while paths := self._written.pop(disk, None):
+                try:
+                    await self._broker.offload(_sync_each, disk, list(paths))
+                    waits = pauses()
+                    continue
+                except OSError as error:
+                    self._broker.log.error("cannot sync the small files of logs: %s", error)
+                    if error.errno not in OF_THE_PROCESS:
+                        return  # the directory is offline
+                self._written[disk] = paths | self._written.get(disk, {})
+                await asyncio.sleep(next(waits))
+        finally:
+            self._syncing.discard(disk)
+
+    def close(self) -> None:
+        """Nothing is synced any more: the logs are going to be closed."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _aged(self, replica: Replica) -> None:
+        del self._timers[replica]
+        if replica.synced_offset < replica.log.log_end_offset and not _is_over(replica):
+            self.now(replica)
+
+    async def _run(self, disk: GuardedDisk) -> None:
+        waits = pauses()
+        try:
+            while due := self._due.pop(disk, None):
+                if await self._round(disk, [replica for replica in due if not _is_over(replica)]):
+                    waits = pauses()
+                    continue
+                self._due[disk] = due | self._due.get(disk, {})
+                await asyncio.sleep(next(waits))
+        finally:
+            self._running.discard(disk)
+
+    async def _round(self, disk: GuardedDisk, replicas: list[Replica]) -> bool:
+        """Sync all waiting logs in one job of the worker thread. Return False if the caller has to retry."""
+        ends = [(replica, replica.log.log_end_offset, replica.log.segments.active.base_offset) for replica in replicas]
+        paths = [self._paths(replica) for replica in replicas]
+        try:
+            missing = await self._broker.offload(_sync_all, disk, paths)
+        except OSError as error:
+            self._broker.log.error("cannot sync: %s", error)
+            return error.errno not in OF_THE_PROCESS  # any other error takes the directory offline
+        for (replica, end, base), lost in zip(ends, missing, strict=True):
+            if _is_over(replica):
+                continue
+            if lost is None:
+                replica.synced_names = base
+                replica.synced(end)
+            elif lost in self._paths(replica):
+                disk.fail(FileNotFoundError(2, "a segment is gone", lost))
+            else:  # it was replaced by a compacted one, which was synced first
+                self.now(replica)
+        return True
+
+    def _paths(self, replica: Replica) -> list[str]:
+        log = replica.log
+        paths = [segment.path for segment in log.segments.holding(replica.synced_offset)]
+        if replica.synced_names != log.segments.active.base_offset:
+            paths += [log.directory, log.directory.rpartition("/")[0]]
+        return paths
+
+
+def _is_over(replica: Replica) -> bool:
+    return replica.offline or replica.log.closed
+
+
+def _sync_each(disk: GuardedDisk, paths: list[str]) -> None:
+    """Sync files and folders in a worker thread. Skip missing ones: their topic was deleted. Raises OSError."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            disk.sync(path)
+
+
+def _sync_all(disk: GuardedDisk, logs: list[list[str]]) -> list[str | None]:
+    """Syncs the files of each log; of each, the one that was not there. Runs in a worker thread. Raises OSError."""
+    missing: list[str | None] = []
+    synced: set[str] = set()
+    for paths in logs:
+        lost = None
+        for path in paths:
+            try:
+                if path not in synced:
+                    disk.sync(path)
+                    synced.add(path)
+            except FileNotFoundError:
+                lost = path
+                break
+        missing.append(lost)
+    return missing

@@ -1,0 +1,180 @@
+"""All log directories of a broker: which partition lies where, and what is left when one of them fails (KIP-112).
+
+A new partition goes to the directory that has the fewest; an old one is found again wherever its folder is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from uuid import UUID
+
+from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory
+from oncelog.broker.storage.log_dir_registry import Known
+from oncelog.cluster.metadata import Topics, topic_id_text
+from oncelog.log.disk import Disk
+from oncelog.log.guarded_disk import GuardedDisk
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+Partition = tuple[str, int]
+NAME_MAX = 200
+"""Characters of a topic's name that stay in the name of a folder that was set aside (255 are allowed in all)."""
+
+
+class LogDirectories:
+    """The entries of `log.dirs`, in their order."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        paths: Sequence[str],
+        node_id: int,
+        logger: logging.Logger,
+        on_failure: Callable[[DataDirectory, OSError], None],
+    ) -> None:
+        """`on_failure` is told once of each directory that goes offline; maybe in a worker thread."""
+        self._logger = logger
+        self._all = [DataDirectory(disk, path, node_id, logger, on_failure) for path in dict.fromkeys(paths)]
+        self._homes: dict[Partition, DataDirectory] = {}
+        self._sizes: Counter[str] = Counter()
+        self._lost: set[Partition] = set()
+
+    def __iter__(self) -> Iterator[DataDirectory]:
+        yield from self._all
+
+    @property
+    def online(self) -> list[DataDirectory]:
+        """Those that may be used."""
+        return [directory for directory in self._all if directory.online]
+
+    def cluster_id(self) -> str | None:
+        """The cluster that they say to belong to, None where none of them says any."""
+        for directory in self._all:
+            try:
+                if found := directory.identity().get("cluster.id"):
+                    return found
+            except OSError as error:
+                self._logger.error("cannot read %s: %s", directory, error)
+        return None
+
+    def open(self, cluster_id: str, new_directory_id: Callable[[], UUID], known: Known) -> Known:
+        """Opens each; one that cannot be read or written is offline from the start, as one that is not mounted is.
+
+        `known`: those that the broker had before; gives back those that it has now. Raises KAFKA_STORAGE_ERROR when
+        all are offline, INCONSISTENT_CLUSTER_ID for a foreign one, and where one of before is not named any more.
+        """
+        ids = {path: key for key, path in known.items()}
+        for directory in self._all:
+            try:
+                directory.open(cluster_id, new_directory_id, ids.get(directory.absolute_path))
+            except OSError as error:
+                self._logger.error("log directory %s cannot be used: %s", directory.path, error)
+        if not self.online:
+            reasons = "; ".join(f"{directory.path}: {directory.disk.failure}" for directory in self._all)
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"none of the log directories can be used: {reasons}")
+        by_id: dict[UUID | None, str] = {}
+        for directory in self.online:
+            other = by_id.setdefault(directory.directory_id, directory.path)
+            if other != directory.path:
+                raise ProtocolError(
+                    ErrorCode.INCONSISTENT_CLUSTER_ID,
+                    f"{other} and {directory.path} have the same directory.id: one is a copy of the other; name only "
+                    "one of them in log.dirs",
+                )
+        return self._now_known(known)
+
+    def _now_known(self, known: Known) -> Known:
+        here = {each.directory_id: each.absolute_path for each in self.online if each.directory_id is not None}
+        offline = {each.absolute_path for each in self._all if not each.online}
+        for key, path in known.items():
+            if key not in here and path not in offline:
+                raise ProtocolError(
+                    ErrorCode.INCONSISTENT_CLUSTER_ID,
+                    f"this broker has logs in {path} (directory.id={topic_id_text(key)}), too: name it in log.dirs, or "
+                    "in lost.log.dirs if it is gone for good, and what lay there begins anew",
+                )
+        return {**known, **here}
+
+    def locate(self, topics: Topics) -> None:
+        """Notes where each partition lies. Raises INCONSISTENT_CLUSTER_ID for one that lies in two places.
+
+        While a directory is offline, a partition that is in no other is taken to be there: nobody may begin it anew.
+        """
+        for directory in self.online:
+            for partition in sorted(directory.found):
+                self._found(directory, partition, topics)
+        if len(self.online) < len(self._all):
+            known = {(topic.name, index) for topic in topics.topics() for index in range(topic.partition_count)}
+            self._lost = known - self._homes.keys()
+
+    def _found(self, directory: DataDirectory, partition: Partition, topics: Topics) -> None:
+        other = self._homes.get(partition)
+        info = topics.topic(partition[0])
+        if other is not None and info is None:
+            return  # what is left of topics that were deleted
+        if other is not None and info is not None:
+            ours = [each for each in (other, directory) if each.topic_id(*partition) == info.topic_id]
+            if len(ours) != 1:
+                raise ProtocolError(
+                    ErrorCode.INCONSISTENT_CLUSTER_ID,
+                    f"{partition[0]}-{partition[1]} is in {other.path} and in {directory.path}: look which of the two "
+                    "is the right one, and move the other away",
+                )
+            stale = directory if ours[0] is other else other
+            aside = self.set_aside(stale, *partition, stale.topic_id(*partition), STRAY_SUFFIX)
+            stale.forget_offsets(*partition)
+            self._logger.warning("%s is the log of another topic of this name, now in %s", partition[0], aside)
+            if ours[0] is other:
+                return
+            self._sizes[other.path] -= 1
+        self._place(partition, directory)
+
+    def _place(self, partition: Partition, directory: DataDirectory) -> None:
+        self._homes[partition] = directory
+        self._sizes[directory.path] += 1
+
+    def is_offline(self, topic: str, partition: int) -> bool:
+        """Whether a partition lies in a directory that has failed."""
+        home = self._homes.get((topic, partition))
+        return (topic, partition) in self._lost if home is None else not home.online
+
+    def find(self, topic: str, partition: int) -> DataDirectory | None:
+        """The directory of a partition, if it has one."""
+        return self._homes.get((topic, partition))
+
+    def home(self, topic: str, partition: int) -> DataDirectory:
+        """The directory of a partition; a new one gets the one with the fewest. Raises KAFKA_STORAGE_ERROR."""
+        found = self._homes.get((topic, partition))
+        if found is None:
+            online = self.online
+            if not online or (topic, partition) in self._lost:
+                raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is in an offline directory")
+            found = min(online, key=lambda directory: self._sizes[directory.path])
+            self._place((topic, partition), found)
+        return found
+
+    def forget(self, topic: str, partition: int) -> None:
+        """Notes that a partition is gone."""
+        home = self._homes.pop((topic, partition), None)
+        self._lost.discard((topic, partition))
+        if home is not None:
+            self._sizes[home.path] -= 1
+
+    def set_aside(
+        self, directory: DataDirectory, topic: str, partition: int, topic_id: UUID | None, suffix: str
+    ) -> str:
+        """Renames a partition's folder, so that it passes for a log no more; its new path. Raises OSError."""
+        aside = f"{directory.path}/{topic[:NAME_MAX]}-{partition}.{topic_id.hex if topic_id else ''}{suffix}"
+        directory.disk.rename(directory.folder(topic, partition), aside)
+        return aside
+
+    def holding(self, path: str) -> DataDirectory:
+        """The directory that a path lies in: none lies in another."""
+        return next(
+            directory for directory in self._all if path == directory.path or path.startswith(f"{directory.path}/")
+        )
+
+    def disk_of(self, path: str) -> GuardedDisk:
+        """The disk for a path in one of the directories."""
+        return self.holding(path).disk

@@ -1,0 +1,91 @@
+"""Create the files of many new logs, outside the event loop.
+
+A file system may take milliseconds to create a file, and longer while it syncs others. A worker thread therefore
+creates the files in a temporary folder, and the event loop renames the folder. Until then, the log has no files: any
+other append may create them, and a deletion of the topic finds none. The name of the temporary folder is that of a
+deleted partition. If the broker dies, the next start of oncelog or Apache Kafka removes the folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import TYPE_CHECKING
+
+from oncelog.broker.storage.data_directory import DELETE_SUFFIX
+from oncelog.broker.storage.log_directories import NAME_MAX
+from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS
+from oncelog.cluster.replica import Replica
+from oncelog.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+
+FEW = ITEMS_A_TURN // NEW_LOG_ITEMS
+"""So many logs get their files from the appends themselves."""
+LOGS_A_JOB = 20
+"""Logs whose files one job of a worker thread creates."""
+
+
+class NewLogs:
+    """Create files of logs for one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._numbers = count()
+        self._creating = asyncio.Lock()
+
+    async def create(self, replicas: Iterable[Replica]) -> None:
+        """Create the files of those logs that have none, unless they are few.
+
+        This is preparation only: an append creates the files that are still missing, and reports the errors.
+        """
+        new = [replica for replica in replicas if not replica.log.has_files]
+        if len(new) <= FEW:
+            return
+        done = self._broker.loop.create_future()
+        self._broker.spawn(self._create(new, done), "create log files")  # a job ends even if the caller is cancelled
+        await done
+
+    async def _create(self, replicas: Sequence[Replica], done: asyncio.Future[None]) -> None:
+        try:
+            for first in range(0, len(replicas), LOGS_A_JOB):
+                if done.done():  # the caller was cancelled
+                    return
+                await self._create_some(replicas[first : first + LOGS_A_JOB])
+        finally:
+            if not done.done():
+                done.set_result(None)
+
+    async def _create_some(self, replicas: Sequence[Replica]) -> None:
+        new = [(replica, self._temporary(replica)) for replica in replicas if not replica.log.closed]
+        works = [replica.log.creation(folder) for replica, folder in new]
+        async with self._creating:  # one job at a time: others need the worker threads too
+            created = await self._broker.offload(_create_each, works)
+        for number, (replica, folder) in enumerate(new[: created + 1]):
+            if number == created or not _take(replica, folder):
+                self._broker.unlinker.folders(self._broker.directories.disk_of(folder), [folder], 0)
+
+    def _temporary(self, replica: Replica) -> str:
+        """Return a path that no other folder has or had."""
+        root = replica.log.directory.rpartition("/")[0]
+        unique = f"{self._broker.now_ms():x}-{next(self._numbers):x}"
+        return f"{root}/{replica.topic[:NAME_MAX]}-{replica.partition}.{unique}{DELETE_SUFFIX}"
+
+
+def _take(replica: Replica, folder: str) -> bool:
+    try:
+        return replica.log.take_files(folder)
+    except ProtocolError:  # the log is closed or offline by now
+        return False
+
+
+def _create_each(works: Sequence[Callable[[], None]]) -> int:
+    """Run in a worker thread until one fails. Return how many have succeeded."""
+    for number, work in enumerate(works):
+        try:
+            work()
+        except OSError:
+            return number
+    return len(works)

@@ -1,0 +1,399 @@
+"""The partitions that this broker holds: opened when first needed, closed with what a quick restart needs.
+
+A partition's log is opened at its first use, so that the time to start does not grow with their number; the broker
+opens the rest in the background.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+from oncelog.broker.storage.data_directory import DELETE_SUFFIX, STRAY_SUFFIX, DataDirectory, LogOffsets
+from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.cluster.metadata import TopicInfo, Topics
+from oncelog.cluster.replica import Flush, Replica
+from oncelog.log.checkpoint import PARTITION_METADATA
+from oncelog.log.config import LogConfig
+from oncelog.log.disk import read_if_exists
+from oncelog.log.guarded_disk import GuardedDisk
+from oncelog.log.log import AppendResult, Log
+from oncelog.log.steps import Steps
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.topics import CONSUMER_OFFSETS
+
+STEPS_AT_ONCE = 4
+"""Steps of a log's recovery that the first request for it waits for: some 20 ms."""
+STEPS_A_TURN = 6
+"""Steps of the recovery of any logs that requests wait for in one turn of the event loop. Further logs have to wait."""
+
+
+class Dropped(NamedTuple):
+    """What is left of a deleted topic."""
+
+    folders: dict[GuardedDisk, list[str]]
+    """Folders that were set aside, by disk."""
+    stale: bool
+    """Whether the checkpoint files may still have offsets of the topic, so that they have to be written."""
+
+
+class Partitions:
+    """Every (topic, partition) of this broker."""
+
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        node_id: int,
+        directories: LogDirectories,
+        log_config: Callable[[TopicInfo], LogConfig],
+        min_insync_replicas: Callable[[TopicInfo], int],
+        now_ms: Callable[[], int],
+        checkpoint: Callable[[], None],
+        flush: Flush,
+        unlink: Callable[[GuardedDisk, Sequence[str], int], None],
+        later: Callable[[Coroutine[Any, Any, None], str], None],
+        logger: logging.Logger,
+    ) -> None:
+        """Take the parts of the broker that partitions need.
+
+        `checkpoint` writes the current offsets to the checkpoint files. `unlink` unlinks files of a disk after a delay
+        in ms. `later` runs a named coroutine in the background.
+        """
+        self._topics = topics
+        self._node_id = node_id
+        self._directories = directories
+        self._log_config = log_config
+        self._min_insync_replicas = min_insync_replicas
+        self._now_ms = now_ms
+        self._checkpoint = checkpoint
+        self._flush = flush
+        self._unlink = unlink
+        self._logger = logger
+        self._later = later
+        self._replicas: dict[tuple[str, int], Replica] = {}
+        self._opening: dict[tuple[str, int], Steps[Replica]] = {}
+        """Logs whose recovery takes long, and the rest of it."""
+        self._steps_left = STEPS_A_TURN
+        """Steps of recoveries that requests may still wait for in this turn of the event loop."""
+        self._stepping = asyncio.Lock()
+        """Held for a step in the background. All recoveries together take one in a turn."""
+        self.on_transaction_end: Callable[[int, int, int, bool], None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def leads(self, topic: str, partition: int) -> bool:
+        """Whether this broker is the partition's leader, and has its log: nobody leads what is offline."""
+        return self._is_ours(topic, partition) and not self.is_offline(topic, partition)
+
+    def _is_ours(self, topic: str, partition: int) -> bool:
+        info = self._topics.topic(topic)
+        if info is None or not 0 <= partition < info.partition_count:
+            return False
+        return info.partitions[partition].leader == self._node_id
+
+    def is_offline(self, topic: str, partition: int) -> bool:
+        """Whether the partition lies in a log directory that has failed."""
+        return self._directories.is_offline(topic, partition)
+
+    def get(self, topic: str, partition: int) -> Replica | None:
+        """Return the replica that this broker leads, or None if there is none. Open its log if necessary.
+
+        Raises NOT_LEADER_OR_FOLLOWER if opening takes long: the broker recovers the log in the background, and clients
+        retry. Raises KAFKA_STORAGE_ERROR.
+        """
+        key = topic, partition
+        replica = self._replicas.get(key)
+        if replica is not None or not self.leads(topic, partition):
+            return replica
+        if key not in self._opening and self._steps_left:
+            self._opening[key] = self._open(topic, partition)
+            for _ in range(min(STEPS_AT_ONCE, self._steps_left)):
+                replica = self._advance(key)
+                if replica is not None:
+                    return replica
+                self._take_step()
+            self._later(self.open_in_turns(topic, partition), f"recovery of {topic}-{partition}")
+        raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is being recovered")
+
+    def prefetch(self, topic: str, partitions: Iterable[int]) -> None:
+        """Look at the files of some logs in a worker thread, so that the event loop does not wait for the device."""
+        for partition in partitions:
+            home = self._directories.find(topic, partition)
+            if home is not None:
+                folder = home.folder(topic, partition)
+                with suppress(OSError):  # opening the log reports it
+                    for name in home.disk.listdir(folder):
+                        home.disk.size(f"{folder}/{name}")
+                    read_if_exists(home.disk, f"{folder}/{PARTITION_METADATA}")
+
+    def _take_step(self) -> None:
+        if self._steps_left == STEPS_A_TURN:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        self._steps_left -= 1
+
+    def _begin_turn(self) -> None:
+        self._steps_left = STEPS_A_TURN
+
+    async def open_in_turns(self, topic: str, partition: int) -> None:
+        """Open and recover a log in turns with other work, unless it is open. Raises KAFKA_STORAGE_ERROR."""
+        key = topic, partition
+        if key not in self._opening and key not in self._replicas and self.leads(topic, partition):
+            self._opening[key] = self._open(topic, partition)
+        while key in self._opening:
+            async with self._stepping:
+                if key not in self._opening or self._advance(key) is not None:
+                    return
+                await asyncio.sleep(0)
+
+    def _advance(self, key: tuple[str, int]) -> Replica | None:
+        """Run one of the steps that open a log. Return its replica if it is open then."""
+        work = self._opening[key]
+        try:
+            next(work)
+        except StopIteration as done:
+            del self._opening[key]
+            replica: Replica = done.value
+            return replica
+        except BaseException:
+            del self._opening[key]
+            raise
+        return None
+
+    def find(self, topic: str, partition: int) -> Replica:
+        """As `get`; UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER or KAFKA_STORAGE_ERROR instead of None."""
+        replica = self.get(topic, partition)
+        if replica is not None:
+            return replica
+        if self._is_ours(topic, partition):
+            raise ProtocolError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is in a log directory that is offline"
+            )
+        info = self._topics.topic(topic)
+        if info is None or not 0 <= partition < info.partition_count:
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} does not exist")
+        raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is led by another broker")
+
+    def opened(self) -> Iterator[Replica]:
+        """Every replica whose log is open."""
+        yield from self._replicas.values()
+
+    def _open(self, topic: str, partition: int) -> Steps[Replica]:
+        info = self._topics.topic(topic)
+        assert info is not None
+        home = self._directories.home(topic, partition)
+        renewed = not self._is_own_folder(home, info, partition) and home.forget_offsets(topic, partition)
+        log = yield from Log.opening(
+            home.disk,
+            home.folder(topic, partition),
+            topic,
+            partition,
+            self._log_config(info),
+            self._now_ms(),
+            topic_id=info.topic_id,
+            recovery_point=home.recovery_points.get((topic, partition), 0),
+            clean=home.clean,
+            log_start_offset=home.start_offsets.get((topic, partition), 0),
+            unlink=partial(self._unlink, home.disk),
+        )
+        info = self._topics.topic(topic) or info
+        config = self._log_config(info)
+        if config != log.config:  # settings of the topic or the broker have changed in the meantime
+            log.reconfigure(config)
+        replica = Replica(
+            topic,
+            partition,
+            info.topic_id,
+            log,
+            info.partitions[partition].leader_epoch,
+            replicas=len(info.partitions[partition].replicas),
+            min_insync_replicas=self._min_insync_replicas(info),
+            flush=self._flush,
+        )
+        self._replicas[topic, partition] = replica
+        if renewed:
+            self._checkpoint()
+        return replica
+
+    def _is_own_folder(self, home: DataDirectory, topic: TopicInfo, partition: int) -> bool:
+        """Whether this topic's log is in its folder; one of a former topic of the same name is set aside.
+
+        Such a log is left when a deletion is interrupted. It is kept, as Kafka does: should the metadata have been
+        lost, it is all that there is. Raises KAFKA_STORAGE_ERROR.
+        """
+        folder = home.folder(topic.name, partition)
+        try:
+            if not home.disk.exists(folder):
+                return False
+            found = home.topic_id(topic.name, partition)
+            if found is None:  # lost with the machine's power, or never written by an older Kafka
+                home.write_topic_id(topic.name, partition, topic.topic_id)
+            if found in (None, topic.topic_id):
+                return True
+            aside = self._directories.set_aside(home, topic.name, partition, topic.topic_id, STRAY_SUFFIX)
+        except OSError as error:
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot open {folder}: {error}") from error
+        self._logger.warning("%s is the log of another topic of this name, it is now in %s", folder, aside)
+        return False
+
+    def append_marker(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        commit: bool,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> AppendResult:
+        """Ends a producer's transaction in one partition; its offsets in `__consumer_offsets` become visible with it.
+
+        Raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH,
+        TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR.
+        """
+        replica = self.find(topic, partition)
+        result = replica.append_control(
+            commit=commit,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            transaction_version=transaction_version,
+            now_ms=self._now_ms(),
+        )
+        ended = self.on_transaction_end
+        if topic == CONSUMER_OFFSETS and ended is not None:
+            replica.when_committed(result.last_offset, lambda: ended(partition, producer_id, producer_epoch, commit))
+        return result
+
+    def when_committed(
+        self, partitions: Sequence[tuple[str, int]], callback: Callable[[dict[tuple[str, int], ErrorCode]], None]
+    ) -> None:
+        """Calls `callback` once all that these logs hold now is committed, with an error for each where it never is.
+
+        At once, unless one of them has to be synced first (`flush.messages`).
+        """
+        lost: dict[tuple[str, int], ErrorCode] = {}
+        left = len(partitions) + 1
+
+        def done(key: tuple[str, int] | None, replica: Replica | None, end: int) -> None:
+            nonlocal left
+            left -= 1
+            if key is not None and (replica is None or replica.log.high_watermark < end):
+                lost[key] = ErrorCode.KAFKA_STORAGE_ERROR
+            if left == 0:
+                callback(lost)
+
+        for key in partitions:
+            replica = self._replicas.get(key)
+            end = 0 if replica is None else replica.log.log_end_offset
+            if replica is None:
+                done(key, None, end)
+            else:
+                replica.when_committed(end - 1, partial(done, key, replica, end))
+        done(None, None, 0)
+
+    def dropping(self, topic: TopicInfo) -> Steps[Dropped]:
+        """Close the partitions of a deleted topic, and set their folders aside.
+
+        Pause after each partition. No topic of this name may be created meanwhile. Folders are renamed before they are
+        removed, because one that was removed in part might pass for a log. In a directory that is offline, they stay.
+        """
+        folders: dict[GuardedDisk, list[str]] = {}
+        stale = False
+        for partition in range(topic.partition_count):
+            stale |= self._drop(topic, partition, folders)
+            yield
+        return Dropped(folders, stale)
+
+    def _drop(self, topic: TopicInfo, partition: int, folders: dict[GuardedDisk, list[str]]) -> bool:
+        """Drop one partition. Return whether the checkpoint files may have its offsets. Offsets of 0 do no harm."""
+        self._stop_opening((topic.name, partition))
+        replica = self._replicas.pop((topic.name, partition), None)
+        stale = replica is not None and (replica.log.recovery_point > 0 or replica.log.log_start_offset > 0)
+        if replica is not None:
+            replica.log.discard()
+            replica.release()
+        home = self._directories.find(topic.name, partition)
+        self._directories.forget(topic.name, partition)
+        if home is None:
+            return stale
+        stale |= home.forget_offsets(topic.name, partition)
+        try:
+            if home.disk.exists(home.folder(topic.name, partition)):
+                aside = self._directories.set_aside(home, topic.name, partition, topic.topic_id, DELETE_SUFFIX)
+                folders.setdefault(home.disk, []).append(aside)
+        except OSError as error:
+            self._logger.error("%s-%d is left in %s: %s", topic.name, partition, home.path, error)
+        return stale
+
+    def _stop_opening(self, key: tuple[str, int]) -> None:
+        work = self._opening.pop(key, None)
+        if work is not None:
+            work.close()
+
+    def fail(self, directory: DataDirectory) -> list[tuple[str, int]]:
+        """Takes every partition of a directory that has failed offline, and tells who waits for them; which they are.
+
+        What their logs are asked from now on they refuse with KAFKA_STORAGE_ERROR.
+        """
+        lost = [key for key in self._replicas if self._directories.find(*key) is directory]
+        for key in lost:
+            self._replicas.pop(key).fail()
+        return lost
+
+    def reconfigure(self, topic: TopicInfo) -> None:
+        """Lets the open logs of a topic go on with the settings that it has now."""
+        config, least = self._log_config(topic), self._min_insync_replicas(topic)
+        for partition in range(topic.partition_count):
+            replica = self._replicas.get((topic.name, partition))
+            if replica is not None:
+                replica.log.reconfigure(config)
+                replica.min_insync_replicas = min(least, len(topic.partitions[partition].replicas))
+
+    def close(self) -> list[DataDirectory]:
+        """Closes every open log; the directories whose next start has nothing to recover.
+
+        One is not among them when a log in it could not be closed, or when one that a crash has left behind was not
+        opened this time.
+        """
+        for key in tuple(self._opening):
+            self._stop_opening(key)
+        clean = set()
+        for directory in self._directories.online:
+            left = directory.found - self._replicas.keys()
+            if directory.clean or not any(self._is_ours(*key) for key in left):
+                clean.add(directory)
+        for key, replica in self._replicas.items():
+            try:
+                replica.log.close()
+            except (OSError, ProtocolError) as error:
+                self._logger.error("cannot close %r: %s", replica, error)
+                clean -= {self._directories.find(*key)}
+        return [directory for directory in self._directories.online if directory in clean]
+
+    def offsets(self, directory: DataDirectory) -> LogOffsets:
+        """Return the recovery point, log start offset and high watermark of each log in a directory.
+
+        A log that the broker has not opened keeps its checkpointed offsets.
+        """
+        logs = {
+            key: replica.log for key, replica in self._replicas.items() if self._directories.find(*key) is directory
+        }
+        points, starts = directory.recovery_points, directory.start_offsets
+        return LogOffsets(
+            recovery_points={
+                **{key: point for key, point in points.items() if self._is_ours(*key)},
+                **{key: log.recovery_point for key, log in logs.items()},
+            },
+            start_offsets={
+                **{key: offset for key, offset in starts.items() if self._is_ours(*key)},
+                **{key: log.log_start_offset for key, log in logs.items()},
+            },
+            high_watermarks={key: log.high_watermark for key, log in logs.items()},
+        )

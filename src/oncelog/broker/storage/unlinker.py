@@ -1,0 +1,68 @@
+"""Unlink files that are no longer part of a log.
+
+A log only renames such a file. On some file systems, unlinking takes a second per gigabyte, so a worker thread unlinks
+the files after ``file.delete.delay.ms``. If the broker stops before that, it unlinks them at its next start. Source:
+Kafka's ``LocalLog.deleteSegmentFiles``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from oncelog.broker.storage.shortage import pauses
+from oncelog.log.disk import OF_THE_PROCESS
+from oncelog.log.guarded_disk import GuardedDisk
+
+if TYPE_CHECKING:
+    from oncelog.broker.broker import Broker
+
+
+class Unlinker:
+    """Unlink files and folders for one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._removing = asyncio.Lock()
+
+    def files(self, disk: GuardedDisk, paths: Sequence[str], delay_ms: int) -> None:
+        """Unlink these files after the delay."""
+        if paths:
+            self._later(disk, disk.remove, paths, delay_ms)
+
+    def folders(self, disk: GuardedDisk, paths: Sequence[str], delay_ms: int) -> None:
+        """Remove these folders with all their files after the delay."""
+        if paths:
+            self._later(disk, disk.remove_tree, paths, delay_ms)
+
+    def close(self) -> None:
+        """Cancel what is pending. The broker unlinks those files at its next start."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def _later(self, disk: GuardedDisk, remove: Callable[[str], None], paths: Sequence[str], delay_ms: int) -> None:
+        def due() -> None:
+            self._timers.discard(timer)
+            self._broker.spawn(self._remove(disk, remove, paths), "unlink files")
+
+        timer = self._broker.loop.call_later(delay_ms / 1000, due)
+        self._timers.add(timer)
+
+    async def _remove(self, disk: GuardedDisk, remove: Callable[[str], None], paths: Sequence[str]) -> None:
+        for path in paths:
+            waits = pauses()
+            while disk.failure is None and not await self._try(remove, path):
+                await asyncio.sleep(next(waits))
+
+    async def _try(self, remove: Callable[[str], None], path: str) -> bool:
+        """Remove one file or folder. Return False if there is no file descriptor, so that the caller has to retry."""
+        try:
+            async with self._removing:  # one at a time: others need the worker threads too
+                await self._broker.offload(remove, path)
+        except OSError as error:
+            self._broker.log.error("cannot remove %s: %s", path, error)
+            return error.errno not in OF_THE_PROCESS
+        return True

@@ -1,0 +1,1 @@
+"""The connections of a client: addresses, the pool, back-off after failures."""

@@ -1,0 +1,201 @@
+"""A client's connections: made when asked for, not too soon again after a failure, closed when nothing goes over them.
+
+Kafka's ClusterConnectionStates and the Selector's IdleExpiryManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any
+
+from oncelog.client.connections.addresses import Address
+from oncelog.client.connections.backoff import Backoff
+from oncelog.net.connection import Connection, ConnectionLostError, connect
+
+Key = tuple[int, str]
+"""Node id and purpose: a consumer's waiting fetches and its group have connections of their own."""
+WAITING = frozenset({"fetch", "group"})
+"""Purposes of connections on which requests wait: a request sent after a Fetch or JoinGroup would wait as long."""
+NEXT_ADDRESS_S = 1.0
+"""How long one of several addresses is waited for before the next is tried as well."""
+
+
+def _hang_up_late(task: asyncio.Task[Connection]) -> None:
+    """Nobody waits for it any more."""
+    if not task.cancelled() and task.exception() is None:
+        task.result().close("another was faster")
+
+
+class Connections:
+    """The connections of one client, on one event loop.
+
+    If an attempt fails, or a new connection is lost at once, the next attempt waits for `reconnect_backoff_ms`. The
+    wait doubles with each failure up to `reconnect_backoff_max_ms`, with a jitter of 20 %. An idle connection that
+    waits for no answer is closed after `max_idle_ms`; a negative number disables this. `chance` returns random numbers
+    in [0, 1).
+    """
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        request_timeout_ms: int,
+        connect_timeout_ms: int,
+        reconnect_backoff_ms: int,
+        reconnect_backoff_max_ms: int,
+        max_idle_ms: int,
+        chance: Callable[[], float],
+    ) -> None:
+        self._chance = chance
+        self._connect_once = partial(
+            connect,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+        )
+        self._backoff = (reconnect_backoff_ms, reconnect_backoff_max_ms)
+        self._max_idle = max_idle_ms / 1000
+        self._made: dict[Key, Connection] = {}
+        self._being_made: dict[Key, asyncio.Task[Connection]] = {}
+        self._trying: set[asyncio.Task[Connection]] = set()
+        """One for each of several addresses."""
+        self._failing: dict[Address, tuple[Backoff, float]] = {}
+        """Those that could not be reached the last time, and when (the loop's time) they may be tried again."""
+        self._idle_timers: dict[Connection, asyncio.TimerHandle] = {}
+
+    def find(self, key: Key) -> Connection | None:
+        """The connection, if there is one."""
+        found = self._made.get(key)
+        return None if found is None or found.closed else found
+
+    def least_loaded(self) -> Connection | None:
+        """Return the open connection with the fewest requests in flight, or None if no connection is open.
+
+        Choose by chance if several have the fewest. (Java's `leastLoadedNode`.)
+        """
+        usable = [each for (_, purpose), each in self._made.items() if purpose not in WAITING and not each.closed]
+        fewest = min((each.in_flight for each in usable), default=0)
+        best = [each for each in usable if each.in_flight == fewest]
+        return best[int(self._chance() * len(best))] if best else None
+
+    async def get(self, key: Key, address: Address) -> Connection:
+        """The connection, made if need be; ConnectionLostError."""
+        found = self.find(key)
+        return await self._shared(key, lambda: self._make(address, self._lost_early(key))) if found is None else found
+
+    async def get_any(self, key: Key, addresses: Iterable[Address]) -> Connection:
+        """A connection to one of them, made if need be; those that are to rest only if all are. ConnectionLostError of
+        the last.
+        """
+        found = self.find(key)
+        return await self._shared(key, lambda: self._make_any(addresses)) if found is None else found
+
+    async def _shared(self, key: Key, make: Callable[[], Coroutine[Any, Any, Connection]]) -> Connection:
+        """Whoever asks while it is being made waits for the same one, and `close` knows of it."""
+        task = self._being_made.get(key)
+        if task is None:
+            task = asyncio.ensure_future(make())
+            self._being_made[key] = task
+            task.add_done_callback(lambda done: self._done(key, done))
+        return await asyncio.shield(task)
+
+    def _done(self, key: Key, task: asyncio.Task[Connection]) -> None:
+        self._being_made.pop(key, None)
+        if not task.cancelled() and task.exception() is None:
+            self._made[key] = task.result()
+
+    async def _make_any(self, addresses: Iterable[Address]) -> Connection:
+        wanted = list(dict.fromkeys(addresses))
+        rests = {address: rest for address in wanted if (rest := self._rest(address)) > 0}
+        if rests and len(rests) == len(wanted):
+            wanted = [min(wanted, key=rests.__getitem__)]
+        else:
+            wanted = sorted((each for each in wanted if each not in rests), key=lambda _: self._chance())
+        return await self._first(wanted)
+
+    async def _first(self, addresses: list[Address]) -> Connection:
+        """Of whichever address answers first. Behind one that hangs, the next one is tried beside it: one that swallows
+        packets takes the connect time-out, and a caller may have less. ConnectionLostError of the last.
+        """
+        last = ConnectionLostError("no address is known")
+        left, trying = deque(addresses), set[asyncio.Task[Connection]]()
+        try:
+            while left or trying:
+                if left:
+                    task = asyncio.ensure_future(self._make(left.popleft()))
+                    trying.add(task)
+                    self._trying.add(task)
+                    task.add_done_callback(self._trying.discard)
+                patience = NEXT_ADDRESS_S if left else None
+                done, _ = await asyncio.wait(trying, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    trying.remove(task)
+                    try:
+                        return task.result()
+                    except ConnectionLostError as error:
+                        last = error
+        finally:
+            for task in trying:
+                task.cancel()
+                task.add_done_callback(_hang_up_late)
+        raise last
+
+    async def _make(self, address: Address, not_before: float = 0.0) -> Connection:
+        loop = asyncio.get_running_loop()
+        rest = max(self._rest(address), not_before - loop.time())
+        if rest > 0:
+            await asyncio.sleep(rest)
+        begun = loop.time()
+        try:
+            connection = await self._connect_once(*address)
+        except ConnectionLostError:
+            backoff, _ = self._failing.get(address) or (Backoff(*self._backoff), 0.0)
+            self._failing[address] = backoff, begun + backoff.next_ms(self._chance()) / 1000
+            raise
+        self._failing.pop(address, None)
+        if self._max_idle >= 0:
+            self._idle_timers[connection] = loop.call_later(self._max_idle, self._check_idle, connection)
+        return connection
+
+    def _rest(self, address: Address) -> float:
+        """Seconds until it may be tried again."""
+        until = self._failing.get(address, (None, 0.0))[1]
+        return until - asyncio.get_running_loop().time() if until else 0.0
+
+    def _lost_early(self, key: Key) -> float:
+        """When another may be made, if there was one: not sooner behind it than behind a failure."""
+        lost = self._made.get(key)
+        return 0.0 if lost is None else lost.made_at + Backoff(*self._backoff).next_ms(self._chance()) / 1000
+
+    def _check_idle(self, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        left = connection.used_at + self._max_idle - loop.time()
+        if connection.closed or (left <= 0 and not connection.in_flight):
+            del self._idle_timers[connection]
+            connection.close("idle for connections_max_idle_ms")
+        else:
+            again = left if left > 0 else max(self._max_idle, 1.0)
+            self._idle_timers[connection] = loop.call_later(again, self._check_idle, connection)
+
+    async def close(self, others: Iterable[asyncio.Task[None]] = ()) -> None:
+        """Hang up everywhere, and end other tasks of the client's, too."""
+        tasks = [*self._being_made.values(), *self._trying, *others]
+        for task in tasks:
+            task.cancel()
+        self._hang_up()
+        # A coroutine that is itself closed, as one whose loop has ended or whose process was killed, must not wait.
+        if tasks and not isinstance(sys.exception(), GeneratorExit):
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self._hang_up()  # some may have been made while we waited
+        self._made.clear()
+
+    def _hang_up(self) -> None:
+        for timer in self._idle_timers.values():
+            timer.cancel()
+        self._idle_timers.clear()
+        for connection in self._made.values():
+            connection.close()

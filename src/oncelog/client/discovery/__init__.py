@@ -1,0 +1,1 @@
+"""Which brokers, leaders and coordinators a cluster has."""

@@ -1,0 +1,177 @@
+"""Requests about many things at once: one to each broker that has some of them, grouped anew when they have moved."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from oncelog import errors
+from oncelog.client.connections.backoff import Backoff
+from oncelog.client.connections.versions import Request, for_connection
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
+from oncelog.protocol.errors import ErrorCode
+
+K = TypeVar("K", bound=Hashable)
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[K, A]):
+    """What is asked about each key, and how its answer is found."""
+
+    where: Callable[[K], Awaitable[int | None]]
+    """The node to ask, below 0 if there is none at the moment, None if nobody is to be asked. Errors as of a broker."""
+    make: Callable[[list[K]], Request]
+    """The request about these keys."""
+    read: Callable[[Any], Iterable[tuple[K, ErrorCode, A]]]
+    """What a response says about each."""
+    moved: Callable[[K, ErrorCode], None]
+    """Called after an error that passes by itself: what `where` went by may be old."""
+    name: Callable[[K], str]
+    """For messages."""
+
+
+async def ask_by_node(
+    cluster: ClusterClient,
+    question: Question[K, A],
+    keys: Iterable[K],
+    *,
+    timeout_ms: float | None = None,
+    patience_ms: float | None = None,
+    into: dict[K, A] | None = None,
+) -> dict[K, A]:
+    """The answer about each key, of those that somebody is to be asked about; brokers are asked at the same time.
+
+    Those whose error passes by itself are looked for, grouped and asked again, each where it is by then, until
+    `timeout_ms` (default: the cluster's api_timeout_ms) are over; with `patience_ms` it is not begun again after those,
+    but an answer under way is waited for. Other errors are raised, as is what is left in the end: KafkaError,
+    TimedOutError if that is nothing but time. What is found goes to `into` as it comes: it is there though others fail.
+    """
+    now = asyncio.get_running_loop().time
+    within_ms = cluster.api_timeout_ms if timeout_ms is None else timeout_ms
+    begun = now()
+    limit = begun + within_ms / 1000
+    left = list(dict.fromkeys(keys))
+    found: dict[K, A] = {} if into is None else into
+    failures: dict[K, errors.KafkaError] = {}
+    backoff = Backoff(50, 1000)
+    try:
+        async with asyncio.timeout_at(limit) as scope:
+            while left:
+                failures = await _ask_once(cluster, question, left, found)
+                left = list(failures)
+                if left:
+                    delay = backoff.next_ms(random.random()) / 1000
+                    patience = cluster.patience(timeout_ms if patience_ms is None else patience_ms)
+                    if now() + delay > min(limit, begun + patience):
+                        raise failures[left[0]]
+                    await asyncio.sleep(delay)
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        left = [key for key in left if key not in found]
+        if left and left[0] in failures:
+            raise failures[left[0]] from None
+        why = cluster.unreachable and f": {cluster.unreachable}"
+        what = ", ".join(map(question.name, left))
+        raise errors.TimedOutError(f"{what}: not answered in {within_ms:.0f} ms{why}") from None
+    return found
+
+
+async def _ask_once(
+    cluster: ClusterClient, question: Question[K, A], keys: list[K], found: dict[K, A]
+) -> dict[K, errors.KafkaError]:
+    """Why some are to be asked about again. An error that stays is raised when the others' answers are in `found`."""
+    failures: dict[K, errors.KafkaError] = {}
+    raised: list[BaseException] = []
+    groups = await _grouped(question, keys, failures, raised)
+
+    async def ask(node: int, group: list[K]) -> None:
+        try:
+            response = await _answer(cluster, node, question.make(group))
+        except errors.RetriableError as error:
+            failures.update(dict.fromkeys(group, error))
+            return
+        _take(question, response, node, group, found, failures)
+
+    ended = await asyncio.gather(*(ask(*group) for group in groups.items()), return_exceptions=True)
+    raised += [error for error in ended if error is not None]
+    for key, failure in failures.items():
+        question.moved(key, failure.code)
+    if raised:
+        raise raised[0]
+    return failures
+
+
+async def _grouped(
+    question: Question[K, A], keys: list[K], failures: dict[K, errors.KafkaError], raised: list[BaseException]
+) -> dict[int, list[K]]:
+    groups: dict[int, list[K]] = {}
+    nodes = await asyncio.gather(*map(question.where, keys), return_exceptions=True)
+    for key, node in zip(keys, nodes, strict=True):
+        if isinstance(node, errors.RetriableError) and not isinstance(node, errors.UnknownTopicError):
+            failures[key] = node
+        elif isinstance(node, BaseException):
+            raised.append(node)
+        elif node is not None and node < 0:
+            failures[key] = errors.error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"no leader for {question.name(key)}")
+        elif node is not None:
+            groups.setdefault(node, []).append(key)
+    return groups
+
+
+async def _answer(cluster: ClusterClient, node: int, request: Request) -> Any:
+    connection = await cluster.connection(node)
+    try:
+        return await connection.call(*for_connection(request, None, connection))
+    except ConnectionLostError as error:
+        raise errors.ConnectionFailedError(str(error)) from error
+    except NoCommonVersionError as error:
+        raise errors.UnsupportedError(str(error)) from error
+
+
+def _take(
+    question: Question[K, A],
+    response: Any,
+    node: int,
+    group: list[K],
+    found: dict[K, A],
+    failures: dict[K, errors.KafkaError],
+) -> None:
+    """Find each key's answer, or why there is none; an error that stays is raised when all have been looked at."""
+    unanswered = dict.fromkeys(group)
+    stays: errors.KafkaError | None = None
+    for key, code, answer in question.read(response):
+        if key not in unanswered:
+            continue
+        del unanswered[key]
+        if code is ErrorCode.NONE:
+            found[key] = answer
+            continue
+        error = errors.error_for(code, f"{question.name(key)}: {code.text}")
+        if code.retriable:
+            failures[key] = error
+        else:
+            stays = stays or error
+    for key in unanswered:
+        what = f"broker {node} left {question.name(key)} out of its answer"
+        failures[key] = errors.error_for(ErrorCode.UNKNOWN_SERVER_ERROR, what)
+    if stays is not None:
+        raise stays
+
+
+async def gather_brokers(
+    cluster: ClusterClient, make: Callable[[], Request], nodes: Sequence[int] | None = None
+) -> dict[int, Any]:
+    """One request to every broker (or to `nodes`), at the same time: response by node id.
+
+    A broker that dies meanwhile is waited for, though the cluster has put it out: by the metadata others lead what it
+    had before their coordinators know, and until then they leave it out of their answers without a word.
+    """
+    wanted = list(await cluster.brokers()) if nodes is None else list(nodes)
+    answers = await asyncio.gather(*(cluster.call_broker(node, make()) for node in wanted))
+    return dict(zip(wanted, answers, strict=True))

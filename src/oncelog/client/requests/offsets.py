@@ -1,0 +1,226 @@
+"""Offsets by time, and what groups have committed: requests over many partitions, by leader or coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import NamedTuple
+
+from oncelog import errors
+from oncelog.client.committed import OffsetAndMetadata
+from oncelog.client.connections.versions import ByVersion
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.requests.broker_fanout import Question, ask_by_node
+from oncelog.client.response_errors import raise_for_error
+from oncelog.client.types import TopicPartition
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from oncelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from oncelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from oncelog.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+CONSUMER = -1
+DEBUGGING = -2
+"""Replica id with which the end is the log end offset, whatever the isolation level."""
+
+COMMIT_VERSION = 9
+FETCH_VERSION = 9
+"""The last versions in which topics go by name."""
+
+
+class Listed(NamedTuple):
+    """An offset found; `offset` -1 if there is none (no record at or after a time)."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+async def list_offsets(
+    cluster: ClusterClient,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    isolation_level: int = 0,
+    replica_id: int = CONSUMER,
+    timeout_ms: float | None = None,
+    patience_ms: float | None = None,
+    into: dict[TopicPartition, Listed] | None = None,
+) -> dict[TopicPartition, Listed]:
+    """Offset by partition for a timestamp each (`EARLIEST`, `LATEST` or ms); leaders are asked at the same time.
+
+    Errors, `timeout_ms`, `patience_ms` and `into`: as of `ask_by_node`.
+    """
+    now = asyncio.get_running_loop().time
+    limit = now() + (cluster.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+
+    async def where(tp: TopicPartition) -> int:
+        left_ms = None if timeout_ms is None else max(0.0, (limit - now()) * 1000)
+        return (await cluster.partition(*tp, timeout_ms=left_ms)).leader
+
+    def make(partitions: list[TopicPartition]) -> ListOffsetsRequest:
+        topics = [
+            ListOffsetsTopic(
+                name=topic,
+                partitions=[ListOffsetsPartition(partition_index=tp[1], timestamp=wanted[tp]) for tp in tps],
+            )
+            for topic, tps in groupby(sorted(partitions), key=lambda tp: tp[0])
+        ]
+        return ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation_level, topics=topics)
+
+    question = Question(
+        where=where,
+        make=make,
+        read=_listed,
+        moved=lambda tp, code: cluster.topology.forget(tp[0]),
+        name=lambda tp: f"the offset of {tp[0]}-{tp[1]}",
+    )
+    return await ask_by_node(cluster, question, wanted, timeout_ms=timeout_ms, patience_ms=patience_ms, into=into)
+
+
+def _listed(response: ListOffsetsResponse) -> Iterator[tuple[TopicPartition, ErrorCode, Listed]]:
+    for topic in response.topics:
+        for item in topic.partitions:
+            found = Listed(item.offset, item.timestamp, item.leader_epoch)
+            yield (topic.name, item.partition_index), ErrorCode.of(item.error_code), found
+
+
+async def fetch_committed(
+    cluster: ClusterClient,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    member: GroupMetadata | None = None,
+    require_stable: bool = True,
+    timeout_ms: float | None = None,
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """A group's committed offsets, of some partitions or all; those without one are left out.
+
+    With `require_stable` it waits for transactions that hold offsets of the group (KIP-447).
+    """
+    topics = None
+    if partitions is not None:
+        topics = [(topic, [p for _, p in tps]) for topic, tps in groupby(sorted(set(partitions)), key=lambda tp: tp[0])]
+
+    def request(version: int) -> OffsetFetchRequest:
+        made = OffsetFetchRequest(require_stable=require_stable and version >= 7)
+        if version < 8:
+            made.group_id, made.topics = group_id, None
+            if topics is not None:
+                made.topics = [OffsetFetchRequestTopic(name=t, partition_indexes=p) for t, p in topics]
+            return made
+        named = None if topics is None else [OffsetFetchRequestTopics(name=t, partition_indexes=p) for t, p in topics]
+        asked = OffsetFetchRequestGroup(group_id=group_id, topics=named)
+        if version >= 9 and member is not None and member.member_id:
+            asked.member_id, asked.member_epoch = member.member_id, -1
+        made.groups = [asked]
+        return made
+
+    response = await cluster.call_coordinator(
+        "group", group_id, ByVersion(OffsetFetchRequest, request, FETCH_VERSION), timeout_ms=timeout_ms
+    )
+    return _committed(response, group_id)
+
+
+def _committed(response: OffsetFetchResponse, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    answer = response.groups[0] if response.groups else response  # several groups a request since version 8
+    code = ErrorCode.of(answer.error_code)
+    if code is not ErrorCode.NONE:
+        raise errors.error_for(code, f"committed offsets of {group_id!r}: {code.text}")
+    found = {}
+    for topic in answer.topics:
+        for item in topic.partitions:
+            code = ErrorCode.of(item.error_code)
+            if code is not ErrorCode.NONE:
+                raise errors.error_for(code, f"committed offset of {topic.name}-{item.partition_index}: {code.text}")
+            if item.committed_offset >= 0:
+                found[topic.name, item.partition_index] = OffsetAndMetadata(
+                    item.committed_offset, item.committed_leader_epoch, item.metadata or ""
+                )
+    return found
+
+
+async def commit(
+    cluster: ClusterClient,
+    group: GroupMetadata,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    timeout_ms: float | None = None,
+) -> None:
+    """Commit offsets of a group; KafkaError (GroupError when the membership has ended)."""
+    if not offsets:
+        return
+    topics = [
+        OffsetCommitRequestTopic(
+            name=topic,
+            partitions=[_commit_of(tp[1], OffsetAndMetadata.of(offsets[tp])) for tp in tps],
+        )
+        for topic, tps in groupby(sorted(offsets), key=lambda tp: tp[0])
+    ]
+    request = OffsetCommitRequest(
+        group_id=group.group_id,
+        generation_id_or_member_epoch=group.generation_id,
+        member_id=group.member_id,
+        group_instance_id=group.group_instance_id,
+        topics=topics,
+    )
+    response = await cluster.call_coordinator("group", group.group_id, request, COMMIT_VERSION, timeout_ms=timeout_ms)
+    for answer in response.topics:
+        for item in answer.partitions:
+            code = ErrorCode.of(item.error_code)
+            if code is not ErrorCode.NONE:
+                raise errors.error_for(
+                    code, f"commit of {answer.name}-{item.partition_index} by {group.group_id!r}: {code.text}"
+                )
+
+
+def _commit_of(partition: int, offset: OffsetAndMetadata) -> OffsetCommitRequestPartition:
+    return OffsetCommitRequestPartition(
+        partition_index=partition,
+        committed_offset=offset,
+        committed_leader_epoch=offset.leader_epoch,
+        committed_metadata=offset.metadata,
+    )
+
+
+async def delete_records(cluster: ClusterClient, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Delete the records before an offset in each partition (-1: all that is committed); where each begins now.
+
+    OffsetOutOfRangeError; KafkaError (POLICY_VIOLATION) for a topic that is only compacted.
+    """
+
+    async def one(topic: str, partition: int, offset: int) -> int:
+        wanted = DeleteRecordsTopic(
+            name=topic, partitions=[DeleteRecordsPartition(partition_index=partition, offset=offset)]
+        )
+        request = DeleteRecordsRequest(topics=[wanted], timeout_ms=cluster.request_timeout_ms)
+        response: DeleteRecordsResponse = await cluster.call_leader(topic, partition, request)
+        raise_for_error(response, f"{topic}-{partition}")
+        return response.topics[0].partitions[0].low_watermark
+
+    starts = await asyncio.gather(*(one(*tp, offset) for tp, offset in offsets.items()))
+    return dict(zip(offsets, starts, strict=True))

@@ -1,0 +1,1 @@
+"""Carry out the operations of source and sink on a Kafka cluster."""

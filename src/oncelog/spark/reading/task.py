@@ -1,0 +1,159 @@
+"""Run a task of the source: read one range of offsets as Arrow batches, and prefetch the next Fetch response.
+
+A task holds at most two Fetch responses of `kafka.max.partition.fetch.bytes` each (or a single larger batch), one
+decompressed record batch, and one Arrow batch of bounded size. A slow query delays the next Fetch, but memory does not
+grow.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from oncelog import errors
+from oncelog.client.blocking import BlockingCluster
+from oncelog.protocol.errors import ProtocolError
+from oncelog.protocol.messages import fetch as fe
+from oncelog.protocol.records import is_partial
+from oncelog.protocol.schema import NO_UUID
+from oncelog.spark.cluster import partitions
+from oncelog.spark.commit.errors import SinkError
+from oncelog.spark.reading.offsets import EARLIEST, LATEST, Range, SourceOptions, shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("oncelog.spark")
+
+FETCH_WAIT_MS = 100
+_BASE_AND_LENGTH, _LAST_DELTA = struct.Struct(">qi"), struct.Struct(">i")
+
+
+class DataLossError(SinkError):
+    """Offsets that the query wants are not in the log any more."""
+
+
+def lose(options: SourceOptions, what: str) -> None:
+    """Data loss: an error, or a warning with failOnDataLoss=false."""
+    if options.fail_on_data_loss:
+        raise DataLossError(f"{what}; option failOnDataLoss=false goes on without these records")
+    log.warning("%s", what)
+
+
+@dataclass
+class Reading:
+    """One run through a range. `topic_id`: the topic that was planned with; zero where it is not known."""
+
+    cluster: BlockingCluster
+    options: SourceOptions
+    range: Range
+    topic_id: UUID = NO_UUID
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The records; ends when the position is behind the range, for control records have offsets, too."""
+        try:
+            if not self._same_topic():
+                return
+            yield from self._batches()
+        except errors.UnknownTopicError as error:
+            lose(
+                self.options,
+                f"{shown([self.range.at])} is gone, {self.range.size} offsets of this batch with it: {error}",
+            )
+
+    def _same_topic(self) -> bool:
+        at = self.range.at
+        found = self.cluster.topic(at.topic).topic_id
+        if NO_UUID in (found, self.topic_id) or found == self.topic_id:
+            return True
+        lose(self.options, f"topic {at.topic} was deleted and made anew while a batch of it was read")
+        return False
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        from oncelog.columns.decode import decode_pieces
+
+        at, end, options = self.range.at, self.range.end, self.options
+        position, moved = self.range.start, time.monotonic()
+        under_way = self._fetch(position)
+        try:
+            while position < end:
+                answer = under_way.result()
+                if answer.error_code:
+                    patient = time.monotonic() - moved < options.patience.poll_ms / 1000
+                    there = self._behind_gap(position, patient=patient)
+                    if there > position:
+                        position, moved = there, time.monotonic()
+                    under_way = self._fetch(position)
+                    continue
+                records = answer.records or b""
+                behind = max(_behind(records), position)
+                if behind < end:
+                    under_way = self._fetch(behind)
+                aborted = [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or ()]
+                try:
+                    reached = yield from decode_pieces(
+                        [records],
+                        topic=at.topic,
+                        partition=at.partition,
+                        start_offset=position,
+                        aborted=aborted if options.committed else None,
+                        include_headers=options.include_headers,
+                        end_offset=end,
+                    )
+                except ProtocolError as error:
+                    where = f"{shown([at])}, fetched from offset {position} on"
+                    raise errors.error_for(error.code, f"{where}: {error}") from error
+                if reached > position:
+                    position, moved = reached, time.monotonic()
+                elif time.monotonic() - moved > options.patience.poll_ms / 1000:
+                    self._stalled(position, answer)
+                    return
+        finally:
+            under_way.cancel()
+
+    def _fetch(self, position: int) -> Future[fe.PartitionData]:
+        isolation = partitions.READ_COMMITTED if self.options.committed else partitions.READ_UNCOMMITTED
+        return self.cluster.start(
+            partitions.fetch_async(
+                self.cluster, self.range.at, position, isolation, self.options.fetch_bytes, FETCH_WAIT_MS
+            )
+        )
+
+    def _behind_gap(self, position: int, *, patient: bool) -> int:
+        """The offset is out of range: where it goes on; the same place where a broker has only just come to know it."""
+        at, end = self.range.at, self.range.end
+        first = partitions.list_offsets(self.cluster, {at: EARLIEST})[at]
+        if first <= position:
+            last = partitions.list_offsets(self.cluster, {at: LATEST})[at]
+            if patient and position < last:
+                time.sleep(FETCH_WAIT_MS / 1000)
+                return position
+            lose(self.options, f"{shown([at])} ends at {last}: offsets {position} to {end - 1} of this batch are gone")
+            return end
+        upto = min(first, end)
+        lose(self.options, f"{shown([at])} begins at {first}: offsets {position} to {upto - 1} of this batch are gone")
+        return upto
+
+    def _stalled(self, position: int, answer: fe.PartitionData) -> None:
+        shown_to = answer.last_stable_offset if self.options.committed else answer.high_watermark
+        lose(
+            self.options,
+            f"{shown([self.range.at])} ends at {shown_to}, before {self.range.end} where this batch ends: nothing came "
+            f"from {position} on (kafkaConsumer.pollTimeoutMs = {self.options.patience.poll_ms})",
+        )
+
+
+def _behind(records: bytes | bytearray | memoryview) -> int:
+    """The offset behind the last whole batch, -1 if there is none: what to ask for next, before anything is decoded."""
+    position, behind, size = 0, -1, len(records)
+    while position < size and not is_partial(records, position):
+        base, length = _BASE_AND_LENGTH.unpack_from(records, position)
+        behind = base + _LAST_DELTA.unpack_from(records, position + 23)[0] + 1
+        position += max(length, 0) + _BASE_AND_LENGTH.size
+    return behind

@@ -1,0 +1,237 @@
+"""The exactly-once sink: what Spark calls, around the commit protocol. Imports neither pyarrow nor pandas nor numba."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from oncelog.client.blocking import BlockingCluster
+from oncelog.spark import faults
+from oncelog.spark.cluster.brokers import Brokers, run
+from oncelog.spark.commit import finish, steps, task
+from oncelog.spark.commit.errors import MisuseError, NotDecidedError, SinkError
+from oncelog.spark.commit.names import Attempt
+from oncelog.spark.commit.plan import Carried
+from oncelog.spark.commit.record import APP, EACH, STREAM, WRITE, Source
+from oncelog.spark.commit.steps import Sink
+from oncelog.spark.commit.task import Tasking, TaskMessage
+from oncelog.spark.faces import plain
+from oncelog.spark.options import SINK, reach, sink_options, warn_of_idle
+from oncelog.spark.writing.driver import make_plan, query_id, sink_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "topic": ("string",),
+    "partition": ("int",),
+}
+"""Columns that may be written, and their types, as in Spark's Kafka connector."""
+
+BATCH_ID = "streaming.sql.batchId"
+QUERY_ID = "sql.streaming.queryId"
+CALL = ("spark.app.id", "spark.app.startTime", "spark.sql.execution.root.id")
+"""The properties that name one call of a foreachBatch function: the application, and the execution of the micro-batch,
+which Spark numbers within the application. A replay is another execution or another application."""
+ABANDON_MS = 5_000
+
+
+@dataclass
+class SinkMessage(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    message: TaskMessage
+
+
+def check_schema(schema: Any, topic: str | None) -> None:
+    """MisuseError if these columns cannot be written."""
+    for column in schema.fields:
+        allowed = COLUMNS.get(column.name)
+        if allowed is None:
+            raise MisuseError(f"column {column.name!r} cannot be written: only {', '.join(COLUMNS)}")
+        if column.dataType.simpleString() not in allowed:
+            raise MisuseError(f"column {column.name}: {column.dataType.simpleString()}, not {' or '.join(allowed)}")
+    names = {column.name for column in schema.fields}
+    if "value" not in names:
+        raise MisuseError("column value is missing")
+    if topic is None and "topic" not in names:
+        raise MisuseError("option topic is missing, and there is no column topic")
+
+
+class Writer:
+    """What streaming and batch writers share. Pickling it is the moment of the plan: on the driver, once."""
+
+    streaming = True
+
+    def __init__(self, given: dict[str, str], schema: Any, overwrite: bool) -> None:
+        if overwrite:
+            raise MisuseError("a topic is only ever appended to: use mode('append') or outputMode('append')")
+        self.options = sink_options(given, streaming=self.streaming)
+        warn_of_idle(given, SINK)
+        check_schema(schema, self.options.topic)
+        self.names = [column.name for column in schema.fields]
+        self.sink: Sink | None = None
+        self.carried: Carried | None = None
+
+    @plain
+    def __getstate__(self) -> dict[str, Any]:
+        if self.carried is None:
+            self.sink, self.carried = make_plan(self.options, self.applicant())
+        return self.__dict__
+
+    def applicant(self) -> Source:
+        """Who wants to write, as far as the driver knows it."""
+        raise NotImplementedError
+
+    def write_rows(self, iterator: Iterator[pa.RecordBatch], source: Source) -> SinkMessage:
+        """One attempt of one task: K1 to K4, or an abort of what it has begun."""
+        from oncelog.spark.writing.rows import RowWriter
+
+        if self.sink is None or self.carried is None:
+            raise SinkError("this writer was never planned")
+        context = TaskContext.get()
+        if context is None:
+            raise SinkError("there is no TaskContext: the sink writes in Spark's tasks only")
+        attempt = Attempt(context.partitionId(), context.attemptNumber(), context.taskAttemptId())
+        tasking = Tasking(self.sink, self.carried, source, attempt, self.options.permission)
+        faults.enter("task")
+        with BlockingCluster(**self.options.client) as cluster:
+            brokers = Brokers(cluster)
+            # A task is too short to spread rows by itself: tasks of one batch, and batches, begin one further each.
+            turn = attempt.slot + self.carried.record.plan
+            new_protocol = brokers.new_protocol
+            brokers.rows = RowWriter(cluster, self.options, iterator, new_protocol=new_protocol, first_turn=turn)
+            try:
+                done = run(steps.run(task.TASK, tasking), brokers)
+            except BaseException:
+                if brokers.begun is not None:
+                    with contextlib.suppress(Exception):
+                        cluster.cluster.api_timeout_ms = ABANDON_MS
+                        run(task.abandon(brokers.begun), Brokers(cluster))
+                raise
+            return SinkMessage(done.message())
+
+    def finish(self, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
+        """Commit(b)."""
+        known = _unwrapped(messages)
+        told = tuple(m for m in known if m is not None)
+        if len(told) != len(known):
+            raise NotDecidedError(f"{len(known) - len(told)} of {len(known)} tasks have told nothing")
+        for m in told:
+            if isinstance(m, task.Prepared) and batch is not None and m.source.batch != batch:
+                raise NotDecidedError(f"a task of batch {m.source.batch} came with batch {batch}")
+        faults.enter("commit")
+        with self._reached() as cluster:
+            state = finish.Committing(self.sink or sink_of(self.options), told)
+            run(steps.run(finish.COMMIT, state), Brokers(cluster))
+
+    def give_up(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Abort(b)."""
+        faults.enter("abort")
+        with self._reached() as cluster:
+            run(finish.abort_batch(_unwrapped(messages)), Brokers(cluster))
+
+    @contextlib.contextmanager
+    def _reached(self) -> Iterator[BlockingCluster]:
+        """A cluster of which a broker answers; before any step, so that a batch is replayed or left as it is."""
+        with BlockingCluster(**self.options.client) as cluster:
+            reach(cluster, self.options.client["bootstrap_servers"], self.options.bootstrap_ms)
+            yield cluster
+
+
+def _unwrapped(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:
+    return [m.message if isinstance(m, SinkMessage) else None for m in messages]
+
+
+class StreamSink(Writer, DataSourceStreamArrowWriter):
+    """The writer of streaming queries."""
+
+    def applicant(self) -> Source:
+        """Spark tells the query's id to tasks only: here its checkpoint does, or is at least named."""
+        checkpoint = self.options.checkpoint
+        return Source(STREAM, query_id(checkpoint), -1, checkpoint)
+
+    @plain
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task."""
+        context = TaskContext.get()
+        batch = context.getLocalProperty(BATCH_ID) if context is not None else None
+        query = context.getLocalProperty(QUERY_ID) if context is not None else None
+        if batch is None or query is None:
+            raise SinkError(f"the task has no {BATCH_ID} or {QUERY_ID}: this Spark is not one that oncelog knows")
+        return self.write_rows(iterator, Source(STREAM, query, int(batch), self.options.checkpoint))
+
+    @plain
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver, in a process of its own."""
+        self.finish(messages, batchId)
+
+    @plain
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """After failed tasks, and after a failed commit."""
+        self.give_up(messages)
+
+
+def each_source(topic: str) -> Source | None:
+    """Return the query and batch number of a task inside foreachBatch, or None outside foreachBatch.
+
+    `topic`: the option topic of the write, or "". Raises MisuseError if Spark does not report which call of the
+    function it is.
+    """
+    context = TaskContext.get()
+    if context is None:
+        return None
+    query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+    if query is None and batch is None:
+        return None
+    call = [context.getLocalProperty(name) for name in CALL]
+    if query is None or batch is None or None in call:
+        raise MisuseError(
+            "this write runs inside foreachBatch, but Spark does not tell its tasks which batch of which query it "
+            "belongs to; set the options txnAppId (a name) and txnVersion (the batch's number)"
+        )
+    return Source(EACH, query, int(batch), call="/".join(map(str, call)), topic=topic)
+
+
+class BatchSink(Writer, DataSourceArrowWriter):
+    """The writer of batch writes.
+
+    Inside foreachBatch, the tasks see the streaming query's properties. A write without txnAppId takes its id and batch
+    number from them. Only tasks see these properties, so the plan does not know that it runs inside foreachBatch.
+    """
+
+    streaming = False
+
+    def __init__(self, given: dict[str, str], schema: Any, overwrite: bool) -> None:
+        super().__init__(given, schema, overwrite)
+        app = self.options.app
+        self.source = Source(WRITE, uuid.uuid4().hex, 0) if app is None else Source(APP, *app)
+
+    def applicant(self) -> Source:
+        """Known here already."""
+        return self.source
+
+    @plain
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task."""
+        each = each_source(self.options.topic or "") if self.options.app is None else None
+        return self.write_rows(iterator, each or self.source)
+
+    @plain
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver, in a process of its own."""
+        self.finish(messages, None)
+
+    @plain
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """After failed tasks, and after a failed commit."""
+        self.give_up(messages)
