@@ -41,6 +41,33 @@ def test_only_edges_reach_for_the_world(name: str, text: str, caught: list[str])
     assert [finding.text.split()[1].rstrip(",") for finding in found] == caught
 
 
+CIRCLE = {"a.py": "from p import b", "b.py": "import p.c", "c.py": "from p.a import name"}
+
+
+@pytest.mark.parametrize(
+    ("modules", "known", "found"),
+    [
+        ({"a.py": "from p import b", "b.py": "import p.c", "c.py": "import a, os"}, [], []),
+        (CIRCLE, [], ["p.a -> p.b -> p.c -> p.a", "p.b -> p.c -> p.a -> p.b", "p.c -> p.a -> p.b -> p.c"]),
+        (CIRCLE | {"d.py": "import p.a"}, ["p.a", "p.b"], ["p.c -> p.a -> p.b -> p.c"]),
+        (CIRCLE, ["p.a", "p.b", "p.c", "p.d"], ["p.d is in no import circle: remove it from KNOWN_CIRCLES"]),
+        ({"a.py": "import p.a"}, [], ["p.a -> p.a"]),
+        ({"a.py": "if TYPE_CHECKING:\n    import p.b", "b.py": "import p.a"}, ["p.a"], ["p.b -> p.a -> p.b"]),
+        ({"a.py": "def f():\n    from p import b", "b.py": "import p.a"}, ["p.a"], ["p.b -> p.a -> p.b"]),
+        ({"__init__.py": "from p.a import x", "a.py": "from p import y"}, ["p"], ["p.a -> p -> p.a"]),
+        ({"__init__.py": "from p.a import x", "a.py": "from p import b", "b.py": ""}, [], []),
+        ({"__init__.py": "import p.a", "a.py": "from p import b, y", "b.py": ""}, ["p"], ["p.a -> p -> p.a"]),
+    ],
+)
+def test_modules_do_not_import_each_other_in_a_circle(
+    modules: dict[str, str], known: list[str], found: list[str]
+) -> None:
+    package = Path("/x/p")
+    trees: dict[Path, ast.AST] = {package / name: ast.parse(text) for name, text in modules.items()}
+    findings = house.import_circles(trees, package, frozenset(known))
+    assert [finding.text.removeprefix("imports itself: ") for finding in findings] == found
+
+
 @pytest.mark.parametrize(
     ("line", "what"),
     [
