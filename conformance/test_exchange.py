@@ -1,6 +1,6 @@
 """What our producer writes, other clients read, and ours reads theirs: every codec, headers, nulls, transactions.
 
-Where keys go is compared with Java's own producer in `tests/features/test_i15_partitioner.py`.
+Where keys go is compared with Java's own producer in `tests/features/test_partitioner.py`.
 """
 
 from __future__ import annotations

@@ -10,5 +10,5 @@ from support.hooks import pytest_collection_modifyitems, pytest_configure
 __all__ = ["new_cluster", "oncelog_cluster", "pytest_collection_modifyitems", "pytest_configure"]
 
 # No test depends on the machine's speed: the first example of a run may compile kernels.
-settings.register_profile("house", deadline=None, print_blob=True)
-settings.load_profile("house")
+settings.register_profile("oncelog", deadline=None, print_blob=True)
+settings.load_profile("oncelog")

@@ -1,7 +1,7 @@
-"""Known bugs of the exactly-once machinery that concern a producer and its partition; the tickets are in the names.
+"""Test known bugs of a producer and its partition. The names contain the tickets.
 
-Others are tests of their rows: KAFKA-5793 and 7298 in `test_i11_errors`, KAFKA-7190 and 9144 in `test_i10_expiry`,
-aiokafka's negative sequences in `test_i2_transaction_manager` and `test_i7_append_info`.
+Other files test further bugs: KAFKA-5793 and 7298 in `test_produce_errors`, KAFKA-7190 and 9144 in
+`test_producer_expiry`, aiokafka's negative sequences in `test_producer_bookkeeping` and `test_producer_append_checks`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from oncelog.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResponse,
 )
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponsePartition
-from support.log_houses import House
+from support.broker_fixtures import BrokerStorage
 
 SMALL_SEGMENTS = {"internal.segment.bytes": "200"}
 CONTEXT = RequestContext(3, 9, 1, "test", "127.0.0.1", 1)
@@ -54,7 +54,7 @@ async def nothing(broker: Broker) -> None:
     """A life in which nothing happens."""
 
 
-def refused(house: House, **settings: str) -> str:
+def refused(storage: BrokerStorage, **settings: str) -> str:
     with pytest.raises(ProtocolError) as caught:
-        house.live(nothing, **settings)
+        storage.run_broker(nothing, **settings)
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""Batches and logs for tests of the log room."""
+"""Batches and logs for tests of the log package."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from support.apache_kafka import ROOT
-from support.house import MADE
+from support.repo_rules import MADE
 
 HERE = ROOT / "conformance"
 CACHE = ROOT / ".cache" / "suites"

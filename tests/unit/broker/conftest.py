@@ -1,4 +1,4 @@
-"""What tests of this room share."""
+"""Provide what the tests of this package share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from support.log_houses import House
+from support.broker_fixtures import BrokerStorage
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def storage(tmp_path: Path) -> BrokerStorage:
+    return BrokerStorage(tmp_path)

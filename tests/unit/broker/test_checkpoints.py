@@ -24,7 +24,7 @@ from oncelog.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from oncelog.sim.disk import SimDisk
-from support.log_houses import NOW, House, append, fill
+from support.broker_fixtures import NOW, BrokerStorage, append, fill
 
 CONTEXT = RequestContext(0, 2, 1, "test", "127.0.0.1", 1)
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint")
@@ -176,36 +176,36 @@ async def deleted(broker: Broker, partitions: list[int], offset: int = 1) -> dic
 
 
 @pytest.mark.usefixtures("short_pauses")
-def test_checkpoints_without_a_descriptor_are_repeated(house: House) -> None:
+def test_checkpoints_without_a_descriptor_are_repeated(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
-        house.disk.once = True
-        house.disk.break_down("replace", f"{house.paths[0]}/log-start-offset-checkpoint", errno.EMFILE)
+        storage.disk.once = True
+        storage.disk.break_down("replace", f"{storage.paths[0]}/log-start-offset-checkpoint", errno.EMFILE)
         assert await deleted(broker, [0, 1]) == {0: (ErrorCode.NONE, 1), 1: (ErrorCode.NONE, 1)}
-        for index, path in enumerate(house.paths):
+        for index, path in enumerate(storage.paths):
             assert f"t {index} 1" in Path(path, "log-start-offset-checkpoint").read_text()
 
-    house.live(life)
+    storage.run_broker(life)
 
 
 @pytest.mark.usefixtures("short_pauses")
-def test_delete_records_reports_a_start_offset_that_is_not_on_the_device(house: House) -> None:
+def test_delete_records_reports_a_start_offset_that_is_not_on_the_device(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
-        house.disk.break_down("replace", f"{house.paths[0]}/log-start-offset-checkpoint", errno.EMFILE)
+        storage.disk.break_down("replace", f"{storage.paths[0]}/log-start-offset-checkpoint", errno.EMFILE)
         expected = {0: (ErrorCode.KAFKA_STORAGE_ERROR, -1), 1: (ErrorCode.NONE, 1)}
         assert await deleted(broker, [0, 1]) == expected
-        house.disk.repair()
+        storage.disk.repair()
         assert await deleted(broker, [0, 1]) == {0: (ErrorCode.NONE, 1), 1: (ErrorCode.NONE, 1)}
-        house.disk.break_down("replace", f"{house.paths[0]}/log-start-offset-checkpoint", errno.EIO)
+        storage.disk.break_down("replace", f"{storage.paths[0]}/log-start-offset-checkpoint", errno.EIO)
         assert await deleted(broker, [0, 1]) == expected
-        assert [each.path for each in broker.directories.online] == [house.paths[1]]
+        assert [each.path for each in broker.directories.online] == [storage.paths[1]]
 
-    house.live(life)
+    storage.run_broker(life)
 
 
 @pytest.mark.usefixtures("short_pauses")
-def test_delete_records_of_a_directory_that_fails_before_the_round_is_an_error(house: House) -> None:
+def test_delete_records_of_a_directory_that_fails_before_the_round_is_an_error(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
         gate = asyncio.Event()
@@ -225,22 +225,22 @@ def test_delete_records_of_a_directory_that_fails_before_the_round_is_an_error(h
         await earlier
         assert await deleting == {0: (ErrorCode.KAFKA_STORAGE_ERROR, -1), 1: (ErrorCode.NONE, 1)}
 
-    house.live(life)
+    storage.run_broker(life)
 
 
 @pytest.mark.usefixtures("short_pauses")
-def test_a_stop_that_cannot_write_the_checkpoints_is_not_clean(house: House) -> None:
+def test_a_stop_that_cannot_write_the_checkpoints_is_not_clean(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
-        house.disk.break_down("replace", f"{house.paths[0]}/log-start-offset-checkpoint", errno.EMFILE)
+        storage.disk.break_down("replace", f"{storage.paths[0]}/log-start-offset-checkpoint", errno.EMFILE)
 
     async def after(broker: Broker) -> None:
         assert [each.clean for each in broker.directories] == [False, True]
         assert broker.partitions.find("t", 0).log.log_end_offset == 1
 
-    house.live(life)
-    house.disk.repair()
-    house.live(after)
+    storage.run_broker(life)
+    storage.disk.repair()
+    storage.run_broker(after)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -25,7 +25,7 @@ NOW = 1_000_000
 COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "300", "min.cleanable.dirty.ratio": "0.1"}
 
 
-class House:
+class CleanerStorage:
     """A data directory and a tree; the cleaner is called by hand."""
 
     def __init__(self, directory: Path) -> None:
@@ -33,7 +33,7 @@ class House:
         self.disk = OsDisk()
         self._tree = MemoryTree(lambda: NOW)
 
-    def live(self, life: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
+    def run_broker(self, life: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
         async def run() -> None:
             given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.directory)}
             given |= {"log.cleaner.enable": "false"} | {key.replace("_", "."): value for key, value in settings.items()}
@@ -52,8 +52,8 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def storage(tmp_path: Path) -> CleanerStorage:
+    return CleanerStorage(tmp_path)
 
 
 def fill(replica: Replica, count: int = 20, size: int = 1) -> None:
@@ -79,13 +79,13 @@ async def made(broker: Broker, name: str, **configs: str) -> Replica:
     return broker.partitions.find(name, 0)
 
 
-def test_what_was_cleaned_is_written_down_and_not_done_again(house: House) -> None:
+def test_what_was_cleaned_is_written_down_and_not_done_again(storage: CleanerStorage) -> None:
     async def first(broker: Broker) -> None:
         replica = await made(broker, "t")
         fill(replica)
         end = replica.log.segments.active.base_offset
         assert await broker.cleaner.clean_due()
-        assert house.offsets == [f"t 0 {end}"]
+        assert storage.offsets == [f"t 0 {end}"]
         assert len(keys(replica)) < 10
         assert not await broker.cleaner.clean_due()
 
@@ -94,31 +94,31 @@ def test_what_was_cleaned_is_written_down_and_not_done_again(house: House) -> No
         assert not await broker.cleaner.clean_due()
         fill(replica)
         assert await broker.cleaner.clean_due()
-        assert house.offsets == [f"t 0 {replica.log.segments.active.base_offset}"]
+        assert storage.offsets == [f"t 0 {replica.log.segments.active.base_offset}"]
 
-    house.live(first)
-    house.live(second)
+    storage.run_broker(first)
+    storage.run_broker(second)
 
 
-def test_a_deleted_topic_is_forgotten(house: House) -> None:
+def test_a_deleted_topic_is_forgotten(storage: CleanerStorage) -> None:
     async def life(broker: Broker) -> None:
         fill(await made(broker, "t"))
         fill(await made(broker, "other"))
         assert await broker.cleaner.clean_due()
-        assert {line.split()[0] for line in house.offsets} == {"t", "other"}
+        assert {line.split()[0] for line in storage.offsets} == {"t", "other"}
         topic = broker.metadata.topic("t")
         assert topic is not None
         await broker.delete_topic(topic)
-        assert {line.split()[0] for line in house.offsets} == {"other"}
+        assert {line.split()[0] for line in storage.offsets} == {"other"}
         replica = await made(broker, "t")
         fill(replica, 40)
         assert await broker.cleaner.clean_due()
         assert len(keys(replica)) < 10
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_a_topic_that_is_deleted_before_anything_was_cleaned_is_forgotten(house: House) -> None:
+def test_a_topic_that_is_deleted_before_anything_was_cleaned_is_forgotten(storage: CleanerStorage) -> None:
     async def first(broker: Broker) -> None:
         fill(await made(broker, "t"))
         assert await broker.cleaner.clean_due()
@@ -127,13 +127,13 @@ def test_a_topic_that_is_deleted_before_anything_was_cleaned_is_forgotten(house:
         topic = broker.metadata.topic("t")
         assert topic is not None
         await broker.delete_topic(topic)
-        assert house.offsets == []
+        assert storage.offsets == []
 
-    house.live(first)
-    house.live(second)
+    storage.run_broker(first)
+    storage.run_broker(second)
 
 
-def test_a_log_that_is_set_aside_is_forgotten(house: House) -> None:
+def test_a_log_that_is_set_aside_is_forgotten(storage: CleanerStorage) -> None:
     """The deletion of its topic was interrupted, and a new one has the same name."""
 
     async def first(broker: Broker) -> None:
@@ -146,17 +146,17 @@ def test_a_log_that_is_set_aside_is_forgotten(house: House) -> None:
     async def second(broker: Broker) -> None:
         replica = await made(broker, "t")
         assert replica.log.log_end_offset == 0
-        assert house.offsets == []
+        assert storage.offsets == []
         fill(replica, 40)
         assert await broker.cleaner.clean_due()
         assert len(keys(replica)) < 10
 
-    house.live(first)
-    house.live(second)
-    assert list(house.directory.glob("t-0.*-stray"))
+    storage.run_broker(first)
+    storage.run_broker(second)
+    assert list(storage.directory.glob("t-0.*-stray"))
 
 
-def test_only_what_is_dirty_enough(house: House) -> None:
+def test_only_what_is_dirty_enough(storage: CleanerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await made(broker, "t", min_cleanable_dirty_ratio="0.9")
         plain = await made(broker, "plain", cleanup_policy="delete")
@@ -169,10 +169,10 @@ def test_only_what_is_dirty_enough(house: House) -> None:
         assert await broker.cleaner.clean_due()
         assert len(keys(plain)) == 20
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_the_log_is_written_and_read_meanwhile(house: House) -> None:
+def test_the_log_is_written_and_read_meanwhile(storage: CleanerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await made(broker, "t")
         fill(replica, 40)
@@ -187,10 +187,10 @@ def test_the_log_is_written_and_read_meanwhile(house: House) -> None:
         assert seen > 5
         assert replica.log.log_end_offset == 40 + seen
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_a_damaged_log_is_left_alone_until_the_next_start(house: House) -> None:
+def test_a_damaged_log_is_left_alone_until_the_next_start(storage: CleanerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await made(broker, "t")
         good = await made(broker, "good")
@@ -206,10 +206,10 @@ def test_a_damaged_log_is_left_alone_until_the_next_start(house: House) -> None:
         assert not await broker.cleaner.clean_due()
         assert len([name for name in path.parent.iterdir() if name.suffix in (".cleaned", ".swap")]) == 0
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_it_is_held_back_to_its_share_of_the_disk(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_held_back_to_its_share_of_the_disk(storage: CleanerStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 
     async def life(broker: Broker) -> None:
@@ -226,22 +226,22 @@ def test_it_is_held_back_to_its_share_of_the_disk(house: House, monkeypatch: pyt
         # All that was dirty is read twice, what is left of it written.
         assert 0 <= (2 * dirty + clean) / 100_000 - sum(slept) < 0.05
 
-    house.live(life, log_cleaner_io_max_bytes_per_second="100000")
+    storage.run_broker(life, log_cleaner_io_max_bytes_per_second="100000")
     assert all(each == 0 or each >= 0.05 for each in slept)
 
 
-def test_it_runs_by_itself(house: House) -> None:
+def test_it_runs_by_itself(storage: CleanerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await made(broker, "t")
         fill(replica)
         while len(keys(replica)) >= 10:
             await asyncio.sleep(0.001)
 
-    house.live(life, log_cleaner_enable="true", log_cleaner_backoff_ms="1")
+    storage.run_broker(life, log_cleaner_enable="true", log_cleaner_backoff_ms="1")
 
 
 def test_whatever_goes_wrong_with_one_log_the_others_are_cleaned(
-    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    storage: CleanerStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     put, tried = OffsetMap.put, []
 
@@ -265,7 +265,7 @@ def test_whatever_goes_wrong_with_one_log_the_others_are_cleaned(
 
     monkeypatch.setattr(OffsetMap, "put", broken_put)
     with caplog.at_level(logging.ERROR):
-        house.live(life, log_cleaner_enable="true", log_cleaner_backoff_ms="1")
+        storage.run_broker(life, log_cleaner_enable="true", log_cleaner_backoff_ms="1")
     assert tried == [0]
     (entry,) = caplog.records
     assert "bad-0" in entry.getMessage()
@@ -290,7 +290,7 @@ class FailingDisk(OsDisk):
         return super().read_part(path, size, pos)
 
 
-def test_too_many_open_files_pass(house: House) -> None:
+def test_too_many_open_files_pass(storage: CleanerStorage) -> None:
     async def life(broker: Broker) -> None:
         replica = await made(broker, "t")
         fill(replica)
@@ -300,11 +300,13 @@ def test_too_many_open_files_pass(house: House) -> None:
         assert len(keys(replica)) < 10
         assert threading.get_ident() not in disk.threads
 
-    house.disk = disk = FailingDisk(errno.EMFILE, 1)
-    house.live(life)
+    storage.disk = disk = FailingDisk(errno.EMFILE, 1)
+    storage.run_broker(life)
 
 
-def test_log_is_compacted_later_after_a_lack_of_memory(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_is_compacted_later_after_a_lack_of_memory(
+    storage: CleanerStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def scarce(*_: object) -> None:
         raise MemoryError("cannot reserve")
 
@@ -318,10 +320,10 @@ def test_log_is_compacted_later_after_a_lack_of_memory(house: House, monkeypatch
         assert await broker.cleaner.clean_due()
         assert len(keys(replica)) < 10
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_a_disk_that_fails_takes_its_logs_from_the_cleaner(house: House) -> None:
+def test_a_disk_that_fails_takes_its_logs_from_the_cleaner(storage: CleanerStorage) -> None:
     """The next start, with its recovery, gives them back."""
 
     async def first(broker: Broker) -> None:
@@ -338,12 +340,12 @@ def test_a_disk_that_fails_takes_its_logs_from_the_cleaner(house: House) -> None
         assert await broker.cleaner.clean_due()
         assert len(keys(replica)) < 10
 
-    house.disk = FailingDisk(errno.EIO, 1)
-    house.live(first)
-    house.live(second)
+    storage.disk = FailingDisk(errno.EIO, 1)
+    storage.run_broker(first)
+    storage.run_broker(second)
 
 
-def test_the_others_have_their_turn_while_it_looks_for_work(house: House) -> None:
+def test_the_others_have_their_turn_while_it_looks_for_work(storage: CleanerStorage) -> None:
     async def life(broker: Broker) -> None:
         for number in range(20):
             await made(broker, f"t{number}")
@@ -354,4 +356,4 @@ def test_the_others_have_their_turn_while_it_looks_for_work(house: House) -> Non
             turns += 1
         assert turns >= 20
 
-    house.live(life)
+    storage.run_broker(life)

@@ -14,7 +14,7 @@ from oncelog.broker.coordinators.shell import CoordinatorShell
 from oncelog.coordinator.effects import Effects, Reply
 from oncelog.log.config import LogConfig
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from support.shell_house import House, Remembering, record, say
+from support.shell_fixtures import BrokerStub, Remembering, record, say
 
 
 class Held:
@@ -42,7 +42,7 @@ def ask(
 
 def test_refused_requests_are_released_without_the_garbage_collector() -> None:
     """One refused record answers all members of a group, and so does a coordinator that resigns."""
-    house = House(LogConfig(max_message_bytes=300))
+    stub = BrokerStub(LogConfig(max_message_bytes=300))
     tokens: list[Any] = []
 
     def wait(token: Any) -> Effects:
@@ -70,13 +70,13 @@ def test_refused_requests_are_released_without_the_garbage_collector() -> None:
 
     gc.disable()
     try:
-        house.run(life)
+        stub.run(life)
     finally:
         gc.enable()
 
 
 def test_a_request_is_released_when_its_client_hangs_up() -> None:
-    house = House()
+    stub = BrokerStub()
     tokens: list[Any] = []
 
     def wait(token: Any) -> Effects:
@@ -97,17 +97,17 @@ def test_a_request_is_released_when_its_client_hangs_up() -> None:
         assert not on_hang_up
         reply = Effects(records=[record("t", 1)], replies=[Reply(tokens[0], "late")])
         shell.apply(0, reply)
-        assert house.log.log_end_offset == 1
+        assert stub.log.log_end_offset == 1
 
     gc.disable()
     try:
-        house.run(life)
+        stub.run(life)
     finally:
         gc.enable()
 
 
 def test_a_record_that_cannot_be_encoded_is_answered() -> None:
-    house = House()
+    stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
@@ -116,4 +116,4 @@ def test_a_record_that_cannot_be_encoded_is_answered() -> None:
         assert caught.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
         assert await shell.request(0, say("done", record("t", 1))) == "done"
 
-    house.run(life)
+    stub.run(life)

@@ -20,14 +20,14 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import Record, build_batch, iter_batches
 from oncelog.protocol.schema import encode_versioned
 from support.logs import NOW, append, end_txn, of_producer, open_log
-from support.shell_house import TOPIC, House, Remembering, record, say
+from support.shell_fixtures import TOPIC, BrokerStub, Remembering, record, say
 
 
 def test_a_partition_that_cannot_be_loaded_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinators, "RETRY_MS", 1)
-    house = House()
+    stub = BrokerStub()
     storage = ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")
-    house.fails = [storage, ValueError("what is that?"), AttributeError(), storage]
+    stub.fails = [storage, ValueError("what is that?"), AttributeError(), storage]
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         with pytest.raises(ProtocolError) as caught:
@@ -39,17 +39,17 @@ def test_a_partition_that_cannot_be_loaded_is_tried_again(monkeypatch: pytest.Mo
         assert caught.value.code == ErrorCode.NOT_COORDINATOR
         while not list(shell.shards()):
             await asyncio.sleep(0.001)
-        assert not house.fails
+        assert not stub.fails
         assert await shell.request(0, say("here")) == "here"
 
-    house.run(life)
+    stub.run(life)
 
 
 def test_lists_of_all_go_without_a_partition_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with Kafka: a list waits for what is being loaded, but not for what could not be."""
     monkeypatch.setattr(coordinators, "RETRY_MS", 1)
-    house = House()
-    house.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now") for _ in range(3)]
+    stub = BrokerStub()
+    stub.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now") for _ in range(3)]
     answers: list[ErrorCode] = []
 
     def answer(shell: CoordinatorShell[Remembering]) -> ErrorCode:
@@ -60,20 +60,20 @@ def test_lists_of_all_go_without_a_partition_that_cannot_be_loaded(monkeypatch: 
         return ErrorCode.NONE
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        house.asked = lambda: answers.append(answer(shell))
+        stub.asked = lambda: answers.append(answer(shell))
         await shell.load()
         assert answer(shell) == ErrorCode.NONE
         while not list(shell.shards()):
             await asyncio.sleep(0.001)
         assert answers == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] + 4 * [ErrorCode.NONE]
 
-    house.run(life)
+    stub.run(life)
 
 
 def test_lists_wait_for_a_partition_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """That it could not be loaded is of its former term."""
-    house = House()
-    house.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")]
+    stub = BrokerStub()
+    stub.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")]
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
@@ -85,13 +85,13 @@ def test_lists_wait_for_a_partition_that_comes_back(monkeypatch: pytest.MonkeyPa
         await shell.load()
         assert list(shell.shards())
 
-    house.run(life)
+    stub.run(life)
 
 
 def test_others_have_their_turn_while_a_partition_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what they append meanwhile is loaded as well."""
     monkeypatch.setattr(coordinators, "LOAD_BYTES", 1)
-    house = House()
+    stub = BrokerStub()
 
     async def write(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
@@ -105,30 +105,30 @@ def test_others_have_their_turn_while_a_partition_is_loaded(monkeypatch: pytest.
             await asyncio.sleep(0)
             turns += 1
             if turns == 2:
-                append(house.log, build_batch([Record(0, NOW, *encoded(record("t", 3)))]))
+                append(stub.log, build_batch([Record(0, NOW, *encoded(record("t", 3)))]))
         assert turns > 3
         ((_, shard),) = shell.shards()
         assert [offset for _, offset in shard.seen] == [0, 1, 2, 3]
 
-    house.run(write)
-    house.run(life)
+    stub.run(write)
+    stub.run(life)
 
 
 def test_a_partition_that_goes_offline_while_it_is_loaded_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinators, "LOAD_BYTES", 1)
-    house = House()
+    stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
-        append(house.log, build_batch([Record(0, NOW, *encoded(record("t", 3)))]))
+        append(stub.log, build_batch([Record(0, NOW, *encoded(record("t", 3)))]))
         loading = asyncio.ensure_future(shell.load())
         await asyncio.sleep(0)
-        house.replica.fail()
+        stub.replica.fail()
         await loading
         with pytest.raises(ProtocolError) as caught:
             shell.shard(0)
         assert caught.value.code == ErrorCode.NOT_COORDINATOR
 
-    house.run(life)
+    stub.run(life)
 
 
 def encoded(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
@@ -138,21 +138,21 @@ def encoded(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 
 def test_a_retry_ends_where_the_partition_is_led_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinators, "RETRY_MS", 1)
-    house = House()
-    house.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")]
+    stub = BrokerStub()
+    stub.fails = [ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "not now")]
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
-        house.leading = False
+        stub.leading = False
         while shell._retries:
             await asyncio.sleep(0.001)
         assert not list(shell.shards())
 
-    house.run(life)
+    stub.run(life)
 
 
 def test_many_records_go_into_batches_that_the_topic_takes() -> None:
-    house = House(LogConfig(max_message_bytes=1000))
+    stub = BrokerStub(LogConfig(max_message_bytes=1000))
     records = [record("topic-" + "x" * (number % 50), number) for number in range(60)]
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
@@ -161,8 +161,8 @@ def test_many_records_go_into_batches_that_the_topic_takes() -> None:
         ((_, shard),) = shell.shards()
         assert [offset for _, offset in shard.seen] == list(range(60))
 
-    house.run(life)
-    data = house.log.read(0, 1 << 20, upto=60, at_least_one=True)
+    stub.run(life)
+    data = stub.log.read(0, 1 << 20, upto=60, at_least_one=True)
     headers = [header for header, _ in iter_batches(data)]
     assert len(headers) > 5
     assert max(header.size for header in headers) <= 1000
@@ -174,22 +174,22 @@ def test_many_records_go_into_batches_that_the_topic_takes() -> None:
         ((_, shard),) = shell.shards()
         assert [offset for _, offset in shard.seen] == list(range(60))
 
-    house.run(later)
+    stub.run(later)
 
 
 def test_a_record_that_no_batch_takes_is_refused_as_before() -> None:
-    house = House(LogConfig(max_message_bytes=300))
+    stub = BrokerStub(LogConfig(max_message_bytes=300))
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
         with pytest.raises(ProtocolError) as caught:
             await shell.request(0, say("done", record("t", 1), record("x" * 240, 2)))
         assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
-        assert house.log.log_end_offset == 0
+        assert stub.log.log_end_offset == 0
         ((_, shard),) = shell.shards()
         assert not shard.seen
 
-    house.run(life)
+    stub.run(life)
 
 
 @pytest.mark.parametrize("size", range(1, 200, 7))
@@ -202,7 +202,7 @@ def test_no_part_is_larger_than_it_may_be(size: int) -> None:
 
 def test_an_answer_without_records_waits_for_the_records_before_it() -> None:
     """With several replicas they are appended, but not committed yet: nobody may be told of them."""
-    house = House()
+    stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
@@ -215,7 +215,7 @@ def test_an_answer_without_records_waits_for_the_records_before_it() -> None:
                 assert offset == 0
                 held.append(callback)
 
-        house.replica = Lagging(TOPIC, 0, UUID(int=1), house.log, 0)
+        stub.replica = Lagging(TOPIC, 0, UUID(int=1), stub.log, 0)
         write = asyncio.ensure_future(shell.request(0, say("written", record("t", 7))))
         read = asyncio.ensure_future(shell.request(0, say("read")))
         await asyncio.sleep(0)
@@ -225,14 +225,14 @@ def test_an_answer_without_records_waits_for_the_records_before_it() -> None:
             callback()
         assert (await write, await read) == ("written", "read")
 
-    house.run(life)
+    stub.run(life)
 
 
 def test_what_is_read_is_told_once_it_is_committed() -> None:
     """Else a reader goes on from an offset that is lost with the power."""
-    house = House(LogConfig(flush_messages=1))
+    stub = BrokerStub(LogConfig(flush_messages=1))
     nobody: Any = SimpleNamespace(now=lambda _: None, later=lambda _: None, files=lambda _: None)
-    house.replica = Replica(TOPIC, 0, UUID(int=1), house.log, 0, flush=nobody)
+    stub.replica = Replica(TOPIC, 0, UUID(int=1), stub.log, 0, flush=nobody)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
@@ -242,26 +242,26 @@ def test_what_is_read_is_told_once_it_is_committed() -> None:
         for _ in range(5):
             await asyncio.sleep(0)
         assert not any(task.done() for task in (write, *reads))
-        house.log.flush()
-        house.replica.synced(1)
+        stub.log.flush()
+        stub.replica.synced(1)
         assert (await write, await reads[0], await reads[1]) == ("written", [("t", 7)], None)
 
-    house.run(life)
+    stub.run(life)
 
 
 def test_what_is_loaded_is_told_once_it_is_committed() -> None:
     """Recovery finds what was not synced before the end as well."""
     config = LogConfig(flush_messages=1)
-    house = House(config)
+    stub = BrokerStub(config)
 
     async def killed(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
         await shell.request(0, say("written", record("t", 7)))
 
-    house.run(killed)
-    house.log = open_log(house.disk, config)
+    stub.run(killed)
+    stub.log = open_log(stub.disk, config)
     nobody: Any = SimpleNamespace(now=lambda _: None, later=lambda _: None, files=lambda _: None)
-    house.replica = Replica(TOPIC, 0, UUID(int=1), house.log, 0, flush=nobody)
+    stub.replica = Replica(TOPIC, 0, UUID(int=1), stub.log, 0, flush=nobody)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
@@ -269,14 +269,14 @@ def test_what_is_loaded_is_told_once_it_is_committed() -> None:
         for _ in range(5):
             await asyncio.sleep(0)
         assert not read.done()
-        house.replica.synced(1)
+        stub.replica.synced(1)
         assert await read == [("t", 7)]
 
-    house.run(life)
+    stub.run(life)
 
 
 def test_nobody_waits_for_what_was_refused_at_once() -> None:
-    house = House()
+    stub = BrokerStub()
 
     def refuse(shard: Remembering, token: object) -> Effects:
         raise ProtocolError(ErrorCode.ILLEGAL_GENERATION, "of yesterday")
@@ -288,14 +288,14 @@ def test_nobody_waits_for_what_was_refused_at_once() -> None:
                 await shell.request(0, refuse)
         assert not shell._waiting.get(0)
 
-    house.run(life)
+    stub.run(life)
 
 
 @pytest.mark.parametrize("fault", ["replay", "tick"])
 def test_a_coordinator_that_cannot_follow_is_loaded_anew(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """What is in its log counts; its timers go on."""
     monkeypatch.setattr(coordinators, "RETRY_MS", 1)
-    house = House()
+    stub = BrokerStub()
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
@@ -315,37 +315,37 @@ def test_a_coordinator_that_cannot_follow_is_loaded_anew(monkeypatch: pytest.Mon
         assert second.seen == [("t", 1), ("t", 2)]
         assert await shell.request(0, say("here")) == "here"
 
-    house.run(life)
+    stub.run(life)
 
 
 def test_a_partition_with_emptied_markers_and_batches_is_loaded() -> None:
-    house = House()
+    stub = BrokerStub()
     committed = record("t", 5)
     assert committed.value is not None
     row = Record(0, NOW, encode_versioned(committed.key, 1), encode_versioned(committed.value, 3))
     data = build_batch([row], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    append(house.log, of_producer(2, 0, txn=True, timestamp=NOW))
-    end_txn(house.log, 2, commit=False)
-    append(house.log, data)
-    end_txn(house.log, 1, commit=True)
-    empty(house, 0)
-    empty(house, 1)
+    append(stub.log, of_producer(2, 0, txn=True, timestamp=NOW))
+    end_txn(stub.log, 2, commit=False)
+    append(stub.log, data)
+    end_txn(stub.log, 1, commit=True)
+    empty(stub, 0)
+    empty(stub, 1)
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
         ((_, shard),) = shell.shards()
         assert (shard.seen, shard.ended) == ([("t", 5)], [(1, True)])
 
-    house.run(life)
+    stub.run(life)
 
 
-def empty(house: House, index: int) -> None:
+def empty(stub: BrokerStub, index: int) -> None:
     """What compaction leaves of a batch, in its place."""
-    (path,) = [path for path in house.disk.files if path.endswith(".log")]
-    content = house.disk.files[path].data
+    (path,) = [path for path in stub.disk.files if path.endswith(".log")]
+    content = stub.disk.files[path].data
     batches = [
         bytes(emptied(h) if number == index else v) for number, (h, v) in enumerate(iter_batches(bytes(content)))
     ]
     content[:] = b"".join(batches)
-    house.log = open_log(house.disk)
-    house.replica = Replica(TOPIC, 0, UUID(int=1), house.log, 0)
+    stub.log = open_log(stub.disk)
+    stub.replica = Replica(TOPIC, 0, UUID(int=1), stub.log, 0)

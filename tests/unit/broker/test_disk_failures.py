@@ -20,22 +20,22 @@ from oncelog.coordinator.partitioning import partition_for
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from support.broker_fixtures import BrokerStorage, append, fill
 from support.log_directories import SMALL_SEGMENTS, described, log_dirs, refusal, refused, until
-from support.log_houses import House, append, fill
 
 KINDS = [("write", errno.ENOSPC), ("write", errno.EIO), ("write", errno.EFBIG), ("read", errno.EIO)]
 
 
 @pytest.mark.parametrize(("kind", "error"), KINDS)
-def test_a_failure_takes_the_directory_offline_and_no_other(house: House, kind: str, error: int) -> None:
+def test_a_failure_takes_the_directory_offline_and_no_other(storage: BrokerStorage, kind: str, error: int) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
         bad, good = broker.partitions.find("t", 0), broker.partitions.find("t", 1)
-        house.disk.break_down(kind, house.paths[0], error)
+        storage.disk.break_down(kind, storage.paths[0], error)
         with pytest.raises(ProtocolError) as caught:
             append(bad) if kind == "write" else bad.log.read(0, 1000, upto=1, at_least_one=True)
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-        house.disk.repair()  # it is too late for that
+        storage.disk.repair()  # it is too late for that
         with pytest.raises(ProtocolError) as caught:
             append(bad)
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -56,21 +56,24 @@ def test_a_failure_takes_the_directory_offline_and_no_other(house: House, kind: 
         assert broker.partitions.find("t", 0).log.log_end_offset == 1
         assert broker.partitions.find("t", 1).log.log_end_offset == 2
 
-    house.live(life)
-    assert not Path(house.paths[0], ".kafka_cleanshutdown").exists()
-    assert Path(house.paths[1], ".kafka_cleanshutdown").exists()
-    assert {name: home for name, home in house.homes().items() if name.startswith("u")} == {"u-0": "b", "u-1": "b"}
-    house.live(after)
+    storage.run_broker(life)
+    assert not Path(storage.paths[0], ".kafka_cleanshutdown").exists()
+    assert Path(storage.paths[1], ".kafka_cleanshutdown").exists()
+    assert {name: home for name, home in storage.log_dir_names().items() if name.startswith("u")} == {
+        "u-0": "b",
+        "u-1": "b",
+    }
+    storage.run_broker(after)
 
 
 def test_a_failed_sync_is_not_tried_again(tmp_path: Path) -> None:
-    house = House(tmp_path, log_flush_offset_checkpoint_interval_ms="5")
-    house.disk.once = True
+    storage = BrokerStorage(tmp_path, log_flush_offset_checkpoint_interval_ms="5")
+    storage.disk.once = True
 
     async def life(broker: Broker) -> None:
         await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
         replica = broker.partitions.find("t", 0)
-        house.disk.break_down("sync", house.paths[0])
+        storage.disk.break_down("sync", storage.paths[0])
         for _ in range(3):
             append(replica)
         await until(lambda: replica.offline)
@@ -80,38 +83,38 @@ def test_a_failed_sync_is_not_tried_again(tmp_path: Path) -> None:
     async def after(broker: Broker) -> None:
         assert broker.partitions.find("t", 0).log.log_end_offset == 3
 
-    house.live(life)
-    house.live(after)
+    storage.run_broker(life)
+    storage.run_broker(after)
 
 
-def test_with_the_last_directory_the_broker_ends(house: House) -> None:
+def test_with_the_last_directory_the_broker_ends(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
         for partition in range(2):
-            house.disk.break_down("write", house.paths[partition], errno.ENOSPC)
+            storage.disk.break_down("write", storage.paths[partition], errno.ENOSPC)
             with pytest.raises(ProtocolError):
                 append(broker.partitions.find("t", partition))
         reason = await broker.failed
         assert "all log directories have failed" in reason
-        assert house.paths[0] in reason
+        assert storage.paths[0] in reason
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_a_directory_that_is_deleted_while_it_is_used_goes_offline(house: House) -> None:
+def test_a_directory_that_is_deleted_while_it_is_used_goes_offline(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
-        shutil.rmtree(house.paths[1])
-        await until(lambda: [each.path for each in broker.directories.online] == [house.paths[0]])
+        shutil.rmtree(storage.paths[1])
+        await until(lambda: [each.path for each in broker.directories.online] == [storage.paths[0]])
         codes = {each.log_dir: each.error_code for each in (await log_dirs(broker)).results}
-        assert codes == {house.paths[0]: ErrorCode.NONE, house.paths[1]: ErrorCode.KAFKA_STORAGE_ERROR}
-        shutil.rmtree(house.paths[0])
+        assert codes == {storage.paths[0]: ErrorCode.NONE, storage.paths[1]: ErrorCode.KAFKA_STORAGE_ERROR}
+        shutil.rmtree(storage.paths[0])
         assert "was it deleted?" in await broker.failed
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_a_directory_that_cannot_be_read_at_the_start_is_offline(house: House) -> None:
+def test_a_directory_that_cannot_be_read_at_the_start_is_offline(storage: BrokerStorage) -> None:
     async def first(broker: Broker) -> None:
         await fill(broker, "t", 2)
         await broker.create_topic("empty", partitions=1)
@@ -123,23 +126,23 @@ def test_a_directory_that_cannot_be_read_at_the_start_is_offline(house: House) -
         await fill(broker, "new", 1)
         answer = await log_dirs(broker)
         codes = {result.log_dir: result.error_code for result in answer.results}
-        assert codes == {house.paths[0]: ErrorCode.KAFKA_STORAGE_ERROR, house.paths[1]: ErrorCode.NONE}
+        assert codes == {storage.paths[0]: ErrorCode.KAFKA_STORAGE_ERROR, storage.paths[1]: ErrorCode.NONE}
         await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
 
     async def third(broker: Broker) -> None:
         await fill(broker, "t", 2)  # the deleted one's log is set aside
 
-    house.live(first)
-    house.disk.break_down("list", house.paths[0])
-    house.live(second)
-    house.disk.repair()
-    house.live(third)
-    assert list(Path(house.paths[0]).glob("t-0.*-stray"))
-    house.disk.break_down("list", str(Path(house.paths[0]).parent))
-    assert "none of the log directories can be used" in refused(house)
+    storage.run_broker(first)
+    storage.disk.break_down("list", storage.paths[0])
+    storage.run_broker(second)
+    storage.disk.repair()
+    storage.run_broker(third)
+    assert list(Path(storage.paths[0]).glob("t-0.*-stray"))
+    storage.disk.break_down("list", str(Path(storage.paths[0]).parent))
+    assert "none of the log directories can be used" in refused(storage)
 
 
-def test_checkpoints_say_nothing_of_a_log_that_was_set_aside(house: House) -> None:
+def test_checkpoints_say_nothing_of_a_log_that_was_set_aside(storage: BrokerStorage) -> None:
     """Its topic was deleted and made again, in another directory, while its own was offline."""
     names = ("cleaner-offset-checkpoint", "recovery-point-offset-checkpoint")
 
@@ -159,29 +162,29 @@ def test_checkpoints_say_nothing_of_a_log_that_was_set_aside(house: House) -> No
     async def third(broker: Broker) -> None:
         assert broker.partitions.find("t", 0).log.log_end_offset == 1
 
-    house.live(first, log_cleaner_enable="false")
-    assert checkpoints(house.paths[0]) == [True, True]
-    house.disk.break_down("list", house.paths[0])
-    house.live(second)
-    house.disk.repair()
-    house.live(third)
-    assert list(Path(house.paths[0]).glob("t-0.*-stray"))
-    assert checkpoints(house.paths[0]) == [False, False]
-    assert house.homes()["t-0"] == "b"
+    storage.run_broker(first, log_cleaner_enable="false")
+    assert checkpoints(storage.paths[0]) == [True, True]
+    storage.disk.break_down("list", storage.paths[0])
+    storage.run_broker(second)
+    storage.disk.repair()
+    storage.run_broker(third)
+    assert list(Path(storage.paths[0]).glob("t-0.*-stray"))
+    assert checkpoints(storage.paths[0]) == [False, False]
+    assert storage.log_dir_names()["t-0"] == "b"
 
 
-def test_a_directory_that_fails_while_metadata_is_loaded_is_offline(house: House) -> None:
+def test_a_directory_that_fails_while_metadata_is_loaded_is_offline(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
         assert {Path(each.path).name for each in broker.directories.online} == {"b"}
         assert not broker.failed.done()
 
-    house.live(lambda broker: fill(broker, "before", 2))
-    house.disk.break_down("read whole", house.paths[0])
-    house.live(life)
+    storage.run_broker(lambda broker: fill(broker, "before", 2))
+    storage.disk.break_down("read whole", storage.paths[0])
+    storage.run_broker(life)
 
 
-def test_one_log_that_cannot_be_read_takes_its_directory_offline(house: House) -> None:
+def test_one_log_that_cannot_be_read_takes_its_directory_offline(storage: BrokerStorage) -> None:
     async def first(broker: Broker) -> None:
         await fill(broker, "t", 2)
 
@@ -189,12 +192,12 @@ def test_one_log_that_cannot_be_read_takes_its_directory_offline(house: House) -
         await until(lambda: refusal(broker, "t") is ErrorCode.KAFKA_STORAGE_ERROR)
         assert broker.partitions.find("t", 1).log.log_end_offset == 1
 
-    house.live(first)
-    house.disk.break_down("list", f"{house.paths[0]}/t-0")
-    house.live(second)
+    storage.run_broker(first)
+    storage.disk.break_down("list", f"{storage.paths[0]}/t-0")
+    storage.run_broker(second)
 
 
-def test_coordinators_resign_with_their_directory(house: House) -> None:
+def test_coordinators_resign_with_their_directory(storage: BrokerStorage) -> None:
     def group_of(broker: Broker, path: str) -> str:
         """A group whose coordinator lies there."""
         for number in range(1000):
@@ -210,7 +213,7 @@ def test_coordinators_resign_with_their_directory(house: House) -> None:
 
     async def life(broker: Broker) -> None:
         await broker.ensure_internal_topic("__consumer_offsets")
-        bad, good = (group_of(broker, path) for path in house.paths)
+        bad, good = (group_of(broker, path) for path in storage.paths)
         context = RequestContext(11, 9, 1, "test", "127.0.0.1", 1)
 
         def join(group: str, member: str) -> asyncio.Task[object]:
@@ -227,7 +230,7 @@ def test_coordinators_resign_with_their_directory(house: House) -> None:
         waiting = join(bad, other)  # for the first member to come again
         await asyncio.sleep(0)
         assert not waiting.done()
-        house.disk.break_down("read", house.paths[0])
+        storage.disk.break_down("read", storage.paths[0])
         home = partition_for(bad, 50)
         append(broker.partitions.find("__consumer_offsets", home))
         with pytest.raises(ProtocolError):
@@ -238,14 +241,14 @@ def test_coordinators_resign_with_their_directory(house: House) -> None:
         assert (await join(good, "")).error_code == ErrorCode.MEMBER_ID_REQUIRED  # type: ignore[attr-defined]
         assert await coordinator(broker, good) == ErrorCode.NONE
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_what_lies_in_the_directories_is_described(house: House) -> None:
+def test_what_lies_in_the_directories_is_described(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
         answer = await log_dirs(broker)
-        assert [result.log_dir for result in answer.results] == house.paths
+        assert [result.log_dir for result in answer.results] == storage.paths
         for index, result in enumerate(answer.results):
             assert not result.error_code
             assert 0 < result.usable_bytes <= result.total_bytes
@@ -256,10 +259,10 @@ def test_what_lies_in_the_directories_is_described(house: House) -> None:
         answer = await log_dirs(broker, {"t": [1, 7], "missing": [0]})
         assert [[topic.name for topic in result.topics] for result in answer.results] == [[], ["t"]]
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_others_have_their_turn_while_log_dirs_are_described(house: House) -> None:
+def test_others_have_their_turn_while_log_dirs_are_described(storage: BrokerStorage) -> None:
     """The logs are opened one by one, and looked at once however many directories there are."""
 
     async def life(broker: Broker) -> None:
@@ -273,31 +276,31 @@ def test_others_have_their_turn_while_log_dirs_are_described(house: House) -> No
         found = [len(topic.partitions) for result in (await describing).results for topic in result.topics]
         assert found == [20, 20]
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_a_directory_that_fails_while_it_is_described_says_so(house: House) -> None:
+def test_a_directory_that_fails_while_it_is_described_says_so(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await broker.create_topic("t", partitions=2)
-        house.disk.break_down("list", f"{house.paths[0]}/t-0")  # where the log is opened
+        storage.disk.break_down("list", f"{storage.paths[0]}/t-0")  # where the log is opened
         answer = await log_dirs(broker)
         assert [result.error_code for result in answer.results] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
         assert [[topic.name for topic in result.topics] for result in answer.results] == [[], ["t"]]
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_a_folder_that_does_not_say_whose_it_is_is_told(house: House) -> None:
+def test_a_folder_that_does_not_say_whose_it_is_is_told(storage: BrokerStorage) -> None:
     async def first(broker: Broker) -> None:
         await fill(broker, "t", 1)
 
     async def second(broker: Broker) -> None:
         assert broker.partitions.find("t", 0).log.log_end_offset == 1
 
-    house.live(first)
-    (path,) = Path(house.paths[0], "t-0").glob("partition.metadata")
+    storage.run_broker(first)
+    (path,) = Path(storage.paths[0], "t-0").glob("partition.metadata")
     text = path.read_text()
     for damage in ("version: 0\ntopic", ""):
         path.write_text(damage)
-        house.live(second)
+        storage.run_broker(second)
         assert path.read_text() == text

@@ -19,7 +19,7 @@ from oncelog.protocol.headers import RequestHeader, decode_response_header, enco
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.schema import Message
-from support.log_houses import House
+from support.broker_fixtures import BrokerStorage
 
 CODE = ErrorCode.UNKNOWN_SERVER_ERROR
 WITHOUT = {(ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)}
@@ -99,7 +99,7 @@ class Failing:
 
 
 def test_a_handler_that_fails_costs_no_other_answer(
-    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(heartbeat, "handle", Failing())
 
@@ -120,7 +120,7 @@ def test_a_handler_that_fails_costs_no_other_answer(
         writer.close()
 
     with caplog.at_level(logging.ERROR):
-        house.live(life)
+        storage.run_broker(life)
     traced = [record for record in caplog.records if record.exc_info]
     assert len(traced) == 3, "each failure is logged once"
     assert "HEARTBEAT v4 of client 'test' failed" in traced[0].getMessage()

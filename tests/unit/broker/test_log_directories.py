@@ -11,13 +11,13 @@ from pathlib import Path
 
 from oncelog.broker.broker import Broker
 from oncelog.protocol.errors import ErrorCode
+from support.broker_fixtures import BrokerStorage, fill
 from support.log_directories import nothing, refusal, refused
-from support.log_houses import House, fill
 
 # -- where things are ---------------------------------------------------------------------------------------------
 
 
-def test_new_partitions_go_where_the_fewest_are_and_are_found_again(house: House) -> None:
+def test_new_partitions_go_where_the_fewest_are_and_are_found_again(storage: BrokerStorage) -> None:
     async def first(broker: Broker) -> None:
         await fill(broker, "t", 4)
 
@@ -27,85 +27,85 @@ def test_new_partitions_go_where_the_fewest_are_and_are_found_again(house: House
         await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
         await fill(broker, "u", 5)
 
-    house.live(first)
-    homes = house.homes()
+    storage.run_broker(first)
+    homes = storage.log_dir_names()
     assert sorted(homes.values()) == ["a", "a", "b", "b"]
-    house.paths.reverse()
-    house.live(second)
-    assert sorted(house.homes().values()) == ["a", "a", "b", "b", "b"]
-    assert all(name.startswith("u-") for name in house.homes())
+    storage.paths.reverse()
+    storage.run_broker(second)
+    assert sorted(storage.log_dir_names().values()) == ["a", "a", "b", "b", "b"]
+    assert all(name.startswith("u-") for name in storage.log_dir_names())
 
 
-def test_each_directory_has_an_identity_of_its_own(house: House) -> None:
+def test_each_directory_has_an_identity_of_its_own(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         ids = [directory.directory_id for directory in broker.directories]
         assert len(set(ids)) == 2
         assert None not in ids
 
-    house.live(life)
-    before = [Path(path, "meta.properties").read_text() for path in house.paths]
-    house.live(life)
-    assert [Path(path, "meta.properties").read_text() for path in house.paths] == before
+    storage.run_broker(life)
+    before = [Path(path, "meta.properties").read_text() for path in storage.paths]
+    storage.run_broker(life)
+    assert [Path(path, "meta.properties").read_text() for path in storage.paths] == before
     assert "oncelog.format=1" in before[0]
     assert "version=1" in before[0]
 
 
-def test_directories_are_opened_in_a_worker_thread(house: House) -> None:
+def test_directories_are_opened_in_a_worker_thread(storage: BrokerStorage) -> None:
     """Their `meta.properties` are synced, and what was left of deletions is removed."""
 
     async def life(broker: Broker) -> None:
-        assert house.disk.sync_threads
-        assert threading.get_ident() not in house.disk.sync_threads
+        assert storage.disk.sync_threads
+        assert threading.get_ident() not in storage.disk.sync_threads
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_a_directory_of_another_cluster_node_or_version_is_refused(house: House) -> None:
-    house.live(nothing)
-    assert "node.id" in refused(house, node_id="7")
-    path = Path(house.paths[1], "meta.properties")
+def test_a_directory_of_another_cluster_node_or_version_is_refused(storage: BrokerStorage) -> None:
+    storage.run_broker(nothing)
+    assert "node.id" in refused(storage, node_id="7")
+    path = Path(storage.paths[1], "meta.properties")
     text = path.read_text()
     path.write_text(text.replace("cluster.id=", "cluster.id=other"))
-    assert "another cluster" in refused(house)
+    assert "another cluster" in refused(storage)
     path.write_text(text.replace("oncelog.format=1", "oncelog.format=2"))
-    assert "newer oncelog" in refused(house)
+    assert "newer oncelog" in refused(storage)
     path.write_text(text.replace("version=1", "version=9"))
-    assert "version 9" in refused(house)
+    assert "version 9" in refused(storage)
     path.write_text(text)
-    house.live(nothing)
+    storage.run_broker(nothing)
 
 
-def test_the_directory_of_an_older_oncelog_is_upgraded(house: House) -> None:
-    house.live(nothing)
-    path = Path(house.paths[0], "meta.properties")
+def test_the_directory_of_an_older_oncelog_is_upgraded(storage: BrokerStorage) -> None:
+    storage.run_broker(nothing)
+    path = Path(storage.paths[0], "meta.properties")
     old = [line for line in path.read_text().splitlines() if not line.startswith(("directory.id", "oncelog"))]
     path.write_text("\n".join(old) + "\n")
-    house.live(nothing)
+    storage.run_broker(nothing)
     assert "directory.id=" in path.read_text()
     assert "oncelog.format=1" in path.read_text()
 
 
-def test_a_copy_of_a_directory_is_refused(house: House) -> None:
+def test_a_copy_of_a_directory_is_refused(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 1)
 
-    house.live(life)
-    shutil.rmtree(house.paths[1])
-    shutil.copytree(house.paths[0], house.paths[1])
-    assert "same directory.id" in refused(house)
-    meta = Path(house.paths[1], "meta.properties")
+    storage.run_broker(life)
+    shutil.rmtree(storage.paths[1])
+    shutil.copytree(storage.paths[0], storage.paths[1])
+    assert "same directory.id" in refused(storage)
+    meta = Path(storage.paths[1], "meta.properties")
     meta.write_text("\n".join(line for line in meta.read_text().splitlines() if "directory.id" not in line))
-    assert "t-0 is in" in refused(house)
-    shutil.rmtree(Path(house.paths[1], "t-0"))
-    house.live(nothing)
+    assert "t-0 is in" in refused(storage)
+    shutil.rmtree(Path(storage.paths[1], "t-0"))
+    storage.run_broker(nothing)
 
 
 # -- what was there before -----------------------------------------------------------------------------------------
 
 
-def test_a_directory_that_is_empty_now_is_offline_until_it_is_back(house: House) -> None:
+def test_a_directory_that_is_empty_now_is_offline_until_it_is_back(storage: BrokerStorage) -> None:
     """A disk that is not mounted: its partitions must not begin anew."""
-    first_of_all = Path(house.paths[0])
+    first_of_all = Path(storage.paths[0])
 
     async def first(broker: Broker) -> None:
         await fill(broker, "t", 2)
@@ -117,50 +117,50 @@ def test_a_directory_that_is_empty_now_is_offline_until_it_is_back(house: House)
     async def again(broker: Broker) -> None:
         assert broker.partitions.find("t", 0).log.log_end_offset == 1
 
-    house.live(first)
+    storage.run_broker(first)
     first_of_all.rename(first_of_all.with_name("unmounted"))
-    house.live(without)
-    house.live(without)
+    storage.run_broker(without)
+    storage.run_broker(without)
     shutil.rmtree(first_of_all)
     first_of_all.with_name("unmounted").rename(first_of_all)
-    house.live(again)
+    storage.run_broker(again)
 
 
-def test_a_broker_without_any_of_its_logs_does_not_start(house: House) -> None:
-    house.live(lambda broker: fill(broker, "t", 2))
-    for path in house.paths:
+def test_a_broker_without_any_of_its_logs_does_not_start(storage: BrokerStorage) -> None:
+    storage.run_broker(lambda broker: fill(broker, "t", 2))
+    for path in storage.paths:
         shutil.rmtree(path)
-    assert "this broker had logs there" in refused(house)
+    assert "this broker had logs there" in refused(storage)
 
 
-def test_a_directory_that_is_not_named_any_more_is_missed(house: House) -> None:
-    house.live(lambda broker: fill(broker, "t", 2))
-    gone = house.paths.pop(0)
-    assert f"has logs in {gone} " in refused(house)
-    house.paths.insert(0, str(Path(gone).with_name("moved")))
-    Path(gone).rename(house.paths[0])
-    house.live(nothing)  # the same directory in another place
+def test_a_directory_that_is_not_named_any_more_is_missed(storage: BrokerStorage) -> None:
+    storage.run_broker(lambda broker: fill(broker, "t", 2))
+    gone = storage.paths.pop(0)
+    assert f"has logs in {gone} " in refused(storage)
+    storage.paths.insert(0, str(Path(gone).with_name("moved")))
+    Path(gone).rename(storage.paths[0])
+    storage.run_broker(nothing)  # the same directory in another place
 
 
-def test_what_is_gone_for_good_begins_anew_on_request(house: House) -> None:
+def test_what_is_gone_for_good_begins_anew_on_request(storage: BrokerStorage) -> None:
     async def anew(broker: Broker) -> None:
         assert broker.partitions.find("t", 0).log.log_end_offset == 0
         assert broker.partitions.find("t", 1).log.log_end_offset == 1
 
-    house.live(lambda broker: fill(broker, "t", 2))
-    shutil.rmtree(house.paths[0])
-    house.live(anew, lost_log_dirs=house.paths[0])
-    house.live(anew)
-    gone = house.paths.pop()
-    refused(house)
-    house.live(nothing, lost_log_dirs=gone)
-    house.live(nothing)
+    storage.run_broker(lambda broker: fill(broker, "t", 2))
+    shutil.rmtree(storage.paths[0])
+    storage.run_broker(anew, lost_log_dirs=storage.paths[0])
+    storage.run_broker(anew)
+    gone = storage.paths.pop()
+    refused(storage)
+    storage.run_broker(nothing, lost_log_dirs=gone)
+    storage.run_broker(nothing)
 
 
-def test_an_identity_that_was_deleted_is_known_again(house: House) -> None:
-    house.live(lambda broker: fill(broker, "t", 2))
-    file = Path(house.paths[0], "meta.properties")
+def test_an_identity_that_was_deleted_is_known_again(storage: BrokerStorage) -> None:
+    storage.run_broker(lambda broker: fill(broker, "t", 2))
+    file = Path(storage.paths[0], "meta.properties")
     before = file.read_text()
     file.unlink()
-    house.live(nothing)
+    storage.run_broker(nothing)
     assert file.read_text() == before

@@ -107,7 +107,7 @@ from oncelog.protocol.messages.write_txn_markers import (
 )
 from oncelog.protocol.records import iter_batches
 from oncelog.protocol.topics import CONSUMER_OFFSETS
-from support.log_houses import House
+from support.broker_fixtures import BrokerStorage
 from support.turns import turns_of_others
 
 CONTEXT = RequestContext(0, 7, 1, "test", "127.0.0.1", 1)
@@ -254,7 +254,7 @@ REQUESTS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("api", REQUESTS)
-def test_others_have_their_turn_in_a_long_request_that_is_refused(house: House, api: str) -> None:
+def test_others_have_their_turn_in_a_long_request_that_is_refused(storage: BrokerStorage, api: str) -> None:
     module, request = REQUESTS[api]
 
     async def life(broker: Broker) -> None:
@@ -264,10 +264,10 @@ def test_others_have_their_turn_in_a_long_request_that_is_refused(house: House, 
             await answer
         assert turns.count >= 9
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_others_have_their_turn_while_unknown_topic_ids_are_answered(house: House) -> None:
+def test_others_have_their_turn_while_unknown_topic_ids_are_answered(storage: BrokerStorage) -> None:
     topics = [OffsetFetchRequestTopics(topic_id=UUID(int=number), partition_indexes=[0]) for number in range(1, 1001)]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
 
@@ -278,10 +278,10 @@ def test_others_have_their_turn_while_unknown_topic_ids_are_answered(house: Hous
         assert turns.count >= 9
         assert [topic.topic_id for topic in answer.groups[0].topics] == [UUID(int=number) for number in range(1, 1001)]
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_others_have_their_turn_while_many_members_leave(house: House) -> None:
+def test_others_have_their_turn_while_many_members_leave(storage: BrokerStorage) -> None:
     members = [MemberIdentity(member_id=name) for name in NAMES]
 
     async def life(broker: Broker) -> None:
@@ -293,7 +293,7 @@ def test_others_have_their_turn_while_many_members_leave(house: House) -> None:
         assert turns.count >= 4
         assert [member.member_id for member in answer.members] == NAMES
 
-    house.live(life)
+    storage.run_broker(life)
 
 
 MANY = range(5 * ITEMS_A_PART)
@@ -339,7 +339,9 @@ async def delete_topic(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("delete", [delete_offsets, delete_group, delete_topic])
-def test_many_offsets_are_deleted_in_small_batches(house: House, delete: Callable[[Broker], Awaitable[None]]) -> None:
+def test_many_offsets_are_deleted_in_small_batches(
+    storage: BrokerStorage, delete: Callable[[Broker], Awaitable[None]]
+) -> None:
     async def life(broker: Broker) -> None:
         await commit_many(broker)
         before = len(batches_of(broker))
@@ -353,10 +355,10 @@ def test_many_offsets_are_deleted_in_small_batches(house: House, delete: Callabl
         assert not shard.offsets.committed("g")
         assert ("g" in shard.groups) is (delete is not delete_group)
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_filter_of_many_states_is_read_once_and_in_turns(house: House) -> None:
+def test_filter_of_many_states_is_read_once_and_in_turns(storage: BrokerStorage) -> None:
     request = ListGroupsRequest(states_filter=[f"{number}" for number in range(20_000)])
 
     async def life(broker: Broker) -> None:
@@ -365,10 +367,10 @@ def test_filter_of_many_states_is_read_once_and_in_turns(house: House) -> None:
         assert turns.count >= 3
         assert not answer.groups
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_member_with_too_many_protocols_is_rejected(house: House) -> None:
+def test_member_with_too_many_protocols_is_rejected(storage: BrokerStorage) -> None:
     protocols = [JoinGroupRequestProtocol(name=f"{number}") for number in range(join_group.MOST_PROTOCOLS + 1)]
     request = JoinGroupRequest(group_id="g", protocol_type="consumer", protocols=protocols)
 
@@ -377,10 +379,10 @@ def test_member_with_too_many_protocols_is_rejected(house: House) -> None:
         assert answer is not None
         assert answer.error_code == ErrorCode.INVALID_REQUEST
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_resource_with_too_many_settings_is_rejected(house: House) -> None:
+def test_resource_with_too_many_settings_is_rejected(storage: BrokerStorage) -> None:
     configs = [AlterableConfig(name=f"{number}", value="1") for number in range(MOST_SETTINGS + 1)]
     resource = AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=configs)
 
@@ -391,7 +393,7 @@ def test_resource_with_too_many_settings_is_rejected(house: House) -> None:
         )
         assert [each.error_code for each in answer.responses] == [ErrorCode.INVALID_REQUEST]
 
-    house.live(life)
+    storage.run_broker(life)
 
 
 LOGGED: dict[str, tuple[Any, Any, str]] = {
@@ -425,7 +427,7 @@ LOGGED: dict[str, tuple[Any, Any, str]] = {
 
 @pytest.mark.parametrize("api", LOGGED)
 def test_refused_items_of_one_request_are_logged_in_one_line(
-    house: House, caplog: pytest.LogCaptureFixture, api: str
+    storage: BrokerStorage, caplog: pytest.LogCaptureFixture, api: str
 ) -> None:
     module, request, line = LOGGED[api]
 
@@ -437,10 +439,10 @@ def test_refused_items_of_one_request_are_logged_in_one_line(
         assert [record.getMessage() for record in caplog.records] == [line]
 
     caplog.set_level(logging.INFO)
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_illegal_names_are_not_logged(house: House, caplog: pytest.LogCaptureFixture) -> None:
+def test_illegal_names_are_not_logged(storage: BrokerStorage, caplog: pytest.LogCaptureFixture) -> None:
     topics = [MetadataRequestTopic(name=f"{number}/" * 1000) for number in range(10)]
 
     async def life(broker: Broker) -> None:
@@ -451,4 +453,4 @@ def test_illegal_names_are_not_logged(house: House, caplog: pytest.LogCaptureFix
         assert not caplog.records
 
     caplog.set_level(logging.INFO)
-    house.live(life)
+    storage.run_broker(life)

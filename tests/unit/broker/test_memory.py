@@ -30,7 +30,7 @@ from oncelog.protocol.messages.produce import (
 )
 from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.schema import Message
-from support.log_houses import NOW, House
+from support.broker_fixtures import NOW, BrokerStorage
 
 E = ErrorCode
 PEER = Peer("127.0.0.1", 1, 1)
@@ -116,7 +116,7 @@ async def start(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_refused_produce_releases_its_bytes(house: House, case: str) -> None:
+def test_a_refused_produce_releases_its_bytes(storage: BrokerStorage, case: str) -> None:
     request, version, code = REFUSED[case]
 
     async def life(broker: Broker) -> None:
@@ -130,25 +130,25 @@ def test_a_refused_produce_releases_its_bytes(house: House, case: str) -> None:
         assert partition.error_message or version < 8
         assert reference() is None, "the refused request is still in memory"
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_a_produce_that_a_failed_disk_refuses_releases_its_bytes(house: House) -> None:
+def test_a_produce_that_a_failed_disk_refuses_releases_its_bytes(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await start(broker)
-        house.disk.break_down("write", str(Path(house.paths[0]).parent))
+        storage.disk.break_down("write", str(Path(storage.paths[0]).parent))
         answer, reference = await serve(broker, produce(batch()), 9)
         assert answer is not None
         assert int(E.KAFKA_STORAGE_ERROR).to_bytes(2, "big") in answer
         while not broker.partitions.is_offline("t", 0):
             await asyncio.sleep(0.001)
         assert reference() is None, "the failure of the directory holds the request"
-        house.disk.repair()
+        storage.disk.repair()
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_a_waiting_request_of_many_elements_releases_its_bytes(house: House) -> None:
+def test_a_waiting_request_of_many_elements_releases_its_bytes(storage: BrokerStorage) -> None:
     """A worker thread decodes it, from a copy: the read buffer is for the next requests."""
 
     async def life(broker: Broker) -> None:
@@ -169,7 +169,7 @@ def test_a_waiting_request_of_many_elements_releases_its_bytes(house: House) -> 
         on_hang_up[0]()
         await task
 
-    house.live(life)
+    storage.run_broker(life)
 
 
 def joining(protocols: list[JoinGroupRequestProtocol]) -> JoinGroupRequest:
@@ -194,7 +194,7 @@ async def settled_group(broker: Broker) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_produce_refused_without_acknowledgement_releases_its_bytes(house: House) -> None:
+def test_a_produce_refused_without_acknowledgement_releases_its_bytes(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await start(broker)
         references = []
@@ -210,4 +210,4 @@ def test_a_produce_refused_without_acknowledgement_releases_its_bytes(house: Hou
             del bytes_of_it
         assert [reference() for reference in references] == [None, None]
 
-    house.live(life)
+    storage.run_broker(life)

@@ -27,7 +27,7 @@ from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.topics import TRANSACTION_STATE
-from support.log_houses import NOW, append
+from support.broker_fixtures import NOW, append
 
 MANY = 30
 FILES = ["00000000000000000000.log", "partition.metadata"]

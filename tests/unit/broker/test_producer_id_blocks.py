@@ -13,7 +13,7 @@ from oncelog.coordinator.producer_ids import BLOCK_PATH
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.sim.world import World
-from support.transaction_house import E, Setup, with_broker
+from support.transaction_fixtures import E, Setup, with_broker
 
 
 def block(world: World) -> tuple[int, int, int]:

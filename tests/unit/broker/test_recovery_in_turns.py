@@ -20,7 +20,7 @@ from oncelog.log.disk import OsDisk
 from oncelog.log.recovery import BATCHES_A_STEP
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import Record, build_batch
-from support.log_houses import House, fill
+from support.broker_fixtures import BrokerStorage, fill
 
 NOW = 1_700_000_000_000
 BATCHES = 3 * STEPS_AT_ONCE * BATCHES_A_STEP
@@ -155,13 +155,13 @@ def test_settings_that_change_during_a_recovery_reach_the_log(tmp_path: Path, tr
     live(tmp_path, tree, body)
 
 
-def test_a_worker_looks_at_the_files_of_logs_before_they_are_opened(house: House) -> None:
+def test_a_worker_looks_at_the_files_of_logs_before_they_are_opened(storage: BrokerStorage) -> None:
     async def again(broker: Broker) -> None:
         while len(broker.partitions) < 4:
             await asyncio.sleep(0)
         folders = [broker.partitions.find("t", partition).log.directory for partition in range(4)]
-        assert threading.get_ident() not in {house.disk.listed_by[folder] for folder in folders}
+        assert threading.get_ident() not in {storage.disk.listed_by[folder] for folder in folders}
 
-    house.live(lambda broker: fill(broker, "t", 4))
-    house.disk.listed_by.clear()
-    house.live(again)
+    storage.run_broker(lambda broker: fill(broker, "t", 4))
+    storage.disk.listed_by.clear()
+    storage.run_broker(again)

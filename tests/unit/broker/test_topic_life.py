@@ -52,7 +52,7 @@ PARTITIONS = 3 * ITEMS_A_TURN
 SMALL_SEGMENTS = {"internal.segment.bytes": "200"}
 
 
-class House:
+class CrashStorage:
     """A data directory and a tree that outlive their brokers."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
@@ -61,7 +61,7 @@ class House:
         self.disk = OsDisk()
         self._settings = {key.replace("_", "."): value for key, value in settings.items()}
 
-    def live(self, life: Callable[[Broker], Awaitable[None]], *, kill: bool = True) -> None:
+    def run_broker(self, life: Callable[[Broker], Awaitable[None]], *, kill: bool = True) -> None:
         """Starts a broker, runs `life`, then kills or stops it."""
 
         async def run() -> None:
@@ -83,8 +83,8 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def storage(tmp_path: Path) -> CrashStorage:
+    return CrashStorage(tmp_path)
 
 
 def append(replica: Replica, *, producer: int = -1, sequence: int = -1) -> None:
@@ -99,7 +99,7 @@ def append(replica: Replica, *, producer: int = -1, sequence: int = -1) -> None:
     replica.append(memoryview(batch), now_ms=NOW)
 
 
-def test_a_namesake_does_not_begin_where_the_deleted_topic_did(house: House) -> None:
+def test_a_namesake_does_not_begin_where_the_deleted_topic_did(storage: CrashStorage) -> None:
     async def first(broker: Broker) -> None:
         await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
         replica = broker.partitions.find("t", 0)
@@ -118,12 +118,12 @@ def test_a_namesake_does_not_begin_where_the_deleted_topic_did(house: House) -> 
         log = broker.partitions.find("t", 0).log
         assert (log.log_start_offset, log.log_end_offset) == (0, 1)
 
-    house.live(first)
-    house.live(second)
+    storage.run_broker(first)
+    storage.run_broker(second)
 
 
 def test_deletion_of_topics_without_stored_offsets_writes_no_checkpoints(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    storage: CrashStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
     write = Broker.checkpoint
@@ -139,11 +139,11 @@ def test_deletion_of_topics_without_stored_offsets_writes_no_checkpoints(
                 await broker.delete_topic(topic)
             assert len(written) == int(flushed)
 
-    house.live(life)
+    storage.run_broker(life)
 
 
 @pytest.mark.parametrize("retained_from", [0, 5])
-def test_what_an_interrupted_deletion_left_is_not_its_namesakes(house: House, retained_from: int) -> None:
+def test_what_an_interrupted_deletion_left_is_not_its_namesakes(storage: CrashStorage, retained_from: int) -> None:
     async def first(broker: Broker) -> None:
         topic = await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
         replica = broker.partitions.find("t", 0)
@@ -163,12 +163,12 @@ def test_what_an_interrupted_deletion_left_is_not_its_namesakes(house: House, re
         log = broker.partitions.find("t", 0).log
         assert (log.log_start_offset, log.log_end_offset) == (0, 1)
 
-    house.live(first)
-    house.live(second)
-    house.live(third)
+    storage.run_broker(first)
+    storage.run_broker(second)
+    storage.run_broker(third)
 
 
-def test_an_interrupted_deletion_is_finished_by_the_next_start(house: House) -> None:
+def test_an_interrupted_deletion_is_finished_by_the_next_start(storage: CrashStorage) -> None:
     async def first(broker: Broker) -> None:
         topic = await broker.create_topic("t", partitions=1)
         append(broker.partitions.find("t", 0))
@@ -177,12 +177,12 @@ def test_an_interrupted_deletion_is_finished_by_the_next_start(house: House) -> 
         at_once(broker.partitions.dropping(topic))  # and now the power fails
 
     async def second(broker: Broker) -> None:
-        while [path.name for path in house.directory.iterdir() if path.is_dir()]:
+        while [path.name for path in storage.directory.iterdir() if path.is_dir()]:
             await asyncio.sleep(0.005)
 
-    house.live(first)
-    assert [path.name for path in house.directory.iterdir() if path.name.endswith("-delete")]
-    house.live(second)
+    storage.run_broker(first)
+    assert [path.name for path in storage.directory.iterdir() if path.name.endswith("-delete")]
+    storage.run_broker(second)
 
 
 async def filled(broker: Broker, partitions: int) -> TopicInfo:
@@ -201,11 +201,11 @@ async def begun_deletion(broker: Broker, topic: TopicInfo) -> asyncio.Future[Non
     return deleting
 
 
-def folders(house: House) -> set[str]:
-    return {path.name for path in house.directory.iterdir() if path.is_dir() and not path.name.endswith("-delete")}
+def folders(storage: CrashStorage) -> set[str]:
+    return {path.name for path in storage.directory.iterdir() if path.is_dir() and not path.name.endswith("-delete")}
 
 
-def test_others_have_their_turn_while_a_topic_is_deleted(house: House) -> None:
+def test_others_have_their_turn_while_a_topic_is_deleted(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         topic = await filled(broker, PARTITIONS)
         deleting = asyncio.ensure_future(broker.delete_topic(topic))
@@ -215,12 +215,12 @@ def test_others_have_their_turn_while_a_topic_is_deleted(house: House) -> None:
             left.append(len(broker.partitions))
         assert max(before - after for before, after in itertools.pairwise(left)) <= ITEMS_A_TURN + 1
         assert left[-1] == 0
-        assert not folders(house)
+        assert not folders(storage)
 
-    house.live(life, kill=False)
+    storage.run_broker(life, kill=False)
 
 
-def test_a_topic_is_not_created_before_the_deleted_one_of_its_name_is_gone(house: House) -> None:
+def test_a_topic_is_not_created_before_the_deleted_one_of_its_name_is_gone(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         topic = await filled(broker, PARTITIONS)
         deleting = await begun_deletion(broker, topic)
@@ -235,23 +235,23 @@ def test_a_topic_is_not_created_before_the_deleted_one_of_its_name_is_gone(house
     async def after(broker: Broker) -> None:
         assert {broker.partitions.find("t", each).log.log_end_offset for each in range(PARTITIONS)} == {1}
 
-    house.live(life, kill=False)
-    assert not list(house.directory.glob("*-stray"))
-    house.live(after)
+    storage.run_broker(life, kill=False)
+    assert not list(storage.directory.glob("*-stray"))
+    storage.run_broker(after)
 
 
-def test_a_deletion_that_is_cancelled_leaves_no_folder_without_a_topic(house: House) -> None:
+def test_a_deletion_that_is_cancelled_leaves_no_folder_without_a_topic(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         topic = await filled(broker, PARTITIONS)
         deleting = await begun_deletion(broker, topic)
         deleting.cancel()
         await asyncio.gather(deleting, return_exceptions=True)
-        assert not folders(house)
+        assert not folders(storage)
 
-    house.live(life, kill=False)
+    storage.run_broker(life, kill=False)
 
 
-def test_who_still_holds_a_deleted_partition_cannot_touch_its_namesake(house: House) -> None:
+def test_who_still_holds_a_deleted_partition_cannot_touch_its_namesake(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         topic = await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
         old = broker.partitions.find("t", 0)
@@ -269,11 +269,11 @@ def test_who_still_holds_a_deleted_partition_cannot_touch_its_namesake(house: Ho
     async def after(broker: Broker) -> None:
         assert broker.partitions.find("t", 0).log.log_end_offset == 1
 
-    house.live(life, kill=False)
-    house.live(after)
+    storage.run_broker(life, kill=False)
+    storage.run_broker(after)
 
 
-def test_a_stop_before_all_logs_are_recovered_is_no_clean_one(house: House) -> None:
+def test_a_stop_before_all_logs_are_recovered_is_no_clean_one(storage: CrashStorage) -> None:
     async def killed(broker: Broker) -> None:
         await broker.create_topic("t", partitions=1)
         append(broker.partitions.find("t", 0), producer=7, sequence=0)
@@ -287,15 +287,15 @@ def test_a_stop_before_all_logs_are_recovered_is_no_clean_one(house: House) -> N
     async def reads(broker: Broker) -> None:
         assert broker.partitions.find("t", 0).log.aborted_transactions(0, 2) == [(7, 0)]
 
-    house.live(killed)
-    house.live(stopped_at_once, kill=False)
-    house.live(reads, kill=False)
-    assert (house.directory / ".kafka_cleanshutdown").exists()
+    storage.run_broker(killed)
+    storage.run_broker(stopped_at_once, kill=False)
+    storage.run_broker(reads, kill=False)
+    assert (storage.directory / ".kafka_cleanshutdown").exists()
 
 
 @pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
 @pytest.mark.parametrize("content", [b"", b"0\n2\nt 0 1\n", b"\x00" * 20])
-def test_a_torn_checkpoint_costs_a_recovery_only(house: House, name: str, content: bytes) -> None:
+def test_a_torn_checkpoint_costs_a_recovery_only(storage: CrashStorage, name: str, content: bytes) -> None:
     async def first(broker: Broker) -> None:
         await broker.create_topic("t", partitions=1)
         append(broker.partitions.find("t", 0))
@@ -303,12 +303,12 @@ def test_a_torn_checkpoint_costs_a_recovery_only(house: House, name: str, conten
     async def second(broker: Broker) -> None:
         assert broker.partitions.find("t", 0).log.log_end_offset == 1
 
-    house.live(first, kill=False)
-    (house.directory / name).write_bytes(content)
-    house.live(second)
+    storage.run_broker(first, kill=False)
+    (storage.directory / name).write_bytes(content)
+    storage.run_broker(second)
 
 
-def test_an_internal_topic_that_a_user_creates_has_its_coordinators(house: House) -> None:
+def test_an_internal_topic_that_a_user_creates_has_its_coordinators(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         await broker.create_topic("__transaction_state", partitions=2)
         context = RequestContext(10, 3, 1, "", "", 1)
@@ -316,10 +316,10 @@ def test_an_internal_topic_that_a_user_creates_has_its_coordinators(house: House
         assert found.error_code == ErrorCode.NONE
         assert [partition for partition, _ in broker.transactions.shell.shards()] == [0, 1]
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_who_needs_an_internal_topic_that_cannot_be_made_is_told_to_come_again(house: House) -> None:
+def test_who_needs_an_internal_topic_that_cannot_be_made_is_told_to_come_again(storage: CrashStorage) -> None:
     class Full(MemoryTree):
         def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
             """Takes no more topics."""
@@ -327,7 +327,7 @@ def test_who_needs_an_internal_topic_that_cannot_be_made_is_told_to_come_again(h
                 raise UnavailableError("disk full")
             super().multi(operations, session=session)
 
-    house.tree = Full(lambda: NOW)
+    storage.tree = Full(lambda: NOW)
 
     async def life(broker: Broker) -> None:
         context = RequestContext(10, 3, 1, "", "", 1)
@@ -337,7 +337,7 @@ def test_who_needs_an_internal_topic_that_cannot_be_made_is_told_to_come_again(h
         added = await add_offsets_to_txn(broker, request, context)
         assert added.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    house.live(life)
+    storage.run_broker(life)
 
 
 def replace_topic_after_first_part(broker: Broker, topic: TopicInfo) -> None:
@@ -364,7 +364,7 @@ async def committed_offset(broker: Broker) -> int:
 
 
 @pytest.mark.parametrize("version", [9, 10])
-def test_long_commit_leaves_no_offset_of_topic_that_is_deleted_meanwhile(house: House, version: int) -> None:
+def test_long_commit_leaves_no_offset_of_topic_that_is_deleted_meanwhile(storage: CrashStorage, version: int) -> None:
     async def life(broker: Broker) -> None:
         await broker.ensure_internal_topic("__consumer_offsets")
         topic = await broker.create_topic("t", partitions=1)
@@ -382,7 +382,7 @@ def test_long_commit_leaves_no_offset_of_topic_that_is_deleted_meanwhile(house: 
         assert codes == [ErrorCode.NONE] * ITEMS_A_PART + [unknown] * 2 * ITEMS_A_PART
         assert await committed_offset(broker) == -1
 
-    house.live(life)
+    storage.run_broker(life)
 
 
 def test_long_transactional_commit_leaves_no_offset_of_topic_that_is_deleted_meanwhile(tmp_path: Path) -> None:
@@ -405,10 +405,10 @@ def test_long_transactional_commit_leaves_no_offset_of_topic_that_is_deleted_mea
         assert codes == [ErrorCode.NONE] * ITEMS_A_PART + [unknown] * 2 * ITEMS_A_PART
         assert await committed_offset(broker) == -1
 
-    House(tmp_path, transaction_partition_verification_enable="false").live(life)
+    CrashStorage(tmp_path, transaction_partition_verification_enable="false").run_broker(life)
 
 
-def test_a_groups_offsets_go_with_the_topic(house: House) -> None:
+def test_a_groups_offsets_go_with_the_topic(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         await broker.ensure_internal_topic("__consumer_offsets")
         topic = await broker.create_topic("t", partitions=1)
@@ -427,11 +427,11 @@ def test_a_groups_offsets_go_with_the_topic(house: House) -> None:
         after = await broker.groups.fetch_offsets(asked, require_stable=False)
         assert after.topics[0].partitions[0].committed_offset == -1
 
-    house.live(life)
+    storage.run_broker(life)
 
 
 def test_checkpoints_go_on_after_a_disk_error(tmp_path: Path) -> None:
-    house = House(tmp_path, log_flush_offset_checkpoint_interval_ms="5")
+    storage = CrashStorage(tmp_path, log_flush_offset_checkpoint_interval_ms="5")
 
     class Failing(OsDisk):
         failures = 0
@@ -443,7 +443,7 @@ def test_checkpoints_go_on_after_a_disk_error(tmp_path: Path) -> None:
                 raise FileNotFoundError(2, "gone", path)
             super().sync(path)
 
-    house.disk = Failing()
+    storage.disk = Failing()
 
     async def life(broker: Broker) -> None:
         await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
@@ -453,10 +453,10 @@ def test_checkpoints_go_on_after_a_disk_error(tmp_path: Path) -> None:
         while replica.log.recovery_point == 0:
             await asyncio.sleep(0.005)
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_a_coordinator_that_cannot_be_loaded_leaves_the_others_alone(house: House) -> None:
+def test_a_coordinator_that_cannot_be_loaded_leaves_the_others_alone(storage: CrashStorage) -> None:
     async def poison(broker: Broker) -> None:
         for name in INTERNAL_TOPICS:
             await broker.ensure_internal_topic(name)
@@ -470,5 +470,5 @@ def test_a_coordinator_that_cannot_be_loaded_leaves_the_others_alone(house: Hous
         assert [partition for partition, _ in broker.transactions.shell.shards()] == list(range(1, 50))
         assert [partition for partition, _ in broker.groups.shell.shards()] == list(range(50))
 
-    house.live(poison)
-    house.live(life)
+    storage.run_broker(poison)
+    storage.run_broker(life)

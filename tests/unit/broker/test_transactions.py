@@ -27,7 +27,7 @@ from oncelog.protocol.messages.write_txn_markers import (
 )
 from oncelog.sim.world import PORT
 from support.raw_client import RawWriter, RefusedError
-from support.transaction_house import E, Setup, with_broker
+from support.transaction_fixtures import E, Setup, with_broker
 
 
 def refuse_markers(setup: Setup, monkeypatch: pytest.MonkeyPatch, errors: list[ErrorCode]) -> list[tuple[str, int]]:

@@ -13,14 +13,14 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.log.retention import apply_retention
-from support.log_houses import NOW, House, append
+from support.broker_fixtures import NOW, BrokerStorage, append
 
 TOPIC = {"internal.segment.bytes": "200"}
 LATER = "3600000"
 
 
-def names(house: House, pattern: str) -> list[str]:
-    return sorted(file.name for path in house.paths for file in Path(path).glob(pattern))
+def names(storage: BrokerStorage, pattern: str) -> list[str]:
+    return sorted(file.name for path in storage.paths for file in Path(path).glob(pattern))
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -37,74 +37,76 @@ async def delete_two_segments(broker: Broker, delay_ms: str) -> None:
     apply_retention(replica.log, NOW)
 
 
-def test_a_deleted_segment_is_unlinked_after_its_delay_by_a_worker(house: House) -> None:
+def test_a_deleted_segment_is_unlinked_after_its_delay_by_a_worker(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
-        house.disk.remove_threads.clear()
+        storage.disk.remove_threads.clear()
         await delete_two_segments(broker, "0")
-        await until(lambda: not names(house, "t-0/*.deleted"))
-        assert names(house, "t-0/*.log") == [f"{2:020d}.log"]
-        assert threading.get_ident() not in house.disk.remove_threads
+        await until(lambda: not names(storage, "t-0/*.deleted"))
+        assert names(storage, "t-0/*.log") == [f"{2:020d}.log"]
+        assert threading.get_ident() not in storage.disk.remove_threads
 
-    house.live(life)
+    storage.run_broker(life)
 
 
-def test_until_then_it_has_another_name_and_the_next_start_removes_it(house: House) -> None:
+def test_until_then_it_has_another_name_and_the_next_start_removes_it(storage: BrokerStorage) -> None:
     deleted = [f"{offset:020d}.log.deleted" for offset in range(2)]
 
     async def first(broker: Broker) -> None:
         await delete_two_segments(broker, LATER)
 
     async def second(broker: Broker) -> None:
-        assert names(house, "t-0/*.log.deleted") == deleted
-        house.disk.remove_threads.clear()
+        assert names(storage, "t-0/*.log.deleted") == deleted
+        storage.disk.remove_threads.clear()
         assert broker.partitions.find("t", 0).log.log_start_offset == 2
-        await until(lambda: not names(house, "t-0/*.deleted"))
-        assert threading.get_ident() not in house.disk.remove_threads
+        await until(lambda: not names(storage, "t-0/*.deleted"))
+        assert threading.get_ident() not in storage.disk.remove_threads
 
-    house.live(first)
-    assert names(house, "t-0/*.log") == [f"{2:020d}.log"]
-    assert names(house, "t-0/*.log.deleted") == deleted
-    assert names(house, "t-0/*.snapshot.deleted") == [f"{1:020d}.snapshot.deleted"]
-    house.live(second)
+    storage.run_broker(first)
+    assert names(storage, "t-0/*.log") == [f"{2:020d}.log"]
+    assert names(storage, "t-0/*.log.deleted") == deleted
+    assert names(storage, "t-0/*.snapshot.deleted") == [f"{1:020d}.snapshot.deleted"]
+    storage.run_broker(second)
 
 
 @pytest.mark.parametrize("delay_ms", ["0", LATER])
-def test_a_deleted_topics_folder_is_removed_after_the_delay_by_a_worker(house: House, delay_ms: str) -> None:
+def test_a_deleted_topics_folder_is_removed_after_the_delay_by_a_worker(storage: BrokerStorage, delay_ms: str) -> None:
     async def life(broker: Broker) -> None:
         await broker.create_topic("t", partitions=2)
         for partition in range(2):
             append(broker.partitions.find("t", partition))
-        house.disk.remove_threads.clear()
+        storage.disk.remove_threads.clear()
         await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
         if delay_ms == "0":
-            await until(lambda: not names(house, "*-delete"))
-            assert threading.get_ident() not in house.disk.remove_threads
+            await until(lambda: not names(storage, "*-delete"))
+            assert threading.get_ident() not in storage.disk.remove_threads
         else:
-            assert len(names(house, "*-delete")) == 2
-        assert not house.homes()
+            assert len(names(storage, "*-delete")) == 2
+        assert not storage.log_dir_names()
 
     async def again(broker: Broker) -> None:
-        await until(lambda: not names(house, "*-delete"))
-        assert threading.get_ident() not in house.disk.remove_threads
+        await until(lambda: not names(storage, "*-delete"))
+        assert threading.get_ident() not in storage.disk.remove_threads
 
-    house.live(life, log_segment_delete_delay_ms=delay_ms)
-    house.live(again)
+    storage.run_broker(life, log_segment_delete_delay_ms=delay_ms)
+    storage.run_broker(again)
 
 
-def test_a_folder_is_removed_after_a_shortage_of_descriptors(house: House) -> None:
+def test_a_folder_is_removed_after_a_shortage_of_descriptors(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
         await broker.create_topic("t", partitions=1)
         append(broker.partitions.find("t", 0))
-        house.disk.once = True
-        house.disk.break_down("remove", house.paths[0], errno.EMFILE)
+        storage.disk.once = True
+        storage.disk.break_down("remove", storage.paths[0], errno.EMFILE)
         await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
-        await until(lambda: not names(house, "*-delete"))
+        await until(lambda: not names(storage, "*-delete"))
         assert len(broker.directories.online) == 2
 
-    house.live(life, log_segment_delete_delay_ms="0")
+    storage.run_broker(life, log_segment_delete_delay_ms="0")
 
 
-def test_folders_of_a_deleted_topic_are_removed_one_at_a_time(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_a_deleted_topic_are_removed_one_at_a_time(
+    storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     running = 0
     most = 0
 
@@ -127,7 +129,7 @@ def test_folders_of_a_deleted_topic_are_removed_one_at_a_time(house: House, monk
         topic = broker.metadata.topic("t")
         assert topic is not None
         await broker.delete_topic(topic)
-        await until(lambda: not names(house, "*-delete"))
+        await until(lambda: not names(storage, "*-delete"))
         assert most == 1
 
-    house.live(life, log_segment_delete_delay_ms="0")
+    storage.run_broker(life, log_segment_delete_delay_ms="0")

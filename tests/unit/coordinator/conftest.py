@@ -1,4 +1,4 @@
-"""What tests of this room share."""
+"""Provide what the tests of this package share."""
 
 from __future__ import annotations
 

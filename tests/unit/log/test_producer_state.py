@@ -91,7 +91,7 @@ def code_of(call: Callable[[], object]) -> ErrorCode:
     return caught.value.code
 
 
-def test_i6_the_last_five_batches_are_remembered() -> None:
+def test_the_last_five_batches_are_remembered() -> None:
     book = Book()
     for sequence in range(0, 14, 2):
         book.write(sequence, 2)
@@ -100,7 +100,7 @@ def test_i6_the_last_five_batches_are_remembered() -> None:
     assert book.entry.last_sequence == 13
 
 
-def test_i6_a_new_epoch_empties_the_five() -> None:
+def test_a_new_epoch_empties_the_five() -> None:
     book = Book()
     book.write(0)
     book.write(1)
@@ -109,16 +109,16 @@ def test_i6_a_new_epoch_empties_the_five() -> None:
     assert book.entry.epoch == 1
 
 
-def test_i6_the_empty_entry_has_epoch_minus_one() -> None:
+def test_the_empty_entry_has_epoch_minus_one() -> None:
     entry = ProducerEntry(PID)
     assert (entry.epoch, entry.last_sequence, entry.txn_start) == (-1, -1, -1)
 
 
-def test_i6_first_sequence_of_a_remembered_batch_wraps() -> None:
+def test_first_sequence_of_a_remembered_batch_wraps() -> None:
     assert BatchMetadata(1, 100, 3, 0).first_sequence == MAX_SEQUENCE - 1
 
 
-def test_i7_sequences_wrap_to_zero_and_a_batch_may_straddle_it() -> None:
+def test_sequences_wrap_to_zero_and_a_batch_may_straddle_it() -> None:
     book = Book()
     book.write(MAX_SEQUENCE - 1, 4)
     assert book.entry.last_sequence == 1
@@ -129,27 +129,27 @@ def test_i7_sequences_wrap_to_zero_and_a_batch_may_straddle_it() -> None:
     assert code_of(lambda: book.write(2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_i7_a_new_epoch_must_start_at_zero() -> None:
+def test_a_new_epoch_must_start_at_zero() -> None:
     book = Book()
     book.write(0)
     assert code_of(lambda: book.write(1, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     book.write(0, epoch=1)
 
 
-def test_i7_an_older_epoch_is_refused() -> None:
+def test_an_older_epoch_is_refused() -> None:
     book = Book()
     book.write(0, epoch=5)
     assert code_of(lambda: book.write(1, epoch=4)) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_i7_a_coordinators_records_are_checked_by_epoch_only() -> None:
+def test_a_coordinators_records_are_checked_by_epoch_only() -> None:
     book = Book()
     book.write(40, epoch=1, origin=Origin.COORDINATOR)
     book.write(12, epoch=1, origin=Origin.COORDINATOR)
     assert code_of(lambda: book.write(13, epoch=0, origin=Origin.COORDINATOR)) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_i7_replicated_batches_are_not_checked() -> None:
+def test_replicated_batches_are_not_checked() -> None:
     book = Book()
     book.write(40, epoch=1, origin=Origin.REPLICATION)
     book.write(12, epoch=0, origin=Origin.REPLICATION)
@@ -157,7 +157,7 @@ def test_i7_replicated_batches_are_not_checked() -> None:
 
 
 @pytest.mark.parametrize(("sequence", "count", "found"), [(2, 2, 2), (8, 2, 8), (4, 2, 4), (0, 2, None)])
-def test_i8_a_remembered_batch_is_a_duplicate_with_its_own_offset(sequence: int, count: int, found: int | None) -> None:
+def test_a_remembered_batch_is_a_duplicate_with_its_own_offset(sequence: int, count: int, found: int | None) -> None:
     book = Book()
     for first in range(0, 12, 2):
         book.write(first, 2)
@@ -166,14 +166,14 @@ def test_i8_a_remembered_batch_is_a_duplicate_with_its_own_offset(sequence: int,
 
 
 @pytest.mark.parametrize(("sequence", "count", "epoch"), [(2, 1, 0), (2, 3, 0), (3, 2, 0), (3, 1, 0), (2, 2, 1)])
-def test_i8_a_partial_overlap_or_another_epoch_is_no_duplicate(sequence: int, count: int, epoch: int) -> None:
+def test_a_partial_overlap_or_another_epoch_is_no_duplicate(sequence: int, count: int, epoch: int) -> None:
     book = Book()
     book.write(0, 2)
     book.write(2, 2)
     assert book.entry.find_duplicate(book.header(sequence, count, epoch=epoch)) is None
 
 
-def test_i8_older_than_the_five_is_out_of_order() -> None:
+def test_older_than_the_five_is_out_of_order() -> None:
     book = Book()
     for sequence in range(6):
         book.write(sequence)
@@ -183,7 +183,7 @@ def test_i8_older_than_the_five_is_out_of_order() -> None:
     assert caught.value.stale
 
 
-def test_i9_a_gap_and_a_stale_sequence_are_told_apart() -> None:
+def test_a_gap_and_a_stale_sequence_are_told_apart() -> None:
     book = Book()
     book.write(10, 5)
     with pytest.raises(OutOfOrderSequenceError, match=r"sequence 16, expected 15.*gap") as gap:
@@ -199,11 +199,11 @@ def test_i9_a_gap_and_a_stale_sequence_are_told_apart() -> None:
     ("sequence", "expected", "before"),
     [(4, 5, True), (6, 5, False), (MAX_SEQUENCE, 0, True), (0, MAX_SEQUENCE, False), (5, MAX_SEQUENCE - 5, False)],
 )
-def test_i9_before_and_after_on_the_circle(sequence: int, expected: int, before: bool) -> None:
+def test_before_and_after_on_the_circle(sequence: int, expected: int, before: bool) -> None:
     assert is_before(sequence, expected) is before
 
 
-def test_i11_messages_name_producer_epoch_and_sequences() -> None:
+def test_messages_name_producer_epoch_and_sequences() -> None:
     book = Book()
     book.write(0, epoch=3)
     with pytest.raises(ProtocolError, match=r"producer 7, epoch 3, at offset 1: sequence 9, expected 1"):
@@ -212,14 +212,14 @@ def test_i11_messages_name_producer_epoch_and_sequences() -> None:
         book.write(0, epoch=2)
 
 
-def test_i11_without_state_any_first_sequence_is_taken() -> None:
+def test_without_state_any_first_sequence_is_taken() -> None:
     book = Book()
     book.write(41)
     book.write(42)
     assert code_of(lambda: book.write(44)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_i10_producers_expire_by_their_last_timestamp_markers_included() -> None:
+def test_producers_expire_by_their_last_timestamp_markers_included() -> None:
     book = Book()
     book.write(0, time=NOW)
     assert book.state.expire(NOW + DAY - 1) == 0
@@ -229,7 +229,7 @@ def test_i10_producers_expire_by_their_last_timestamp_markers_included() -> None
     assert book.state.infos() == []
 
 
-def test_i10_old_data_does_not_expire_its_producer() -> None:
+def test_old_data_does_not_expire_its_producer() -> None:
     """Batches may carry the times of what they tell of; the producer has written them now."""
     book = Book()
     append = book.state.prepare(PID, Origin.CLIENT)
@@ -242,13 +242,13 @@ def test_i10_old_data_does_not_expire_its_producer() -> None:
     assert book.state.expire(NOW + DAY) == 1
 
 
-def test_i10_a_producer_with_an_open_transaction_does_not_expire() -> None:
+def test_a_producer_with_an_open_transaction_does_not_expire() -> None:
     book = Book()
     book.write(0, txn=True)
     assert book.state.expire(NOW + 2 * DAY) == 0
 
 
-def test_i10_deleting_records_forgets_no_producer() -> None:
+def test_deleting_records_forgets_no_producer() -> None:
     """KIP-360, KAFKA-7190."""
     book = Book()
     book.write(0)

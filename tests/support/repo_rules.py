@@ -1,6 +1,6 @@
-"""The house's rules that no linter knows: what may be imported where, sizes, and words that must not stay.
+"""Check the repository rules that no linter knows: imports, sizes, and words that must not stay.
 
-`python tests/support/house.py` prints every finding; exit status 1 if a rule is broken (budgets only warn).
+`python tests/support/repo_rules.py` prints every finding; exit status 1 if a rule is broken (budgets only warn).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ FORBIDDEN_TEXT = {
 
 
 class Finding(NamedTuple):
-    """One place where the house's rules are not kept; `warning` for what a reviewer decides."""
+    """Report one broken rule. A warning leaves the decision to a reviewer."""
 
     path: Path
     line: int
@@ -257,7 +257,7 @@ def files(folders: Iterable[str] = TEXT_FOLDERS) -> Iterator[Path]:
 
 def findings() -> Iterator[Finding]:
     """Everything there is to say about the repository."""
-    this = {Path(__file__).resolve(), ROOT / "tests" / "unit" / "test_house.py"}
+    this = {Path(__file__).resolve(), ROOT / "tests" / "unit" / "test_repo_rules.py"}
     package: dict[Path, ast.AST] = {}
     for path in files():
         text = path.read_text(errors="replace")

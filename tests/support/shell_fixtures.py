@@ -60,7 +60,7 @@ def decode(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
     )
 
 
-class House:
+class BrokerStub:
     """The parts of a broker that the shell needs."""
 
     def __init__(self, config: LogConfig | None = None) -> None:

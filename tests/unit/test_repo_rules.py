@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from support import house
+from support import repo_rules
 
 
-def test_the_repository_keeps_the_rules_of_the_house() -> None:
-    broken = [str(finding) for finding in house.findings() if not finding.warning]
+def test_repository_keeps_its_rules() -> None:
+    broken = [str(finding) for finding in repo_rules.findings() if not finding.warning]
     assert not broken, "\n".join(broken)
 
 
-def test_every_file_of_the_package_was_looked_at() -> None:
-    looked_at = set(house.files())
-    assert set(house.SOURCE.rglob("*.py")) <= looked_at
+def test_every_file_of_the_package_is_checked() -> None:
+    looked_at = set(repo_rules.files())
+    assert set(repo_rules.SOURCE.rglob("*.py")) <= looked_at
     assert len(looked_at) > 50
 
 
@@ -37,7 +37,7 @@ def test_every_file_of_the_package_was_looked_at() -> None:
     ],
 )
 def test_only_edges_reach_for_the_world(name: str, text: str, caught: list[str]) -> None:
-    found = house.misplaced_imports(Path("/x") / name, ast.parse(text), Path("/x"))
+    found = repo_rules.misplaced_imports(Path("/x") / name, ast.parse(text), Path("/x"))
     assert [finding.text.split()[1].rstrip(",") for finding in found] == caught
 
 
@@ -64,7 +64,7 @@ def test_modules_do_not_import_each_other_in_a_circle(
 ) -> None:
     package = Path("/x/p")
     trees: dict[Path, ast.AST] = {package / name: ast.parse(text) for name, text in modules.items()}
-    findings = house.import_circles(trees, package, frozenset(known))
+    findings = repo_rules.import_circles(trees, package, frozenset(known))
     assert [finding.text.removeprefix("imports itself: ") for finding in findings] == found
 
 
@@ -80,14 +80,14 @@ def test_modules_do_not_import_each_other_in_a_circle(
     ],
 )
 def test_words_that_must_not_stay(line: str, what: str | None) -> None:
-    found = [finding.text.partition(":")[0] for finding in house.forbidden_text(Path("x"), line)]
+    found = [finding.text.partition(":")[0] for finding in repo_rules.forbidden_text(Path("x"), line)]
     assert found == ([what] if what else [])
 
 
 def test_budgets_warn() -> None:
     text = "def long():\n" + "    x = 1\n" * 60 + "def short():\n" + "    x = 1\n" * 59
-    found = list(house.over_budget(Path("x"), ast.parse(text), text))
+    found = list(repo_rules.over_budget(Path("x"), ast.parse(text), text))
     assert [(finding.line, finding.warning) for finding in found] == [(1, True)]
-    (module,) = house.over_budget(Path("x"), ast.parse(""), "\n" * 501)
+    (module,) = repo_rules.over_budget(Path("x"), ast.parse(""), "\n" * 501)
     assert module.warning
     assert module.text.startswith("module of 501 lines")

@@ -101,7 +101,7 @@ class BrokenDisk(OsDisk):
         super().sync(path)
 
 
-class House:
+class BrokerStorage:
     """Two log directories and a tree that outlive their brokers."""
 
     def __init__(self, root: Path, **settings: str) -> None:
@@ -110,7 +110,7 @@ class House:
         self.disk = BrokenDisk()
         self._settings = {key.replace("_", "."): value for key, value in settings.items()}
 
-    def live(self, life: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
+    def run_broker(self, life: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
         """Starts a broker, runs `life`, stops it."""
 
         async def run() -> None:
@@ -125,7 +125,7 @@ class House:
 
         asyncio.run(run())
 
-    def homes(self) -> dict[str, str]:
+    def log_dir_names(self) -> dict[str, str]:
         """Return the directory of each partition's folder, without those of deleted topics."""
         return {
             folder.name: Path(path).name
