@@ -43,14 +43,13 @@ Outside a transaction there is no AbortableError.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from collections.abc import Generator
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from oncelog.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from oncelog.client.producer.tables import TableFuture
 
 __all__ = [
     "ADVICE",
@@ -138,15 +137,29 @@ class BadRecordError(OncelogError, ValueError):
         return type(self), (self.column, self.topic, self.partition, self.offset, self.reason)
 
 
-class PartlySentError(OncelogError):
-    """`send_table` went wrong (`__cause__`) when it had sent part of a table, outside a transaction: to send the table
-    again would double those rows.
+class SentRows(Protocol):
+    """The future that `send_table` returns: the outcome of `rows` rows."""
 
-    `sent`: the future of the rows that were sent. `unsent`: the others as a `pyarrow.RecordBatchReader`, to be sent
-    once the cause is mended; a row that cannot be sent is among them.
+    rows: int
+
+    def done(self) -> bool:
+        """Return whether the outcome of every row is known."""
+
+    def result(self, timeout: float | None = None) -> dict[tuple[str, int], int]:
+        """Wait up to `timeout` seconds. Return (topic, partition) -> offset of the first row there."""
+
+    def __await__(self) -> Generator[object, None, dict[tuple[str, int], int]]: ...
+
+
+class PartlySentError(OncelogError):
+    """`send_table` failed (`__cause__`) after it had sent part of a table outside a transaction. Do not send the whole
+    table again: that would duplicate those rows.
+
+    `sent`: the future of the rows that were sent. `unsent`: the other rows as a `pyarrow.RecordBatchReader`, among them
+    any row that cannot be sent. Send them after the cause is removed.
     """
 
-    def __init__(self, message: str, sent: TableFuture, unsent: pa.RecordBatchReader) -> None:
+    def __init__(self, message: str, sent: SentRows, unsent: pa.RecordBatchReader) -> None:
         self.sent, self.unsent = sent, unsent
         super().__init__(
             f"{message.rstrip('. ')}. Do not send the table again: error.unsent has the rows that were not sent"
