@@ -11,10 +11,9 @@ seconds.
 from __future__ import annotations
 
 from oncelog.client.admin.asynchronous import Admin
-from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.consumer.asynchronous import Consumer
 from oncelog.client.consumer.fetcher import ConsumerRecord
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata
 from oncelog.client.producer.asynchronous import Producer, Transaction
 from oncelog.client.producer.delivery import RecordFuture, RecordMetadata
 from oncelog.client.producer.prepared import Outcome, PreparedTransaction

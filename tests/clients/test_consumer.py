@@ -8,7 +8,7 @@ import time
 import pytest
 
 from oncelog import Admin, Consumer, Producer, errors
-from oncelog.client.committed import OffsetAndMetadata
+from oncelog.client.group_offsets import OffsetAndMetadata
 from support.processes import wait_until
 from support.servers import Server
 

@@ -9,7 +9,7 @@ import pytest
 
 from oncelog import Admin, Consumer, Producer, aio, errors
 from oncelog.client.consumer.assignors import ASSIGNORS
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.types import TopicPartition
 from support.processes import wait_until
 from support.rebalances import CLASSIC, Watched, members, settle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.producer.coordinator_requests import handle, next_request
 from oncelog.client.producer.transaction_manager import TransactionManager
 from oncelog.protocol.errors import ErrorCode

@@ -31,7 +31,7 @@ TOPIC_WAIT_MS = 1_000
 
 
 def _addresses(_ctx: click.Context, _option: click.Parameter, given: str) -> str:
-    from oncelog.client.connections.addresses import parse_bootstrap
+    from oncelog.client.connections.pool import parse_bootstrap
 
     try:
         parse_bootstrap(given)

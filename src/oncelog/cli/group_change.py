@@ -153,7 +153,7 @@ def _moment(text: str) -> int:
 
 
 def _duration_ms(text: str) -> int:
-    from oncelog.client.durations import milliseconds
+    from oncelog.client.records import milliseconds
 
     try:
         return milliseconds(text)

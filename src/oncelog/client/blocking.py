@@ -17,7 +17,6 @@ from sys import is_finalizing
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from oncelog import errors
-from oncelog.client.adoption import adopt
 from oncelog.client.calls import FORKED
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import Topology
@@ -126,6 +125,16 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def name_wrapped_methods(kind: type) -> None:
+    """Give each method of `kind` that wraps a function of another module its name in `kind`.
+
+    `help` and error messages show that name. Wrapped are the methods that `functools.wraps` has made.
+    """
+    for name, found in vars(kind).items():
+        if hasattr(found, "__wrapped__"):
+            found.__module__, found.__name__, found.__qualname__ = kind.__module__, name, f"{kind.__qualname__}.{name}"
+
+
 class _Closes(Protocol):
     """For type checkers: had `Blocking` a `close` of its own, they would take its signature for each class's."""
 
@@ -144,7 +153,7 @@ class Blocking(Generic[A]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        adopt(cls)
+        name_wrapped_methods(cls)
 
     def __enter__(self) -> Self:
         return self

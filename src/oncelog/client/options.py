@@ -1,8 +1,7 @@
-"""How options are read: Kafka's names with `_` for `.`, checked before anything happens.
+"""Read the options of the clients: Kafka's names with `_` for `.`, or a mapping with the dotted names.
 
-Here are those that all clients have; `producer.options` and `consumer.options` have the others. A mapping with the
-dotted names is accepted as well. Unknown names are errors that tell the nearest known one; options that contradict each
-other are errors that name both.
+`COMMON` has the options of all clients; `producer.options` and `consumer.options` add theirs. An unknown name is an
+error that suggests the nearest known name. Options that contradict each other are an error that names both.
 """
 
 from __future__ import annotations
@@ -11,10 +10,39 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from oncelog.client.unsupported_options import instead
 from oncelog.errors import ConfigError
 
 MAX_INT = 2**31 - 1
+
+_BYTES = "keys and values are bytes here: convert them where you use them, or take columns of Arrow tables"
+_SECURITY = "TLS and SASL are not there yet: use a PLAINTEXT listener, or a tunnel"
+_METRICS = "this client keeps no metrics: leave it out"
+_SOCKET = "the operating system sizes a socket's buffers: leave it out"
+
+UNSUPPORTED_OPTIONS: dict[str, str] = {
+    **dict.fromkeys(("key_deserializer", "value_deserializer", "key_serializer", "value_serializer"), _BYTES),
+    "interceptor_classes": "there are no interceptors: wrap send or poll in a function of yours",
+    "metric_reporters": _METRICS,
+    "metrics_num_samples": _METRICS,
+    "metrics_recording_level": _METRICS,
+    "metrics_sample_window_ms": _METRICS,
+    "enable_metrics_push": _METRICS,
+    "config_providers": "values are Python's: read them from where they are",
+    "send_buffer_bytes": _SOCKET,
+    "receive_buffer_bytes": _SOCKET,
+    "socket_connection_setup_timeout_max_ms": "each attempt has socket_connection_setup_timeout_ms: leave it out",
+    "client_dns_lookup": "all addresses of a name are tried: leave it out",
+    "metadata_recovery_strategy": "bootstrap_servers are tried whenever no known broker answers: leave it out",
+    "metadata_recovery_rebootstrap_trigger_ms": (
+        "bootstrap_servers are tried whenever no known broker answers: leave it out"
+    ),
+    "partitioner_class": "give partitioner = round_robin, or a callable (topic, key, value, partitions) -> partition",
+    "rebalance_timeout_ms": "a consumer's rebalance time-out is max_poll_interval_ms",
+    "share_acknowledgement_mode": "share groups (KIP-932) are not there yet",
+    "share_acquire_mode": "share groups (KIP-932) are not there yet",
+}
+"""What to do instead of an option of Kafka's Java clients that ours lack, one sentence each."""
+_UNSUPPORTED_PREFIXES = {"ssl_": _SECURITY, "sasl_": _SECURITY, "security_": _SECURITY}
 
 
 class Option(NamedTuple):
@@ -60,7 +88,7 @@ def optional_text(value: Any) -> str | None:
 
 def _plaintext(value: Any) -> str:
     if value != "PLAINTEXT":
-        raise ValueError(instead("security_"))
+        raise ValueError(advice_for_unsupported("security_"))
     return "PLAINTEXT"
 
 
@@ -105,7 +133,7 @@ def read_options(
             if name == "bootstrap_servers" and value is None:
                 continue
             if name not in known:
-                if sentence := instead(name):
+                if sentence := advice_for_unsupported(name):
                     raise ConfigError(f"{spelled}: {sentence}")
                 near = get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -122,6 +150,12 @@ def read_options(
     if not options["bootstrap_servers"]:
         raise ConfigError("bootstrap_servers is missing: HOST:PORT of one or more brokers")
     return options, frozenset(explicit)
+
+
+def advice_for_unsupported(name: str) -> str | None:
+    """Return what to do instead of an option that only Kafka's Java clients have; None for any other name."""
+    prefixed = (text for prefix, text in _UNSUPPORTED_PREFIXES.items() if name.startswith(prefix))
+    return UNSUPPORTED_OPTIONS.get(name) or next(prefixed, None)
 
 
 def cluster_options(options: Mapping[str, Any]) -> dict[str, Any]:

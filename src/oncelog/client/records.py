@@ -1,8 +1,10 @@
-"""What users may give: what a record that is sent is made of, and how partitions, offsets and times are named."""
+"""Check and convert what users pass: the parts of a record, partitions, offsets, timestamps and durations."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from numbers import Real
 from operator import index
 from typing import SupportsIndex
 
@@ -15,6 +17,8 @@ PAIRS = 'pairs of topic and number, as in [("topic", 0)]'
 LAST_TIMESTAMP = (1 << 62) - 1
 TIMESTAMPS = f"a timestamp is in ms since the epoch (1970), not negative, and at most {LAST_TIMESTAMP}"
 EPOCH = ", ms since the epoch (1970)"
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?", re.IGNORECASE)
+_UNIT_SECONDS = (86_400, 3_600, 60, 1)
 
 
 def to_bytes(data: Text) -> bytes | None:
@@ -120,3 +124,24 @@ def _header(index: int, header: object) -> tuple[str, bytes | None]:
         raise UsageError(f"headers[{index}]: the name must be str, not {type(name).__name__}")
     _encoded(name, f"headers[{index}]")
     return name, _encoded(value, f"the header {name!r}")
+
+
+def ms(seconds: float | None) -> float | None:
+    """Convert a user's time-out from seconds to ms; None (the default) stays None. Raises UsageError."""
+    given: object = seconds
+    if given is not None and not isinstance(given, Real):
+        raise UsageError(f"timeout = {given!r}: it must be a number of seconds, not {type(given).__name__}")
+    return None if seconds is None else seconds * 1000
+
+
+def milliseconds(text: str) -> int:
+    """Read an ISO 8601 duration (`PT1H30M`, `P1DT2.5S`) as ms. Raises ValueError, also if it is negative (KIP-1106).
+
+    The forms are those of Java's `Duration.parse`: PnDTnHnMn.nS.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise ValueError(f"{text!r} is no ISO 8601 duration such as PT1H or P7DT12H")
+    return round(
+        sum(float(part) * unit for part, unit in zip(match.groups(), _UNIT_SECONDS, strict=True) if part) * 1000
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from oncelog.client.connections.addresses import parse_bootstrap
+from oncelog.client.connections.pool import parse_bootstrap
 from oncelog.errors import ConfigError, ConnectionFailedError
 from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.commit.names import check_prefix, decision_topic

@@ -11,7 +11,7 @@ import pytest
 
 from oncelog import errors
 from oncelog.client.discovery.cluster import ClusterClient
-from oncelog.client.requests.broker_fanout import Question, ask_by_node
+from oncelog.client.requests.broker_fanout import BrokerFanout, ask_by_node
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
@@ -47,11 +47,11 @@ class World(ClusterClient):
         def read(response: DescribeGroupsResponse) -> Iterable[tuple[str, ErrorCode, str]]:
             return [(g.group_id, ErrorCode.of(g.error_code), g.group_state) for g in response.groups]
 
-        question = Question(
+        fanout = BrokerFanout(
             self.where, lambda names: DescribeGroupsRequest(groups=names), read, self.forget, lambda name: f"<{name}>"
         )
         with closing(SimLoop()) as loop:
-            return loop.run_until_complete(ask_by_node(self, question, names, timeout_ms=5_000, into=into))
+            return loop.run_until_complete(ask_by_node(self, fanout, names, timeout_ms=5_000, into=into))
 
 
 class Node:

@@ -6,7 +6,7 @@ import pytest
 
 from oncelog.client.consumer.classic_group import Membership
 from oncelog.client.consumer.protocol import decode_assignment
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from oncelog.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember

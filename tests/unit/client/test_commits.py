@@ -12,7 +12,7 @@ import pytest
 from oncelog import errors
 from oncelog.client.consumer.options import consumer_options
 from oncelog.client.consumer.reader import Reader
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.requests import offsets as offset_calls
 
 TP, OTHER = ("t", 0), ("t", 1)

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from oncelog import Consumer, Transaction, aio, errors
-from oncelog.client.committed import OffsetAndMetadata
-from oncelog.client.group_metadata import GroupMetadata, group_and_offsets
+from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata, group_and_offsets
 from oncelog.client.records import check_offsets, check_partition, check_partitions, check_times
 
 WHEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)

@@ -9,7 +9,7 @@ import pytest
 
 from oncelog import errors
 from oncelog.client.consumer.consumer_group import ConsumerMembership, Next, as_re2
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.consumer_group_heartbeat import (
     Assignment,

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from oncelog import errors
-from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.consumer.fetcher import PartitionState
 from oncelog.client.consumer.options import consumer_options
 from oncelog.client.consumer.reader import Reader
 from oncelog.client.discovery.topology import Partition, Topic
+from oncelog.client.group_offsets import OffsetAndMetadata
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from oncelog.protocol.messages.offset_for_leader_epoch import (

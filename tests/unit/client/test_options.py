@@ -10,9 +10,9 @@ import pytest
 import oncelog
 from oncelog import aio
 from oncelog.client.consumer.options import CONSUMER, consumer_options
-from oncelog.client.durations import milliseconds
+from oncelog.client.options import UNSUPPORTED_OPTIONS, advice_for_unsupported
 from oncelog.client.producer.options import PRODUCER, producer_options
-from oncelog.client.unsupported_options import INSTEAD, instead
+from oncelog.client.records import milliseconds
 from oncelog.errors import ConfigError
 from oncelog.protocol.compression import Codec
 
@@ -93,7 +93,7 @@ transaction.timeout.ms transaction.two.phase.commit.enable transactional.id valu
 
 def test_every_option_of_kafkas_producer_is_known_or_refused_with_advice() -> None:
     names = [name.replace(".", "_") for name in KAFKAS.split()]
-    assert [name for name in names if name not in PRODUCER and not instead(name)] == []
+    assert [name for name in names if name not in PRODUCER and not advice_for_unsupported(name)] == []
 
 
 @pytest.mark.parametrize("given", [{"acks": 1}, {"retries": 0}, {"max_in_flight_requests_per_connection": 10}])
@@ -156,8 +156,8 @@ JAVAS = """
 def test_every_option_of_javas_consumer_is_known_or_refused_with_a_sentence() -> None:
     """ConsumerConfig of Apache Kafka 4.3.1."""
     names = {name.replace(".", "_") for name in JAVAS.split()}
-    assert {name for name in names - set(CONSUMER) if not instead(name)} == set()
-    assert not set(INSTEAD) & (set(CONSUMER) | set(PRODUCER))
+    assert {name for name in names - set(CONSUMER) if not advice_for_unsupported(name)} == set()
+    assert not set(UNSUPPORTED_OPTIONS) & (set(CONSUMER) | set(PRODUCER))
 
 
 @pytest.mark.parametrize(

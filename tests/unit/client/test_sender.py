@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oncelog import errors
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.producer.coordinator_requests import handle, next_request
 from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.send_loop import NotAddedError

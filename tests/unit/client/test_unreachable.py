@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from oncelog import Admin, Consumer, Producer, errors
-from oncelog.client.connections import outage as module
+from oncelog.client.connections import pool as module
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import Partition, Topic
 from oncelog.client.requests.offsets import fetch_committed

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from oncelog.client.admin import configs, features, group_descriptions, groups, log_dirs, transactions
 from oncelog.client.admin import topics as topic_calls
 from oncelog.client.admin._shared import AdminFace, admin_options
-from oncelog.client.adoption import adopt
+from oncelog.client.blocking import name_wrapped_methods
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests import offsets as offset_calls
 
@@ -108,4 +108,4 @@ class Admin(AdminFace):
     terminate_transaction = _asked(transactions.terminate_transaction)
 
 
-adopt(Admin)
+name_wrapped_methods(Admin)

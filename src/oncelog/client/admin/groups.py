@@ -11,7 +11,7 @@ from oncelog import errors
 from oncelog.client.admin._shared import names
 from oncelog.client.admin.group_descriptions import describe_group
 from oncelog.client.discovery.cluster import ClusterClient
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.response_errors import raise_for_error
 from oncelog.client.types import TopicPartition

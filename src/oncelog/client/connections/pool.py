@@ -1,27 +1,45 @@
-"""A client's connections: made when asked for, not too soon again after a failure, closed when nothing goes over them.
+"""A client's connections: open them on demand, wait after a failure, close idle ones, and log outages.
 
-Kafka's ClusterConnectionStates and the Selector's IdleExpiryManager.
+The counterparts in Kafka are ClusterConnectionStates and the Selector's IdleExpiryManager.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
-from oncelog.client.connections.addresses import Address
+from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
 from oncelog.net.connection import Connection, ConnectionLostError, connect
 
+Address = tuple[str, int]
 Key = tuple[int, str]
 """Node id and purpose: a consumer's waiting fetches and its group have connections of their own."""
 WAITING = frozenset({"fetch", "group"})
 """Purposes of connections on which requests wait: a request sent after a Fetch or JoinGroup would wait as long."""
 NEXT_ADDRESS_S = 1.0
 """How long one of several addresses is waited for before the next is tried as well."""
+SILENT_SECONDS = 3.0
+"""The client logs an outage that lasts longer. A restarting broker is back sooner."""
+
+log = logging.getLogger(__name__)
+
+
+def parse_bootstrap(servers: str | Iterable[str]) -> list[Address]:
+    """Read `"a:9092,[::1]:9093"`, or a list of such addresses, as (host, port) pairs. Raises ConfigError."""
+    parts = servers.split(",") if isinstance(servers, str) else list(servers)
+    found = []
+    for part in parts:
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise errors.ConfigError(f"bootstrap_servers: {part!r} is not HOST:PORT")
+        found.append((host.strip("[]"), int(port)))
+    return found
 
 
 def _hang_up_late(task: asyncio.Task[Connection]) -> None:
@@ -199,3 +217,29 @@ class Connections:
         self._idle_timers.clear()
         for connection in self._made.values():
             connection.close()
+
+
+class Outage:
+    """Log each outage once, because a client that retries silently appears to hang."""
+
+    def __init__(self) -> None:
+        self.reached = False
+        """Whether the client has ever reached a broker."""
+        self.reason = ""
+        """Why the last attempt to reach a broker failed; empty if it succeeded."""
+        self._since: float | None = None
+        self._logged = False
+
+    def failed(self, reason: str, now: float) -> None:
+        """Record that the client could not reach any broker at the time `now` (in seconds)."""
+        self.reason = reason
+        if self._since is None:
+            self._since = now
+        elif not self._logged and now - self._since >= SILENT_SECONDS:
+            self._logged = True
+            log.warning("%s; still trying", reason)
+
+    def over(self) -> None:
+        """Record that the client has reached a broker."""
+        self.reached = True
+        self.reason, self._since, self._logged = "", None, False

@@ -8,7 +8,7 @@ from typing import Any
 from oncelog import errors
 from oncelog.client.calls import FORKED, Calls
 from oncelog.client.consumer.reader import Reader
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.records import check_partitions
 from oncelog.client.types import TopicPartition
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from oncelog.client.calls import ends_when_closed
-from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.consumer._shared import ConsumerFace
 from oncelog.client.consumer.fetcher import ConsumerRecord
 from oncelog.client.consumer.iteration import Iteration
@@ -16,8 +15,8 @@ from oncelog.client.consumer.options import consumer_options
 from oncelog.client.consumer.reader import Reader
 from oncelog.client.consumer.subscription import Listener, Listeners
 from oncelog.client.discovery.topology import Partition
-from oncelog.client.durations import ms
-from oncelog.client.records import EPOCH, check_integer, check_partition, check_partitions, check_times, check_topic
+from oncelog.client.group_offsets import OffsetAndMetadata
+from oncelog.client.records import EPOCH, check_integer, check_partition, check_partitions, check_times, check_topic, ms
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.requests.offsets import Listed
 from oncelog.client.types import TopicPartition

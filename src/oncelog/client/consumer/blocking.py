@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog import errors
 from oncelog.client.blocking import Blocking, blocking, on_loop
-from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.consumer._shared import ConsumerFace
 from oncelog.client.consumer.asynchronous import Consumer as Awaited
 from oncelog.client.consumer.fetcher import ConsumerRecord
 from oncelog.client.consumer.iteration import Iteration
 from oncelog.client.consumer.subscription import Listener
-from oncelog.client.durations import ms
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata
+from oncelog.client.records import ms
 from oncelog.client.types import TopicPartition
 
 if TYPE_CHECKING:

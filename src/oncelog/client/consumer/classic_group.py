@@ -17,7 +17,7 @@ from oncelog.client.consumer import protocol as consumer_protocol
 from oncelog.client.consumer.assignors import ASSIGNORS, COOPERATIVE
 from oncelog.client.consumer.protocol import decode_assignment, encode_assignment
 from oncelog.client.consumer.sticky import Claim
-from oncelog.client.group_metadata import NO_GENERATION, GroupMetadata
+from oncelog.client.group_offsets import NO_GENERATION, GroupMetadata
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from oncelog import errors
-from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.consumer.fetcher import PartitionState
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata
 from oncelog.client.records import check_offsets
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.types import TopicPartition

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from oncelog import errors
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from oncelog import errors
-from oncelog.client.committed import OffsetAndMetadata
+from oncelog.client.group_offsets import OffsetAndMetadata
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.aborted import AbortedTransactions
 from oncelog.protocol.errors import ProtocolError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata
 from oncelog.net.connection import Connection, ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.schema import Message
 

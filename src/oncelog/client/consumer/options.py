@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oncelog.client.consumer.assignors import ASSIGNORS
-from oncelog.client.durations import milliseconds
 from oncelog.client.options import COMMON, MAX_INT, Option, boolean, integer, optional_text, read_options
+from oncelog.client.records import milliseconds
 from oncelog.errors import ConfigError
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from oncelog import errors
-from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.consumer.fetcher import PartitionState
 from oncelog.client.discovery.cluster import LEADER_MOVED
-from oncelog.client.durations import milliseconds
+from oncelog.client.group_offsets import OffsetAndMetadata
+from oncelog.client.records import milliseconds
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.types import TopicPartition
 from oncelog.net.connection import ConnectionLostError, NoCommonVersionError

@@ -21,7 +21,7 @@ from oncelog.client.consumer.metadata_watch import MetadataWatch
 from oncelog.client.consumer.positions import Positions
 from oncelog.client.consumer.subscription import Listener, Subscription
 from oncelog.client.discovery.cluster import ClusterClient
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.options import cluster_options
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ProtocolError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from oncelog import errors
 from oncelog.client.consumer.classic_member import ClassicMember
 from oncelog.client.consumer.consumer_member import ConsumerMember
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.records import check_topic
 from oncelog.client.types import TopicPartition
 

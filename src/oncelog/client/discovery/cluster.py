@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog import errors
 from oncelog.client.calls import Calls
-from oncelog.client.connections.addresses import parse_bootstrap
 from oncelog.client.connections.backoff import Backoff
-from oncelog.client.connections.outage import Outage
-from oncelog.client.connections.pool import Connections
+from oncelog.client.connections.pool import Connections, Outage, parse_bootstrap
 from oncelog.client.connections.versions import Request, for_connection
 from oncelog.client.discovery.topology import Partition, Topic, Topology
 from oncelog.client.response_errors import first_error

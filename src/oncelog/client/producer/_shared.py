@@ -12,7 +12,7 @@ from oncelog.client.producer.transaction_manager import State
 from oncelog.client.types import TopicPartition
 
 if TYPE_CHECKING:
-    from oncelog.client.group_metadata import GroupMetadata, Positioned
+    from oncelog.client.group_offsets import GroupMetadata, Positioned
 
 
 class ProducerFace:
@@ -57,7 +57,7 @@ class ProducerFace:
         them away), group metadata, or a bare group id (without the protection against zombie consumers, KIP-447);
         `offsets`: (topic, partition) -> next offset to be read.
         """
-        from oncelog.client.group_metadata import group_and_offsets
+        from oncelog.client.group_offsets import group_and_offsets
 
         group, found = group_and_offsets(source, offsets)
         self._sender.check_open()

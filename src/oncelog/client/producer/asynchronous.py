@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from oncelog import errors
-from oncelog.client.durations import ms
 from oncelog.client.producer._shared import ProducerFace, abort_failed, closing_failed
 from oncelog.client.producer.delivery import OnDelivery, RecordFuture
 from oncelog.client.producer.options import producer_options
@@ -16,7 +15,7 @@ from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.resumed import AsyncResumedTransaction
 from oncelog.client.producer.send_loop import NoRoomError, NotAddedError
 from oncelog.client.producer.sender import Sender
-from oncelog.client.records import HeaderData, Text, checked, to_bytes
+from oncelog.client.records import HeaderData, Text, checked, ms, to_bytes
 
 if TYPE_CHECKING:
     from oncelog.client.producer.tables import TableFuture

@@ -14,11 +14,11 @@ from oncelog import errors
 from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.calls import Calls, ends_when_closed
 from oncelog.client.discovery.cluster import ClusterClient
-from oncelog.client.durations import ms
 from oncelog.client.options import cluster_options, read_options
 from oncelog.client.producer.markers import find_markers
 from oncelog.client.producer.options import PRODUCER
 from oncelog.client.producer.prepared import Outcome, PreparedTransaction
+from oncelog.client.records import ms
 from oncelog.client.types import Marker, Place
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_transactions import DescribeTransactionsRequest

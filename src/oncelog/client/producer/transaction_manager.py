@@ -33,7 +33,7 @@ from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from oncelog.client.group_metadata import GroupMetadata
+    from oncelog.client.group_offsets import GroupMetadata
 
 
 class State(Enum):

@@ -1,4 +1,4 @@
-"""Requests about many things at once: one to each broker that has some of them, grouped anew when they have moved."""
+"""Requests about many keys at once: send one to each broker that has some of them, and group moved keys again."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
-class Question(Generic[K, A]):
-    """What is asked about each key, and how its answer is found."""
+class BrokerFanout(Generic[K, A]):
+    """How to divide keys by broker, ask about them, and read the answers."""
 
     where: Callable[[K], Awaitable[int | None]]
     """The node to ask, below 0 if there is none at the moment, None if nobody is to be asked. Errors as of a broker."""
@@ -37,7 +37,7 @@ class Question(Generic[K, A]):
 
 async def ask_by_node(
     cluster: ClusterClient,
-    question: Question[K, A],
+    fanout: BrokerFanout[K, A],
     keys: Iterable[K],
     *,
     timeout_ms: float | None = None,
@@ -62,7 +62,7 @@ async def ask_by_node(
     try:
         async with asyncio.timeout_at(limit) as scope:
             while left:
-                failures = await _ask_once(cluster, question, left, found)
+                failures = await _ask_once(cluster, fanout, left, found)
                 left = list(failures)
                 if left:
                     delay = backoff.next_ms(random.random()) / 1000
@@ -77,48 +77,48 @@ async def ask_by_node(
         if left and left[0] in failures:
             raise failures[left[0]] from None
         why = cluster.unreachable and f": {cluster.unreachable}"
-        what = ", ".join(map(question.name, left))
+        what = ", ".join(map(fanout.name, left))
         raise errors.TimedOutError(f"{what}: not answered in {within_ms:.0f} ms{why}") from None
     return found
 
 
 async def _ask_once(
-    cluster: ClusterClient, question: Question[K, A], keys: list[K], found: dict[K, A]
+    cluster: ClusterClient, fanout: BrokerFanout[K, A], keys: list[K], found: dict[K, A]
 ) -> dict[K, errors.KafkaError]:
     """Why some are to be asked about again. An error that stays is raised when the others' answers are in `found`."""
     failures: dict[K, errors.KafkaError] = {}
     raised: list[BaseException] = []
-    groups = await _grouped(question, keys, failures, raised)
+    groups = await _grouped(fanout, keys, failures, raised)
 
     async def ask(node: int, group: list[K]) -> None:
         try:
-            response = await _answer(cluster, node, question.make(group))
+            response = await _answer(cluster, node, fanout.make(group))
         except errors.RetriableError as error:
             failures.update(dict.fromkeys(group, error))
             return
-        _take(question, response, node, group, found, failures)
+        _take(fanout, response, node, group, found, failures)
 
     ended = await asyncio.gather(*(ask(*group) for group in groups.items()), return_exceptions=True)
     raised += [error for error in ended if error is not None]
     for key, failure in failures.items():
-        question.moved(key, failure.code)
+        fanout.moved(key, failure.code)
     if raised:
         raise raised[0]
     return failures
 
 
 async def _grouped(
-    question: Question[K, A], keys: list[K], failures: dict[K, errors.KafkaError], raised: list[BaseException]
+    fanout: BrokerFanout[K, A], keys: list[K], failures: dict[K, errors.KafkaError], raised: list[BaseException]
 ) -> dict[int, list[K]]:
     groups: dict[int, list[K]] = {}
-    nodes = await asyncio.gather(*map(question.where, keys), return_exceptions=True)
+    nodes = await asyncio.gather(*map(fanout.where, keys), return_exceptions=True)
     for key, node in zip(keys, nodes, strict=True):
         if isinstance(node, errors.RetriableError) and not isinstance(node, errors.UnknownTopicError):
             failures[key] = node
         elif isinstance(node, BaseException):
             raised.append(node)
         elif node is not None and node < 0:
-            failures[key] = errors.error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"no leader for {question.name(key)}")
+            failures[key] = errors.error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"no leader for {fanout.name(key)}")
         elif node is not None:
             groups.setdefault(node, []).append(key)
     return groups
@@ -135,7 +135,7 @@ async def _answer(cluster: ClusterClient, node: int, request: Request) -> Any:
 
 
 def _take(
-    question: Question[K, A],
+    fanout: BrokerFanout[K, A],
     response: Any,
     node: int,
     group: list[K],
@@ -145,20 +145,20 @@ def _take(
     """Find each key's answer, or why there is none; an error that stays is raised when all have been looked at."""
     unanswered = dict.fromkeys(group)
     stays: errors.KafkaError | None = None
-    for key, code, answer in question.read(response):
+    for key, code, answer in fanout.read(response):
         if key not in unanswered:
             continue
         del unanswered[key]
         if code is ErrorCode.NONE:
             found[key] = answer
             continue
-        error = errors.error_for(code, f"{question.name(key)}: {code.text}")
+        error = errors.error_for(code, f"{fanout.name(key)}: {code.text}")
         if code.retriable:
             failures[key] = error
         else:
             stays = stays or error
     for key in unanswered:
-        what = f"broker {node} left {question.name(key)} out of its answer"
+        what = f"broker {node} left {fanout.name(key)} out of its answer"
         failures[key] = errors.error_for(ErrorCode.UNKNOWN_SERVER_ERROR, what)
     if stays is not None:
         raise stays

@@ -8,11 +8,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from oncelog import errors
-from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.connections.versions import ByVersion
 from oncelog.client.discovery.cluster import ClusterClient
-from oncelog.client.group_metadata import GroupMetadata
-from oncelog.client.requests.broker_fanout import Question, ask_by_node
+from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata
+from oncelog.client.requests.broker_fanout import BrokerFanout, ask_by_node
 from oncelog.client.response_errors import raise_for_error
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
@@ -92,14 +91,14 @@ async def list_offsets(
         ]
         return ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation_level, topics=topics)
 
-    question = Question(
+    fanout = BrokerFanout(
         where=where,
         make=make,
         read=_listed,
         moved=lambda tp, code: cluster.topology.forget(tp[0]),
         name=lambda tp: f"the offset of {tp[0]}-{tp[1]}",
     )
-    return await ask_by_node(cluster, question, wanted, timeout_ms=timeout_ms, patience_ms=patience_ms, into=into)
+    return await ask_by_node(cluster, fanout, wanted, timeout_ms=timeout_ms, patience_ms=patience_ms, into=into)
 
 
 def _listed(response: ListOffsetsResponse) -> Iterator[tuple[TopicPartition, ErrorCode, Listed]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from oncelog import errors
 from oncelog.client.connections.versions import ByVersion
 from oncelog.client.discovery.cluster import ClusterClient
-from oncelog.client.requests.broker_fanout import Question, ask_by_node
+from oncelog.client.requests.broker_fanout import BrokerFanout, ask_by_node
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import (
@@ -72,14 +72,14 @@ async def fetch_partitions(
             FetchRequest, lambda version: _request(wanted, 0, partition_bytes, max_bytes, max_wait_ms), FETCH_VERSION
         )
 
-    question = Question(
+    fanout = BrokerFanout(
         where=where,
         make=make,
         read=_fetched,
         moved=lambda at, code: cluster.topology.forget(at[0]),
         name=lambda at: f"Fetch of {at[0]}-{at[1]}",
     )
-    return await ask_by_node(cluster, question, positions)
+    return await ask_by_node(cluster, fanout, positions)
 
 
 def _fetched(response: FetchResponse) -> Iterator[tuple[TopicPartition, ErrorCode, PartitionData]]:

@@ -11,7 +11,7 @@ from oncelog import errors
 from oncelog.client.discovery.cluster import COORDINATOR_MOVED, ClusterClient
 from oncelog.client.discovery.coordinators import find_coordinators
 from oncelog.client.requests import offsets
-from oncelog.client.requests.broker_fanout import Question, ask_by_node
+from oncelog.client.requests.broker_fanout import BrokerFanout, ask_by_node
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages import describe_producers as dp
 from oncelog.protocol.messages import describe_transactions as dt
@@ -100,7 +100,7 @@ async def end_all(cluster: ClusterClient, owners: Sequence[Owner], commit: bool,
     return responses
 
 
-def transactions(cluster: ClusterClient) -> Question[str, dt.TransactionState | None]:
+def transactions(cluster: ClusterClient) -> BrokerFanout[str, dt.TransactionState | None]:
     """DescribeTransactions by transactional id; None for one that its coordinator does not know."""
 
     async def where(name: str) -> int:
@@ -119,7 +119,7 @@ def transactions(cluster: ClusterClient) -> Question[str, dt.TransactionState | 
             else:
                 yield state.transactional_id, ErrorCode.of(state.error_code), state
 
-    return Question(
+    return BrokerFanout(
         where=where,
         make=lambda ids: dt.DescribeTransactionsRequest(transactional_ids=ids),
         read=read,
@@ -130,7 +130,7 @@ def transactions(cluster: ClusterClient) -> Question[str, dt.TransactionState | 
 
 def producers(
     cluster: ClusterClient, seen: dict[TopicPartition, int]
-) -> Question[TopicPartition, list[dp.ProducerState]]:
+) -> BrokerFanout[TopicPartition, list[dp.ProducerState]]:
     """Return a query for a partition's producers with open transactions. A deleted partition has none.
 
     `seen` gets the number of all its producers.
@@ -160,7 +160,7 @@ def producers(
                 opened = [p for p in answer.active_producers if p.current_txn_start_offset >= 0]
                 yield at, ErrorCode.of(answer.error_code), opened
 
-    return Question(
+    return BrokerFanout(
         where=where,
         make=make,
         read=read,

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from oncelog import errors
 from oncelog.client.blocking import BlockingCluster
 from oncelog.client.discovery.topology import Topic
-from oncelog.client.group_metadata import GroupMetadata
+from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.protocol.schema import NO_UUID
 from oncelog.spark.cluster import partitions

@@ -1,4 +1,4 @@
-"""Who commits offsets, and which: what `send_offsets` is given."""
+"""The offsets that a group commits, and the identity of the member that commits them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,38 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from oncelog import errors
-from oncelog.client.committed import OffsetAndMetadata
 from oncelog.client.records import check_offsets
 from oncelog.client.types import TopicPartition
 
 NO_GENERATION = -1
 
 
+class OffsetAndMetadata(int):
+    """The offset of the next record. It is an int, because most callers need no more of a committed offset.
+
+    `leader_epoch` is the epoch of the record before it, or -1. With it, a consumer detects that the log was cut
+    (KIP-320). `metadata` is a text that the committing client stored with the offset.
+    """
+
+    leader_epoch: int
+    metadata: str
+
+    def __new__(cls, offset: int, leader_epoch: int = -1, metadata: str = "") -> OffsetAndMetadata:  # noqa: D102
+        made = super().__new__(cls, offset)
+        made.leader_epoch, made.metadata = leader_epoch, metadata
+        return made
+
+    @classmethod
+    def of(cls, offset: int) -> OffsetAndMetadata:
+        """Return `offset` as an OffsetAndMetadata, without epoch and metadata if it has none."""
+        return offset if isinstance(offset, cls) else cls(offset)
+
+
 class GroupMetadata(NamedTuple):
-    """Who commits: with generation and member, zombies are refused (KIP-447); a bare group id has neither."""
+    """The identity of a member that commits. A coordinator fences zombies by generation and member id (KIP-447).
+
+    A bare group id has neither.
+    """
 
     group_id: str
     generation_id: int = NO_GENERATION
@@ -24,10 +47,10 @@ class GroupMetadata(NamedTuple):
 
 @runtime_checkable
 class Positioned(Protocol):
-    """A consumer, blocking or not, as far as its offsets go."""
+    """What `send_offsets` needs of a consumer."""
 
     def group_metadata(self) -> GroupMetadata:
-        """Who commits."""
+        """Return the identity of the group's member."""
 
     def hand_over(self) -> dict[TopicPartition, int]:
         """Offsets behind what was consumed, which a transaction commits from now on."""
@@ -36,9 +59,9 @@ class Positioned(Protocol):
 def group_and_offsets(
     source: Positioned | GroupMetadata | str, offsets: Mapping[TopicPartition, int] | None
 ) -> tuple[GroupMetadata, dict[TopicPartition, tuple[int, int, str]]]:
-    """What `send_offsets` was given, as (group, partition -> (offset, leader epoch, metadata)).
+    """Convert the arguments of `send_offsets` to (group, partition -> (offset, leader epoch, metadata)).
 
-    UsageError, AbortableError.
+    Raises UsageError and AbortableError.
     """
     if isinstance(source, str):
         group = GroupMetadata(source)
