@@ -14,9 +14,10 @@ from oncelog.client.admin.asynchronous import Admin
 from oncelog.client.consumer.asynchronous import Consumer
 from oncelog.client.consumer.fetcher import ConsumerRecord
 from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata
-from oncelog.client.producer.asynchronous import Producer, Transaction
+from oncelog.client.producer.asynchronous import AsyncTransaction as Transaction
+from oncelog.client.producer.asynchronous import Producer
 from oncelog.client.producer.delivery import RecordFuture, RecordMetadata
-from oncelog.client.producer.prepared import Outcome, PreparedTransaction
+from oncelog.client.producer.prepared import PreparedTransaction, TransactionOutcome
 
 __all__ = [
     "Admin",
@@ -24,10 +25,10 @@ __all__ = [
     "ConsumerRecord",
     "GroupMetadata",
     "OffsetAndMetadata",
-    "Outcome",
     "PreparedTransaction",
     "Producer",
     "RecordFuture",
     "RecordMetadata",
     "Transaction",
+    "TransactionOutcome",
 ]

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from oncelog import Admin, PreparedTransaction, Producer, Transaction, aio, errors
-from oncelog.client.producer.prepared import Outcome
+from oncelog.client.producer.prepared import TransactionOutcome
 from support.servers import Server
 from support.transactions import describe, producers, set_transaction_version, until_state
 from support.wire import Wire, until
@@ -76,7 +76,7 @@ def test_it_is_ended_after_the_death_of_its_process(wire: Wire, bootstrap: str, 
     handle = PreparedTransaction.from_text(done.stdout)
     assert handle.spans == ((name, 0, 0, 0), (name, 1, 0, 0))
     with Admin(bootstrap) as admin, Transaction.resume(done.stdout, bootstrap) as transaction:
-        assert transaction.outcome() is Outcome.OPEN
+        assert transaction.outcome() is TransactionOutcome.OPEN
         assert wire.values(topic_id, committed=True) == []
         for _ in range(2):
             getattr(transaction, decision)(30)
@@ -84,7 +84,9 @@ def test_it_is_ended_after_the_death_of_its_process(wire: Wire, bootstrap: str, 
         shows(wire, topic_id, *([b"1"] if decision == "commit" else []), partition=1)
         offsets = {(name, 0): 7} if decision == "commit" else {}
         until(lambda: admin.committed(f"group-{name}"), lambda found: found == offsets, "so are the offsets")
-        assert transaction.outcome() is (Outcome.COMMITTED if decision == "commit" else Outcome.ABORTED)
+        assert transaction.outcome() is (
+            TransactionOutcome.COMMITTED if decision == "commit" else TransactionOutcome.ABORTED
+        )
         if decision == "commit":
             with pytest.raises(errors.TransactionCommittedError, match="had been committed"):
                 transaction.abort()
@@ -101,7 +103,7 @@ def test_it_outlives_the_broker(own_server: Server, name: str) -> None:
     own_server.wait_ready()
     with Transaction.resume(handle, own_server.bootstrap) as transaction:
         transaction.commit(60)
-        assert transaction.outcome() is Outcome.COMMITTED
+        assert transaction.outcome() is TransactionOutcome.COMMITTED
     with Wire(own_server.bootstrap) as wire:
         wire.leaders_serve(name, 2)
         shows(wire, topic_id, b"0")
@@ -114,10 +116,10 @@ def test_offsets_alone(wire: Wire, bootstrap: str, name: str) -> None:
         within.send_offsets(name, {(name, 0): 5})
         handle = within.prepare()
     with Admin(bootstrap) as admin, Transaction.resume(handle, bootstrap) as transaction:
-        assert transaction.outcome() is Outcome.OPEN
+        assert transaction.outcome() is TransactionOutcome.OPEN
         transaction.commit()
         until(lambda: admin.committed(name), lambda found: found == {(name, 0): 5}, "the offset is there")
-        assert transaction.outcome() is Outcome.COMMITTED
+        assert transaction.outcome() is TransactionOutcome.COMMITTED
         with pytest.raises(errors.TransactionCommittedError):
             transaction.abort()
         Producer(bootstrap, transactional_id=name).close()
@@ -133,7 +135,7 @@ def test_asyncio(wire: Wire, bootstrap: str, name: str) -> None:
             await within.send(name, b"x")
             handle = await within.prepare()
         async with aio.Transaction.resume(str(handle), bootstrap) as transaction:
-            assert await transaction.outcome() is aio.Outcome.OPEN
+            assert await transaction.outcome() is aio.TransactionOutcome.OPEN
             await transaction.commit()
             with pytest.raises(errors.TransactionCommittedError):
                 await transaction.abort()
@@ -153,7 +155,7 @@ def test_its_time_out_was_faster(wire: Wire, bootstrap: str, name: str) -> None:
         with pytest.raises(errors.TransactionAbortedError, match=r"time-out \(2000 ms\)"):
             transaction.commit()
         transaction.abort()
-        assert transaction.outcome() is Outcome.ABORTED
+        assert transaction.outcome() is TransactionOutcome.ABORTED
     shows(wire, topic_id)
 
 
@@ -169,7 +171,7 @@ def test_a_newer_producer_was_faster(wire: Wire, bootstrap: str, name: str) -> N
         with pytest.raises(errors.TransactionAbortedError, match="a newer producer"):
             transaction.commit()
         transaction.abort()
-        assert transaction.outcome() is Outcome.ABORTED
+        assert transaction.outcome() is TransactionOutcome.ABORTED
     shows(wire, topic_id, b"new")
 
 
@@ -191,7 +193,7 @@ def test_who_comes_after_newer_producers_learns_it_from_the_log(wire: Wire, boot
         shows(wire, topic_id, b"old", b"newer")
         with Admin(bootstrap) as admin:
             admin.delete_records({(name, 0): 3})
-        assert transaction.outcome() is Outcome.UNKNOWN
+        assert transaction.outcome() is TransactionOutcome.UNKNOWN
         with pytest.raises(errors.OutcomeUnknownError, match="no marker of it"):
             transaction.commit()
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from oncelog import Producer, errors
-from oncelog.client.producer.transaction_manager import LEGAL, State, TransactionManager
+from oncelog.client.producer.transaction_manager import LEGAL, ManagerState, TransactionManager
 from oncelog.protocol.records import MAX_SEQUENCE, BatchHeader, iter_batches
 from support.servers import Server
 from support.wire import Wire, code
@@ -167,11 +167,11 @@ def test_a_fenced_producer_stays_in_its_error(producer: Producer, server: Server
 
 
 def test_only_the_transitions_of_the_table_are_made() -> None:
-    for before in State:
-        for after in State:
+    for before in ManagerState:
+        for after in ManagerState:
             manager = TransactionManager("id")
             manager.state = before
-            if after in LEGAL[before] or after is State.FATAL_ERROR:
+            if after in LEGAL[before] or after is ManagerState.FATAL_ERROR:
                 manager.to(after)
                 assert manager.state is after
             else:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from oncelog import errors
 from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.sender import Sender
-from oncelog.client.producer.transaction_manager import State
+from oncelog.client.producer.transaction_manager import ManagerState
 from support.model_cluster import BUSY, FAULTS, FINE, LATE, LOST_ANSWER, LOST_REQUEST, ModelCluster
 from support.virtual_time import run
 
@@ -153,7 +153,7 @@ def test_transactions_are_whole(seed: int, rate: float, version: int, largest: i
             ]  # fmt: skip
             assert visible == expected
         assert sender.manager is not None
-        assert sender.manager.state is State.READY, "time-outs are always recovered from"
+        assert sender.manager.state is ManagerState.READY, "time-outs are always recovered from"
         await sender.close()
 
     run(body())

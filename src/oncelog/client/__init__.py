@@ -1,1 +1,1 @@
-"""Producer, consumer and admin: state machines with an asyncio driver and a blocking face."""
+"""Producer, consumer and admin: state machines with a driver for asyncio, and blocking classes over it."""

@@ -6,7 +6,7 @@ import pytest
 
 from oncelog import errors
 from oncelog.client.producer.coordinator_requests import handle, next_request, not_found
-from oncelog.client.producer.transaction_manager import State
+from oncelog.client.producer.transaction_manager import ManagerState
 from oncelog.protocol.errors import ErrorCode
 from support.coordinator_answers import answer, asking
 
@@ -82,11 +82,11 @@ def test_each_error_has_its_verdict(request_name: str, code: ErrorCode, expected
         assert type(following.request).__name__ == "InitProducerIdRequest"
         assert following.request.producer_epoch == 3  # type: ignore[attr-defined]
     elif expected == FATAL:
-        assert manager.state is State.FATAL_ERROR
+        assert manager.state is ManagerState.FATAL_ERROR
         assert isinstance(manager.error, errors.FatalError)
         assert following is None
     else:
-        assert manager.state is State.ABORTABLE_ERROR
+        assert manager.state is ManagerState.ABORTABLE_ERROR
         assert manager.error is not None
         assert manager.error.code is code
 
@@ -94,12 +94,12 @@ def test_each_error_has_its_verdict(request_name: str, code: ErrorCode, expected
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("GROUP_AUTHORIZATION_FAILED", State.ABORTABLE_ERROR),
-        ("TRANSACTION_ABORTABLE", State.ABORTABLE_ERROR),
-        ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", State.FATAL_ERROR),
+        ("GROUP_AUTHORIZATION_FAILED", ManagerState.ABORTABLE_ERROR),
+        ("TRANSACTION_ABORTABLE", ManagerState.ABORTABLE_ERROR),
+        ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", ManagerState.FATAL_ERROR),
     ],
 )
-def test_a_coordinator_that_is_not_told(code: str, expected: State) -> None:
+def test_a_coordinator_that_is_not_told(code: str, expected: ManagerState) -> None:
     """FindCoordinator: without a group's the transaction can still be aborted."""
     manager = asking("AddOffsetsToTxn")
     not_found(manager, errors.error_for(ErrorCode[code]))

@@ -15,7 +15,7 @@ from oncelog import errors
 from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.coordinator_requests import handle, next_request
 from oncelog.client.producer.delivery import Delivery
-from oncelog.client.producer.transaction_manager import State, TransactionManager
+from oncelog.client.producer.transaction_manager import ManagerState, TransactionManager
 from oncelog.client.response_errors import raise_for_error
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode
@@ -133,7 +133,7 @@ def test_a_batch_that_fails_in_a_transaction_means_abort_or_close(code: ErrorCod
         assert not caught.value.retriable
     if expected is ToDo.ABORT:
         manager.begin_abort()
-        assert manager.state is State.ABORTING
+        assert manager.state is ManagerState.ABORTING
 
 
 @pytest.mark.parametrize("kind", [errors.TimedOutError, errors.DeliveryTimeoutError])
@@ -159,7 +159,7 @@ def test_a_batch_that_fails_without_a_transaction_is_never_to_be_aborted(code: E
     of_the_record = manager.failed(failed, cause)
     if code in FATAL:
         assert to_do(of_the_record) is ToDo.CLOSE
-        assert manager.state is State.FATAL_ERROR
+        assert manager.state is ManagerState.FATAL_ERROR
     elif isinstance(cause, errors.AbortableError):
         assert to_do(of_the_record) is (ToDo.LOOK if in_doubt else ToDo.REPEAT)
     else:
@@ -184,7 +184,7 @@ def test_an_answer_of_a_coordinator_is_repeated_or_means_abort_or_close(request_
     expected = {ToDo.CLOSE} if request_name == "InitProducerId" else {ToDo.ABORT, ToDo.CLOSE}
     assert to_do(manager.error) in expected
     assert (to_do(manager.error) is ToDo.CLOSE) == (
-        manager.state is State.FATAL_ERROR or request_name == "InitProducerId"
+        manager.state is ManagerState.FATAL_ERROR or request_name == "InitProducerId"
     )
 
 

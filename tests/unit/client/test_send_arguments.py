@@ -1,4 +1,4 @@
-"""What `send` says of an argument that it cannot take: which, at once, by both faces, whatever the topic's state."""
+"""An argument that `send` cannot take is named at once, by both producers, whatever the topic's state."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def waiting(sender: Sender) -> list[Record]:
     return [record for batch in sender.accumulator.incomplete() for record in decode_records(memoryview(batch.wire()))]
 
 
-FACES = pytest.mark.parametrize("send", [blocking, awaited])
+PRODUCERS = pytest.mark.parametrize("send", [blocking, awaited])
 
 
-@FACES
+@PRODUCERS
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
 def test_a_wrong_argument_is_named(send: Callable[..., list[Record]], known: bool) -> None:
     """Without a broker: nothing is waited for."""
@@ -90,14 +90,14 @@ def test_a_wrong_argument_is_named(send: Callable[..., list[Record]], known: boo
             send(known, dict(arguments))
 
 
-@FACES
+@PRODUCERS
 def test_headers_are_texts_or_bytes_in_pairs_or_a_mapping(send: Callable[..., list[Record]]) -> None:
     for headers, expected in TAKEN:
         (record,) = send(True, {"value": "x", "headers": headers})
         assert (record.value, record.headers) == (b"x", expected)
 
 
-@FACES
+@PRODUCERS
 def test_what_a_partitioner_raises_stays_what_it_is(
     send: Callable[..., list[Record]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from oncelog.client.producer.coordinator_requests import handle, next_request
 from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.send_loop import NotAddedError
 from oncelog.client.producer.sender import Sender
-from oncelog.client.producer.transaction_manager import State, TransactionManager
+from oncelog.client.producer.transaction_manager import ManagerState, TransactionManager
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdResponse
@@ -159,7 +159,7 @@ def test_an_end_that_ran_out_of_time_can_be_called_again_though_it_has_come_mean
             await end(0)
         await asyncio.sleep(1)
         assert sender.manager is not None
-        assert sender.manager.state is State.READY
+        assert sender.manager.state is ManagerState.READY
         await end()
         assert values(cluster) == ([b"x"] if what == "commit" else [])
         with pytest.raises(errors.UsageError, match="begin one first"):
@@ -185,11 +185,11 @@ def test_an_abort_while_it_is_asked_who_was_fenced_starts_the_next_transaction_c
     assert asking is not None
     manager.begin_abort()
     handle(manager, asking, InitProducerIdResponse(producer_id=7, producer_epoch=2))
-    assert manager.state is State.ABORTING, "batches of the old epoch may still be under way"
+    assert manager.state is ManagerState.ABORTING, "batches of the old epoch may still be under way"
     assert next_request(manager, drained=False) is None
     step = next_request(manager, drained=True)
     assert step is None or not isinstance(step.request, EndTxnRequest)
-    assert (manager.state, manager.producer_epoch) == (State.READY, 2)
+    assert (manager.state, manager.producer_epoch) == (ManagerState.READY, 2)
     assert (manager.partitions, manager.groups, manager.started) == (set(), {}, False)
 
 

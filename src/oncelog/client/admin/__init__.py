@@ -1,1 +1,1 @@
-"""The admin client: coroutines by subject, two faces."""
+"""The admin client: coroutines by subject, a blocking `Admin` and one for asyncio."""

@@ -1,4 +1,4 @@
-"""What both `Admin`s share: options, names, and what they do not do."""
+"""What the blocking `Admin` and the one for asyncio share: options, names, and calls that they lack."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def names(given: str | Iterable[str]) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
 
 
-class AdminFace:
-    """What both say of a call that they do not have."""
+class AdminBase:
+    """Raise an AttributeError that helps, for a call that Admin lacks."""
 
-    if not TYPE_CHECKING:  # a type checker finds a mistyped name by itself
+    if not TYPE_CHECKING:  # a type checker finds a mistyped name itself
 
         def __getattr__(self, name: str) -> NoReturn:
             if name in NOT_YET:

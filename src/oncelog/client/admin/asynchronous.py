@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from oncelog.client.admin import configs, features, group_descriptions, groups, log_dirs, transactions
 from oncelog.client.admin import topics as topic_calls
-from oncelog.client.admin._shared import AdminFace, admin_options
+from oncelog.client.admin._shared import AdminBase, admin_options
 from oncelog.client.blocking import name_wrapped_methods
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests import offsets as offset_calls
@@ -36,7 +36,7 @@ def _asked(
     return ask
 
 
-class Admin(AdminFace):
+class Admin(AdminBase):
     """Topics, groups, transactions and settings of a cluster. `async with`, or `await close()`. See `oncelog.Admin`."""
 
     def __init__(

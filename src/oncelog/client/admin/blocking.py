@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oncelog.client.admin._shared import AdminFace
+from oncelog.client.admin._shared import AdminBase
 from oncelog.client.admin.asynchronous import Admin as Awaited
 from oncelog.client.blocking import Blocking, blocking
 
 __all__ = ["Admin"]
 
 
-class Admin(AdminFace, Blocking[Awaited]):
+class Admin(AdminBase, Blocking[Awaited]):
     """Topics, groups, transactions and settings of a cluster. Use as a context manager, or `close` it.
 
     Options carry Kafka's names with `_` for `.`. Errors: `oncelog.errors`. What passes by itself is tried again until

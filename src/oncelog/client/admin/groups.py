@@ -46,8 +46,8 @@ LATEST = Target(timestamp=offset_calls.LATEST)
 CURRENT = Target(shift=0)
 
 
-class Step(NamedTuple):
-    """One partition's part of a plan; `committed` is None where the group has no offset."""
+class PartitionSeek(NamedTuple):
+    """The offset to which a group seeks in one partition; `committed` is None if the group has no offset there."""
 
     topic: str
     partition: int
@@ -130,7 +130,7 @@ async def set_offsets(cluster: ClusterClient, group_id: str, offsets: Mapping[To
 
 async def _plan_seek(
     cluster: ClusterClient, group_id: str, target: Target, partitions: Iterable[TopicPartition] | None = None
-) -> list[Step]:
+) -> list[PartitionSeek]:
     """Where `seek` would set the group: of some partitions, or of all that it has offsets of.
 
     A target outside a partition's offsets becomes its start or its end, as in Kafka's tool. UsageError while the group
@@ -144,13 +144,13 @@ async def _plan_seek(
     starts = await offset_calls.list_offsets(cluster, dict.fromkeys(wanted, offset_calls.EARLIEST))
     ends = await offset_calls.list_offsets(cluster, dict.fromkeys(wanted, offset_calls.LATEST))
     aims = await _aims(cluster, target, wanted, committed)
-    steps = []
+    seeks = []
     for tp in wanted:
         first, end = starts[tp].offset, ends[tp].offset
         aim = end if aims[tp] is None else aims[tp]
         assert aim is not None
-        steps.append(Step(*tp, committed.get(tp), min(max(aim, first), end)))
-    return steps
+        seeks.append(PartitionSeek(*tp, committed.get(tp), min(max(aim, first), end)))
+    return seeks
 
 
 async def _aims(
@@ -177,14 +177,14 @@ async def seek(
     partitions: Iterable[TopicPartition] | None = None,
     *,
     dry_run: bool = False,
-) -> list[Step]:
+) -> list[PartitionSeek]:
     """Set where a group without members goes on, in some partitions or all that it has offsets of.
 
     What `target` is: `Target`; outside a partition it becomes its first offset or its end. UsageError
     while the group has members. With `dry_run` nothing changes.
     """
-    steps = await _plan_seek(cluster, group_id, target, partitions)
+    seeks = await _plan_seek(cluster, group_id, target, partitions)
     if not dry_run:
-        offsets = {(step.topic, step.partition): step.target for step in steps}
+        offsets = {(each.topic, each.partition): each.target for each in seeks}
         await offset_calls.commit(cluster, GroupMetadata(group_id), offsets)
-    return steps
+    return seeks

@@ -1,1 +1,1 @@
-"""The producer: accumulator, transaction manager and the rest without I/O, the loop that sends, two faces."""
+"""The producer: state machines without I/O, the loop that sends, a blocking `Producer` and one for asyncio."""

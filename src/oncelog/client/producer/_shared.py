@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from oncelog import errors
 from oncelog.client.calls import FORKED
 from oncelog.client.producer.sender import Sender
-from oncelog.client.producer.transaction_manager import State
+from oncelog.client.producer.transaction_manager import ManagerState
 from oncelog.client.types import TopicPartition
 
 if TYPE_CHECKING:
     from oncelog.client.group_offsets import GroupMetadata, Positioned
 
 
-class ProducerFace:
+class ProducerBase:
     """The user's view of a `Sender`. Raises UsageError before the sender exists, and in a forked child process."""
 
     options: dict[str, Any]
@@ -69,11 +69,11 @@ class ProducerFace:
         manager = self._sender.manager
         if manager is None or self._sender.closing:
             return False
-        return manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
+        return manager.state in (ManagerState.IN_TRANSACTION, ManagerState.ABORTABLE_ERROR)
 
     def _is_prepared(self) -> bool:
         manager = self._sender.manager
-        return manager is not None and manager.state is State.PREPARED
+        return manager is not None and manager.state is ManagerState.PREPARED
 
     def _no_room(self) -> errors.TimedOutError:
         return errors.TimedOutError(

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from oncelog import errors
-from oncelog.client.producer._shared import ProducerFace, abort_failed, closing_failed
+from oncelog.client.producer._shared import ProducerBase, abort_failed, closing_failed
 from oncelog.client.producer.delivery import OnDelivery, RecordFuture
 from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.prepared import PreparedTransaction
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from oncelog.columns.values import Format
 
 
-class Producer(ProducerFace):
+class Producer(ProducerBase):
     """Sends records. `async with`, or `await start()` and `await close()`. See `oncelog.Producer`."""
 
     def __init__(
@@ -193,7 +193,7 @@ class Producer(ProducerFace):
         return await self._sender.prepare(ms(timeout))
 
 
-class Transaction:
+class AsyncTransaction:
     """`async with Transaction.resume(handle, "localhost:9092") as transaction: await transaction.commit()`."""
 
     @staticmethod

@@ -14,7 +14,7 @@ from weakref import WeakSet
 from oncelog import errors
 from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.calls import FORKED
-from oncelog.client.producer._shared import ProducerFace, abort_failed, closing_failed
+from oncelog.client.producer._shared import ProducerBase, abort_failed, closing_failed
 from oncelog.client.producer.asynchronous import Producer as Awaited
 from oncelog.client.producer.delivery import OnDelivery, RecordFuture, RecordMetadata
 from oncelog.client.producer.prepared import PreparedTransaction
@@ -33,7 +33,7 @@ _AT_WORK: WeakSet[Sender] = WeakSet()
 log = logging.getLogger(__name__)
 
 
-class Producer(ProducerFace, Blocking[Awaited]):
+class Producer(ProducerBase, Blocking[Awaited]):
     """Sends records. Thread-safe; use as a context manager, or `close` it.
 
     `Producer("localhost:9092", transactional_id="etl-1", linger_ms=20)`: options carry Kafka's names with `_` for

@@ -14,7 +14,7 @@ from oncelog.client.discovery.cluster import LEADER_MOVED
 from oncelog.client.producer.accumulator import Accumulator
 from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.produce_requests import Answer, BatchAnswer
-from oncelog.client.producer.transaction_manager import State, TransactionManager
+from oncelog.client.producer.transaction_manager import ManagerState, TransactionManager
 from oncelog.protocol.errors import ErrorCode
 
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
@@ -104,8 +104,8 @@ class Completion:
         """After an error, what was never sent is not sent any more."""
         if manager.error is None or not self._accumulator.waiting:
             return
-        if manager.state in (State.FATAL_ERROR, State.ABORTABLE_ERROR):
-            undrained_only = manager.state is State.ABORTABLE_ERROR
+        if manager.state in (ManagerState.FATAL_ERROR, ManagerState.ABORTABLE_ERROR):
+            undrained_only = manager.state is ManagerState.ABORTABLE_ERROR
             for batch in self._accumulator.take_waiting(undrained_only=undrained_only):
                 self.finish(batch, manager.error)
 
@@ -152,7 +152,7 @@ class Completion:
             return False
         if self._manager is None:
             return code.retriable
-        if self._manager.state is State.FATAL_ERROR:
+        if self._manager.state is ManagerState.FATAL_ERROR:
             return False
         return self._manager.can_retry(batch, code, log_start_offset)
 

@@ -39,30 +39,30 @@ class CoordinatorDriver:
 
     def go_on(self) -> None:
         """Say what there is to say, unless that is being done."""
-        if not self._going_on and self._next_step() is not None:
+        if not self._going_on and self._next_request() is not None:
             self._going_on = True
             self._sender.spawn(self._talk())
 
-    def _next_step(self) -> coordination.Step | None:
+    def _next_request(self) -> coordination.CoordinatorRequest | None:
         with self._sender.lock:
             before = self._manager.state
-            step = coordination.next_request(self._manager, drained=self._sender.accumulator.empty)
+            asked = coordination.next_request(self._manager, drained=self._sender.accumulator.empty)
             changed = self._manager.state is not before
         if changed:
             self._sender.changed()
-        return step
+        return asked
 
     async def _talk(self) -> None:
         backoff = Backoff(CONCURRENT_BACKOFF_MS, self._sender.options["retry_backoff_max_ms"])
         try:
-            while not self._sender.closed and (step := self._next_step()) is not None:
-                code = await self._ask(step)
+            while not self._sender.closed and (asked := self._next_request()) is not None:
+                code = await self._ask(asked)
                 self._sender.changed()
                 if code is None:
                     backoff.reset()
                     continue
                 if code in COORDINATOR_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
-                    self._cluster.forget_coordinator("group" if step.kind == "group" else "transaction", step.key)
+                    self._cluster.forget_coordinator("group" if asked.kind == "group" else "transaction", asked.key)
                 await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
         except Exception as error:  # noqa: BLE001 a fault of ours must not be asked for again and again, unheard
             with self._sender.lock:
@@ -72,20 +72,20 @@ class CoordinatorDriver:
             self._going_on = False
             self._sender.wake()
 
-    async def _ask(self, step: coordination.Step) -> ErrorCode | None:
-        """One attempt of a step; the code if it has to be made again."""
+    async def _ask(self, asked: coordination.CoordinatorRequest) -> ErrorCode | None:
+        """Send a request once. Return the error code if it has to be sent again."""
         manager = self._manager
         try:
-            if step.kind == "any":
-                response = await self._cluster.call_any(step.request)
+            if asked.kind == "any":
+                response = await self._cluster.call_any(asked.request)
             else:
-                connection = await self._cluster.connection(await self._cluster.coordinator(step.kind, step.key))
-                version = min(connection.version_for(type(step.request)), step.max_version)
-                if isinstance(step.request, InitProducerIdRequest) and step.kind == "transaction":
+                connection = await self._cluster.connection(await self._cluster.coordinator(asked.kind, asked.key))
+                version = min(connection.version_for(type(asked.request)), asked.max_version)
+                if isinstance(asked.request, InitProducerIdRequest) and asked.kind == "transaction":
                     self._learn_version(manager, connection.features)
                 with self._sender.lock:
-                    coordination.sent(manager, step)
-                response = await connection.call(step.request, version)
+                    coordination.sent(manager, asked)
+                response = await connection.call(asked.request, version)
         except errors.RetriableError as error:
             self.trouble = error.message
             return error.code
@@ -98,8 +98,8 @@ class CoordinatorDriver:
                 coordination.not_found(manager, failure)
             return None
         with self._sender.lock:
-            code = coordination.handle(manager, step, response)
-        self.trouble = "" if code is None else f"{type(step.request).__name__}: {code.text}"
+            code = coordination.handle(manager, asked, response)
+        self.trouble = "" if code is None else f"{type(asked.request).__name__}: {code.text}"
         return code
 
     @staticmethod

@@ -1,6 +1,6 @@
 """What a producer tells its coordinators, and what it makes of their answers.
 
-`next_request(manager, drained)` is the next request, if there is one; `handle(manager, step, response)` takes in its
+`next_request(manager, drained)` is the next request, if there is one; `handle(manager, asked, response)` takes in its
 answer. Only one is under way at a time. What an error code means for each request is the table `VERDICTS`.
 """
 
@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from oncelog import errors
-from oncelog.client.producer.transaction_manager import OPEN, Offsets, State, TransactionManager
+from oncelog.client.producer.transaction_manager import OPEN, ManagerState, Offsets, TransactionManager
 from oncelog.client.response_errors import error_codes
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -28,7 +28,7 @@ from oncelog.protocol.schema import Message
 _C = ErrorCode
 
 
-class Step(NamedTuple):
+class CoordinatorRequest(NamedTuple):
     """A request for a coordinator: `kind` "transaction", "group" or "any" broker; not above `max_version`."""
 
     kind: str
@@ -116,29 +116,31 @@ fenced by another.
 """
 
 
-def next_request(manager: TransactionManager, *, drained: bool) -> Step | None:
+def next_request(manager: TransactionManager, *, drained: bool) -> CoordinatorRequest | None:
     """The next request, or None; a transaction is ended only when `drained`: no batch of it is without an outcome."""
-    if manager.state is State.FATAL_ERROR:
+    if manager.state is ManagerState.FATAL_ERROR:
         return None
     if not manager.transactional:
         if manager.producer_id >= 0:
             return None
-        return Step("any", "", InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1), 5)
-    if manager.state is State.INITIALIZING:
+        return CoordinatorRequest(
+            "any", "", InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1), 5
+        )
+    if manager.state is ManagerState.INITIALIZING:
         return _transaction(manager, _init_producer_id(manager), 5)
     if manager.state in OPEN and manager.doubted is not None:
         return _transaction(manager, _init_producer_id(manager), 5)
     if manager.state in OPEN:
-        step = _joining(manager)
-        if step is not None:
-            return step
-    if manager.state in (State.COMMITTING, State.ABORTING) and drained:
+        asked = _joining(manager)
+        if asked is not None:
+            return asked
+    if manager.state in (ManagerState.COMMITTING, ManagerState.ABORTING) and drained:
         return _ending(manager)
     return None
 
 
-def _transaction(manager: TransactionManager, request: Message, max_version: int) -> Step:
-    return Step("transaction", manager.transactional_id or "", request, max_version)
+def _transaction(manager: TransactionManager, request: Message, max_version: int) -> CoordinatorRequest:
+    return CoordinatorRequest("transaction", manager.transactional_id or "", request, max_version)
 
 
 def _init_producer_id(manager: TransactionManager) -> InitProducerIdRequest:
@@ -150,7 +152,7 @@ def _init_producer_id(manager: TransactionManager) -> InitProducerIdRequest:
     )
 
 
-def _joining(manager: TransactionManager) -> Step | None:
+def _joining(manager: TransactionManager) -> CoordinatorRequest | None:
     """Partitions (TV1) and groups that the coordinator has to hear of, then the groups' offsets."""
     if manager.new_partitions:
         manager.adding |= manager.new_partitions
@@ -180,7 +182,9 @@ def _joining(manager: TransactionManager) -> Step | None:
         manager.started = True
         return _transaction(manager, add, 3)
     manager.started = True
-    return Step("group", first.group.group_id, _offset_commit(manager, first), 5 if manager.implicit else 4)
+    return CoordinatorRequest(
+        "group", first.group.group_id, _offset_commit(manager, first), 5 if manager.implicit else 4
+    )
 
 
 def _offset_commit(manager: TransactionManager, offsets: Offsets) -> TxnOffsetCommitRequest:
@@ -211,7 +215,7 @@ def _offset_commit(manager: TransactionManager, offsets: Offsets) -> TxnOffsetCo
     )
 
 
-def _ending(manager: TransactionManager) -> Step | None:
+def _ending(manager: TransactionManager) -> CoordinatorRequest | None:
     """EndTxn; a transaction that nobody has heard of ends without it (KAFKA-18401)."""
     if manager.skip_end or not manager.started:
         manager.ended()
@@ -220,14 +224,14 @@ def _ending(manager: TransactionManager) -> Step | None:
         transactional_id=manager.transactional_id or "",
         producer_id=manager.producer_id,
         producer_epoch=manager.producer_epoch,
-        committed=manager.state is State.COMMITTING,
+        committed=manager.state is ManagerState.COMMITTING,
     )
     return _transaction(manager, request, 5 if manager.implicit else 4)
 
 
-def sent(manager: TransactionManager, step: Step) -> None:
+def sent(manager: TransactionManager, asked: CoordinatorRequest) -> None:
     """The request is on its way: from now on the coordinator may know of it."""
-    if isinstance(step.request, AddPartitionsToTxnRequest):
+    if isinstance(asked.request, AddPartitionsToTxnRequest):
         manager.started = True
 
 
@@ -240,13 +244,13 @@ def not_found(manager: TransactionManager, error: errors.KafkaError) -> None:
         manager.fatal(error)
 
 
-def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorCode | None:
+def handle(manager: TransactionManager, asked: CoordinatorRequest, response: Message) -> ErrorCode | None:
     """Take in an answer. Returns the error code if the request has to be sent again, else None."""
     code, text = next(iter(sorted(error_codes(response), key=lambda found: found[0].retriable)), (_C.NONE, None))
     if code is _C.NONE:
-        _succeeded(manager, step, response)
+        _succeeded(manager, asked, response)
         return None
-    request = step.request
+    request = asked.request
     if isinstance(request, EndTxnRequest):
         if not request.committed and code is _C.INVALID_TXN_STATE and manager.was_prepared:
             manager.fatal(
@@ -269,7 +273,7 @@ def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorC
             return None
     otherwise = Verdict.RETRY if code.retriable else OTHERWISE.get(type(request), Verdict.FATAL)
     verdict = VERDICTS[type(request)].get(code, otherwise)
-    if manager.state is State.ABORTING and isinstance(request, JOINING):
+    if manager.state is ManagerState.ABORTING and isinstance(request, JOINING):
         manager.adding.clear()  # the abort that began meanwhile needs none of it
         manager.offsets.clear()
         return None
@@ -291,14 +295,14 @@ def handle(manager: TransactionManager, step: Step, response: Message) -> ErrorC
         manager.offsets.clear()
         manager.adding.clear()
         manager.abortable(error)
-        if manager.state is not State.ABORTABLE_ERROR:
+        if manager.state is not ManagerState.ABORTABLE_ERROR:
             manager.fatal(error)
     return None
 
 
-def _succeeded(manager: TransactionManager, step: Step, response: Message) -> None:
+def _succeeded(manager: TransactionManager, asked: CoordinatorRequest, response: Message) -> None:
     if isinstance(response, InitProducerIdResponse):
-        if manager.doubted is not None or manager.state is State.ABORTING:
+        if manager.doubted is not None or manager.state is ManagerState.ABORTING:
             manager.timed_out(response.producer_id, response.producer_epoch)
         elif manager.transactional:
             manager.initialized(response.producer_id, response.producer_epoch)
@@ -306,10 +310,10 @@ def _succeeded(manager: TransactionManager, step: Step, response: Message) -> No
             manager.sequences.set_producer(response.producer_id, response.producer_epoch)
     elif isinstance(response, EndTxnResponse):
         manager.ended(response.producer_id, response.producer_epoch)
-    elif isinstance(step.request, AddPartitionsToTxnRequest):
+    elif isinstance(asked.request, AddPartitionsToTxnRequest):
         manager.partitions |= manager.adding
         manager.adding.clear()
-    elif isinstance(step.request, AddOffsetsToTxnRequest):
-        manager.groups[step.request.group_id] = True
+    elif isinstance(asked.request, AddOffsetsToTxnRequest):
+        manager.groups[asked.request.group_id] = True
     elif manager.offsets:
         manager.offsets.pop(0)

@@ -18,14 +18,14 @@ FORMAT = 1
 """Of the text: `from_text` refuses what is newer."""
 
 
-class Outcome(StrEnum):
-    """Where a prepared transaction stands."""
+class TransactionOutcome(StrEnum):
+    """How a prepared transaction has ended, if it has."""
 
     OPEN = "open"
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
-    """The coordinator knows of later ones only, and the log tells nothing (any more)."""
+    """The coordinator knows only later transactions, and the log has no marker of this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class PreparedTransaction:
             raise UsageError(f"the handle has format {known}, and this version of oncelog knows {FORMAT}: upgrade it")
         return made
 
-    def ended_in(self, state: str, producer_id: int, epoch: int) -> Outcome | None:
+    def ended_in(self, state: str, producer_id: int, epoch: int) -> TransactionOutcome | None:
         """What a coordinator's state of the transactional id says of this transaction; None: nothing.
 
         With transaction.version 2 the epoch moves when a transaction ends; before that it stays, but a time-out's
@@ -85,14 +85,14 @@ class PreparedTransaction:
         if not self.producer_epoch <= epoch <= self.producer_epoch + moved:
             return None
         if state == "Ongoing":
-            return Outcome.OPEN if epoch == self.producer_epoch else None
+            return TransactionOutcome.OPEN if epoch == self.producer_epoch else None
         return _ENDS.get(state)
 
 
 _ENDS = {
-    "PrepareCommit": Outcome.COMMITTED,
-    "CompleteCommit": Outcome.COMMITTED,
-    "PrepareAbort": Outcome.ABORTED,
-    "PrepareEpochFence": Outcome.ABORTED,
-    "CompleteAbort": Outcome.ABORTED,
+    "PrepareCommit": TransactionOutcome.COMMITTED,
+    "CompleteCommit": TransactionOutcome.COMMITTED,
+    "PrepareAbort": TransactionOutcome.ABORTED,
+    "PrepareEpochFence": TransactionOutcome.ABORTED,
+    "CompleteAbort": TransactionOutcome.ABORTED,
 }

@@ -17,7 +17,7 @@ from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.options import cluster_options, read_options
 from oncelog.client.producer.markers import find_markers
 from oncelog.client.producer.options import PRODUCER
-from oncelog.client.producer.prepared import Outcome, PreparedTransaction
+from oncelog.client.producer.prepared import PreparedTransaction, TransactionOutcome
 from oncelog.client.records import ms
 from oncelog.client.types import Marker, Place
 from oncelog.protocol.errors import ErrorCode
@@ -39,10 +39,10 @@ ENDED_ALREADY = frozenset(
 """Answers to EndTxn that mean that the transaction has ended, or is being ended, without this one."""
 
 SETTLED = {
-    frozenset({Marker.COMMIT}): Outcome.COMMITTED,
-    frozenset({Marker.COMMIT, Marker.GONE}): Outcome.COMMITTED,
-    frozenset({Marker.ABORT}): Outcome.ABORTED,
-    frozenset({Marker.ABORT, Marker.GONE}): Outcome.ABORTED,
+    frozenset({Marker.COMMIT}): TransactionOutcome.COMMITTED,
+    frozenset({Marker.COMMIT, Marker.GONE}): TransactionOutcome.COMMITTED,
+    frozenset({Marker.ABORT}): TransactionOutcome.ABORTED,
+    frozenset({Marker.ABORT, Marker.GONE}): TransactionOutcome.ABORTED,
 }
 
 
@@ -97,13 +97,13 @@ class AsyncResumedTransaction:
         await self._end(False, timeout)
 
     @ends_when_closed
-    async def outcome(self) -> Outcome:
+    async def outcome(self) -> TransactionOutcome:
         """How it stands, changing nothing: `open`, `committed`, `aborted` or `unknown`."""
         return await self._look(0)
 
     async def _end(self, commit: bool, timeout: float | None) -> None:
         """EndTxn; where that is refused, what has become of the transaction decides."""
-        wanted = Outcome.COMMITTED if commit else Outcome.ABORTED
+        wanted = TransactionOutcome.COMMITTED if commit else TransactionOutcome.ABORTED
         if self.handle.empty:
             return
         given_ms = ms(timeout)
@@ -119,9 +119,9 @@ class AsyncResumedTransaction:
         found = await self._look(_left_ms(until))
         if found is wanted:
             return
-        if found is Outcome.COMMITTED:
+        if found is TransactionOutcome.COMMITTED:
             raise errors.TransactionCommittedError(f"{what}: it had been committed before")
-        if found is Outcome.ABORTED:
+        if found is TransactionOutcome.ABORTED:
             raise errors.TransactionAbortedError(
                 f"{what}: it had been aborted, by its time-out ({self.handle.timeout_ms} ms), a newer producer, or "
                 "another holder of the handle"
@@ -164,18 +164,18 @@ class AsyncResumedTransaction:
                 f"the prepared transaction of {self.handle.transactional_id!r} was not ended in time: {why}"
             ) from None
 
-    async def _look(self, wait_ms: float) -> Outcome:
+    async def _look(self, wait_ms: float) -> TransactionOutcome:
         """How it ended: by the markers, else by the coordinator, else by waiting for a marker."""
         if self.handle.empty:
-            return Outcome.ABORTED
+            return TransactionOutcome.ABORTED
         told = await self._by_markers(0)
-        if told is Outcome.UNKNOWN:
+        if told is TransactionOutcome.UNKNOWN:
             told = await self._by_coordinator() or told
-        if told in (Outcome.UNKNOWN, Outcome.OPEN) and wait_ms > 0:
+        if told in (TransactionOutcome.UNKNOWN, TransactionOutcome.OPEN) and wait_ms > 0:
             told = await self._by_markers(wait_ms)
         return told
 
-    async def _by_markers(self, wait_ms: float) -> Outcome:
+    async def _by_markers(self, wait_ms: float) -> TransactionOutcome:
         places = [Place((t, p), self.handle.producer_id, last) for t, p, _, last in self.handle.spans]
         found = frozenset(await find_markers(self._cluster, places, wait_ms))
         if {Marker.COMMIT, Marker.ABORT} <= found:
@@ -183,9 +183,9 @@ class AsyncResumedTransaction:
                 f"the prepared transaction of {self.handle.transactional_id!r} is committed in some partitions and "
                 "aborted in others: a marker was lost, and a later transaction of the same producer ended it there"
             )
-        return SETTLED.get(found - {Marker.MISSING} if len(found) > 1 else found, Outcome.UNKNOWN)
+        return SETTLED.get(found - {Marker.MISSING} if len(found) > 1 else found, TransactionOutcome.UNKNOWN)
 
-    async def _by_coordinator(self) -> Outcome | None:
+    async def _by_coordinator(self) -> TransactionOutcome | None:
         request = DescribeTransactionsRequest(transactional_ids=[self.handle.transactional_id])
         response = await self._cluster.call_coordinator("transaction", self.handle.transactional_id, request)
         state = response.transaction_states[0]

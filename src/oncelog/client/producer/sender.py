@@ -10,7 +10,7 @@ from oncelog.client.calls import Calls, ends_when_closed
 from oncelog.client.producer.batch import all_done
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.send_loop import SendLoop
-from oncelog.client.producer.transaction_manager import State, TransactionManager
+from oncelog.client.producer.transaction_manager import ManagerState, TransactionManager
 
 
 class Sender(SendLoop):
@@ -32,7 +32,7 @@ class Sender(SendLoop):
         with self.lock:
             manager.initialize()
         timeout = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
-        await self.until(lambda: manager.state is not State.INITIALIZING, timeout, "init_transactions")
+        await self.until(lambda: manager.state is not ManagerState.INITIALIZING, timeout, "init_transactions")
         manager.require_no_error()
 
     def begin(self) -> None:
@@ -48,7 +48,7 @@ class Sender(SendLoop):
         manager = self._transactional()
         with self.lock:
             manager.begin_commit()
-        await self._end(manager, State.COMMITTING, "commit", timeout_ms)
+        await self._end(manager, ManagerState.COMMITTING, "commit", timeout_ms)
 
     @ends_when_closed
     async def abort(self, timeout_ms: float | None = None) -> None:
@@ -60,7 +60,7 @@ class Sender(SendLoop):
         with self._settling() as settlement:
             manager.begin_abort()
             settlement.drop_undrained(errors.AbortableError("the transaction was aborted"))
-        await self._end(manager, State.ABORTING, "abort", timeout_ms)
+        await self._end(manager, ManagerState.ABORTING, "abort", timeout_ms)
 
     def fail_transaction(self, why: str) -> None:
         """Have the transaction in progress refuse to be committed (any thread)."""
@@ -68,12 +68,14 @@ class Sender(SendLoop):
             self._transactional().fail_with(errors.AbortableError(why))
         self.wake()
 
-    async def _end(self, manager: TransactionManager, ending: State, what: str, timeout_ms: float | None) -> None:
+    async def _end(
+        self, manager: TransactionManager, ending: ManagerState, what: str, timeout_ms: float | None
+    ) -> None:
         timeout = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
         self.accumulator.flushing += 1
         self._ending += 1
         try:
-            await self.until(lambda: manager.state not in (ending, State.INITIALIZING), timeout, what)
+            await self.until(lambda: manager.state not in (ending, ManagerState.INITIALIZING), timeout, what)
             manager.untold = None
         finally:
             self._ending -= 1
@@ -105,7 +107,9 @@ class Sender(SendLoop):
             self.accumulator.flushing += 1
         try:
             timeout = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
-            await self.until(lambda: manager.state is not State.PREPARED or self._all_in(manager), timeout, "prepare")
+            await self.until(
+                lambda: manager.state is not ManagerState.PREPARED or self._all_in(manager), timeout, "prepare"
+            )
         finally:
             self.accumulator.flushing -= 1
         manager.require_no_error()
@@ -141,7 +145,7 @@ class Sender(SendLoop):
                 pass  # no time is left for an abort
             elif detach:
                 await self._flush(timeout)
-            elif manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+            elif manager.state in (ManagerState.IN_TRANSACTION, ManagerState.ABORTABLE_ERROR):
                 await self._abort(timeout)
         finally:
             await self._hang_up()

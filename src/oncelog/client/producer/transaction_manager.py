@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from oncelog.client.group_offsets import GroupMetadata
 
 
-class State(Enum):
-    """Where a transactional producer stands."""
+class ManagerState(Enum):
+    """The states of a transactional producer (Kafka's TransactionManager.State)."""
 
     UNINITIALIZED = "uninitialized"
     INITIALIZING = "initializing"
@@ -50,27 +50,31 @@ class State(Enum):
     FATAL_ERROR = "fatal error"
 
 
-LEGAL: dict[State, frozenset[State]] = {
-    State.UNINITIALIZED: frozenset({State.INITIALIZING}),
-    State.INITIALIZING: frozenset({State.READY, State.ABORTABLE_ERROR, State.UNINITIALIZED}),
-    State.READY: frozenset({State.IN_TRANSACTION}),
-    State.IN_TRANSACTION: frozenset({State.PREPARED, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR}),
-    State.PREPARED: frozenset({State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR}),
-    State.COMMITTING: frozenset({State.READY, State.INITIALIZING, State.ABORTABLE_ERROR}),
-    State.ABORTING: frozenset({State.READY, State.INITIALIZING}),
-    State.ABORTABLE_ERROR: frozenset({State.ABORTING, State.ABORTABLE_ERROR}),
-    State.FATAL_ERROR: frozenset(),
+LEGAL: dict[ManagerState, frozenset[ManagerState]] = {
+    ManagerState.UNINITIALIZED: frozenset({ManagerState.INITIALIZING}),
+    ManagerState.INITIALIZING: frozenset(
+        {ManagerState.READY, ManagerState.ABORTABLE_ERROR, ManagerState.UNINITIALIZED}
+    ),
+    ManagerState.READY: frozenset({ManagerState.IN_TRANSACTION}),
+    ManagerState.IN_TRANSACTION: frozenset(
+        {ManagerState.PREPARED, ManagerState.COMMITTING, ManagerState.ABORTING, ManagerState.ABORTABLE_ERROR}
+    ),
+    ManagerState.PREPARED: frozenset({ManagerState.COMMITTING, ManagerState.ABORTING, ManagerState.ABORTABLE_ERROR}),
+    ManagerState.COMMITTING: frozenset({ManagerState.READY, ManagerState.INITIALIZING, ManagerState.ABORTABLE_ERROR}),
+    ManagerState.ABORTING: frozenset({ManagerState.READY, ManagerState.INITIALIZING}),
+    ManagerState.ABORTABLE_ERROR: frozenset({ManagerState.ABORTING, ManagerState.ABORTABLE_ERROR}),
+    ManagerState.FATAL_ERROR: frozenset(),
 }
 """Besides these, FATAL_ERROR can be reached from everywhere."""
 
-CURES: dict[State, str] = {
-    State.PREPARED: "end it here, too, by commit_transaction() or abort_transaction(), before the next one",
-    State.COMMITTING: "call commit_transaction() again",
-    State.ABORTING: "call abort_transaction() again",
+CURES: dict[ManagerState, str] = {
+    ManagerState.PREPARED: "end it here, too, by commit_transaction() or abort_transaction(), before the next one",
+    ManagerState.COMMITTING: "call commit_transaction() again",
+    ManagerState.ABORTING: "call abort_transaction() again",
 }
 """What to do where a call is refused for the state."""
 
-OPEN = frozenset({State.IN_TRANSACTION, State.PREPARED, State.COMMITTING})
+OPEN = frozenset({ManagerState.IN_TRANSACTION, ManagerState.PREPARED, ManagerState.COMMITTING})
 """States in which the transaction may still be committed."""
 
 
@@ -93,12 +97,12 @@ FATAL_FOR_PRODUCE = frozenset(
 
 
 class TransactionManager:
-    """State of one producer with idempotence; `transactional_id` None: idempotence only."""
+    """ManagerState of one producer with idempotence; `transactional_id` None: idempotence only."""
 
     def __init__(self, transactional_id: str | None, transaction_timeout_ms: int = 60_000) -> None:
         self.transactional_id = transactional_id
         self.timeout_ms = transaction_timeout_ms
-        self.state = State.UNINITIALIZED
+        self.state = ManagerState.UNINITIALIZED
         self.error: errors.KafkaError | None = None
         self.sequences = Sequences()
         self.version = 0
@@ -119,7 +123,7 @@ class TransactionManager:
         """Told to be fenced. After a time-out the coordinator says the same; InitProducerId with the old epoch tells
         which it is, for it is refused to those that another has fenced (KIP-360, 588).
         """
-        self.untold: State | None = None
+        self.untold: ManagerState | None = None
         """COMMITTING or ABORTING whose end nobody has been told: the call ran out of time and may be repeated."""
         self.first_offsets: dict[TopicPartition, int] = {}
         self.last_offsets: dict[TopicPartition, int] = {}
@@ -148,9 +152,9 @@ class TransactionManager:
         """Whether partitions join by being written to (TV2)."""
         return self.version >= 2
 
-    def to(self, state: State) -> None:
+    def to(self, state: ManagerState) -> None:
         """Go to another state; UsageError if that is not legal."""
-        if state is not State.FATAL_ERROR and state not in LEGAL[self.state]:
+        if state is not ManagerState.FATAL_ERROR and state not in LEGAL[self.state]:
             self.require_no_error()
             cure = f"; {CURES[self.state]}" if self.state in CURES else ""
             raise errors.UsageError(f"the transaction is {self.state.value}: it cannot become {state.value}{cure}")
@@ -158,21 +162,21 @@ class TransactionManager:
 
     def require_no_error(self) -> None:
         """Raise the error that the producer is in, if it is in one."""
-        if self.state in (State.FATAL_ERROR, State.ABORTABLE_ERROR) and self.error is not None:
+        if self.state in (ManagerState.FATAL_ERROR, ManagerState.ABORTABLE_ERROR) and self.error is not None:
             raise self.error.with_traceback(None)
 
     def initialize(self) -> None:
         """Ask for producer id and epoch (`init_transactions`); may be called again while it is under way."""
-        if self.state is not State.INITIALIZING:
-            self.to(State.INITIALIZING)
+        if self.state is not ManagerState.INITIALIZING:
+            self.to(ManagerState.INITIALIZING)
 
     def begin(self) -> None:
         """Begin a transaction; nobody is told before the first record."""
-        if self.state is State.IN_TRANSACTION:
+        if self.state is ManagerState.IN_TRANSACTION:
             raise errors.UsageError("a transaction is in progress already: commit or abort it first")
-        if self.state is State.UNINITIALIZED:
+        if self.state is ManagerState.UNINITIALIZED:
             raise errors.UsageError("init_transactions() comes before the first transaction")
-        self.to(State.IN_TRANSACTION)
+        self.to(ManagerState.IN_TRANSACTION)
         self.untold = None
         self.was_prepared = False
         self.first_offsets, self.last_offsets = {}, {}
@@ -182,11 +186,11 @@ class TransactionManager:
 
         In the old protocol the next transaction gets a new epoch: a handle's late EndTxn would end that one.
         """
-        if self.state is State.PREPARED:
+        if self.state is ManagerState.PREPARED:
             return
-        if self.state in (State.UNINITIALIZED, State.READY):
+        if self.state in (ManagerState.UNINITIALIZED, ManagerState.READY):
             raise errors.UsageError("there is no transaction to prepare: begin one first")
-        self.to(State.PREPARED)
+        self.to(ManagerState.PREPARED)
         self.bump_required |= not self.implicit
 
     @property
@@ -196,7 +200,7 @@ class TransactionManager:
 
     def prepared(self) -> PreparedTransaction:
         """The handle of the transaction; UsageError if it is not prepared."""
-        if self.state is not State.PREPARED:
+        if self.state is not ManagerState.PREPARED:
             raise errors.UsageError(f"the transaction was ended while it was prepared: it is {self.state.value}")
         self.was_prepared = True
         return PreparedTransaction(
@@ -212,22 +216,22 @@ class TransactionManager:
 
     def begin_commit(self) -> None:
         """Commit once everything sent is acknowledged."""
-        if State.COMMITTING in (self.state, self.untold):
+        if ManagerState.COMMITTING in (self.state, self.untold):
             return
-        if self.state is State.READY:
+        if self.state is ManagerState.READY:
             raise errors.UsageError("there is no transaction to commit: begin one first")
-        self.to(State.COMMITTING)
-        self.untold = State.COMMITTING
+        self.to(ManagerState.COMMITTING)
+        self.untold = ManagerState.COMMITTING
 
     def begin_abort(self) -> None:
         """Abort; also the way out of an abortable error."""
-        if State.ABORTING in (self.state, self.untold):
+        if ManagerState.ABORTING in (self.state, self.untold):
             return
-        if self.state is State.READY:
+        if self.state is ManagerState.READY:
             raise errors.UsageError("there is no transaction to abort: begin one first")
         mapping_lost = self.error is not None and self.error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        self.to(State.ABORTING)
-        self.untold = State.ABORTING
+        self.to(ManagerState.ABORTING)
+        self.untold = ManagerState.ABORTING
         self.error = self.doubted = None
         self.skip_end |= mapping_lost
         self.bump_required |= mapping_lost
@@ -242,11 +246,11 @@ class TransactionManager:
 
     def may_append(self, tp: TopicPartition) -> None:
         """Check that a record may be sent now, and note its partition; UsageError, KafkaError."""
-        if self.state is State.FATAL_ERROR and self.error is not None:
+        if self.state is ManagerState.FATAL_ERROR and self.error is not None:
             raise self.error.with_traceback(None)
         if not self.transactional:
             return
-        if self.state is not State.IN_TRANSACTION:
+        if self.state is not ManagerState.IN_TRANSACTION:
             self.require_no_error()
             raise errors.UsageError(f"records are sent inside a transaction, but this producer is {self.state.value}")
         if tp in self.partitions or tp in self.new_partitions or tp in self.adding:
@@ -259,7 +263,7 @@ class TransactionManager:
 
     def add_offsets(self, group: GroupMetadata, offsets: Mapping[TopicPartition, tuple[int, int, str]]) -> None:
         """Commit offsets of a group with the transaction."""
-        if self.state is not State.IN_TRANSACTION:
+        if self.state is not ManagerState.IN_TRANSACTION:
             self.require_no_error()
             raise errors.UsageError(f"offsets are sent inside a transaction, but this producer is {self.state.value}")
         if offsets:
@@ -270,7 +274,7 @@ class TransactionManager:
 
     def holds_back(self, batch: Batch) -> bool:
         """Whether a batch has to wait: no producer id yet, its partition not in the transaction, sequences in doubt."""
-        if self.state is State.FATAL_ERROR or self.sequences.producer_id < 0:
+        if self.state is ManagerState.FATAL_ERROR or self.sequences.producer_id < 0:
             return True
         if self.transactional and batch.tp not in self.partitions:
             return True
@@ -294,7 +298,7 @@ class TransactionManager:
         """Whether a batch answered with an error should be sent again (TransactionManager.canRetry)."""
         sequences = self.sequences
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            if self.transactional and self.state in (State.ABORTABLE_ERROR, State.ABORTING):
+            if self.transactional and self.state in (ManagerState.ABORTABLE_ERROR, ManagerState.ABORTING):
                 # What came before it has failed, so it never can be appended; nor need it be. The epoch is renewed.
                 self.bump_required |= not self.implicit
                 return False
@@ -327,7 +331,7 @@ class TransactionManager:
         """Give up a batch that will not be resent. Return the error for its records."""
         self.sequences.remove(batch)
         meaning = self.fail_with(error, in_doubt=batch.in_doubt)
-        if self.state is not State.FATAL_ERROR and not self.transactional and batch.base_sequence >= 0:
+        if self.state is not ManagerState.FATAL_ERROR and not self.transactional and batch.base_sequence >= 0:
             self.sequences.request_bump(batch.tp)
         return meaning
 
@@ -369,16 +373,16 @@ class TransactionManager:
             return self.fatal(error)
         if not self.transactional:
             return errors.outside_transaction(error, in_doubt=in_doubt)
-        if not self.implicit and self.state is not State.ABORTING:
+        if not self.implicit and self.state is not ManagerState.ABORTING:
             self.bump_required = True
         return self.abortable(error)
 
     def fatal(self, error: errors.KafkaError) -> errors.KafkaError:
         """Enter the fatal state: the producer cannot continue. Return the error that its calls raise from now on."""
         meaning = error if isinstance(error, errors.TransactionEndedError) else errors.fatal(error)
-        if self.state is not State.FATAL_ERROR:
+        if self.state is not ManagerState.FATAL_ERROR:
             self.error = meaning
-            self.to(State.FATAL_ERROR)
+            self.to(ManagerState.FATAL_ERROR)
         return meaning
 
     def abortable(self, error: errors.KafkaError) -> errors.AbortableError:
@@ -387,9 +391,9 @@ class TransactionManager:
         Return the error that the transaction's calls raise until the abort.
         """
         meaning = errors.abortable(error)
-        if self.state in OPEN or self.state is State.INITIALIZING:
+        if self.state in OPEN or self.state is ManagerState.INITIALIZING:
             self.error = meaning if self.state in OPEN else errors.fatal(error)  # there is nothing to abort yet
-            self.to(State.ABORTABLE_ERROR)
+            self.to(ManagerState.ABORTABLE_ERROR)
         return meaning
 
     # -- ends -----------------------------------------------------------------------------------------------------
@@ -405,7 +409,7 @@ class TransactionManager:
         self.groups.clear()
         self.offsets.clear()
         self.error = self.doubted = None
-        self.to(State.INITIALIZING if self.bump_required else State.READY)
+        self.to(ManagerState.INITIALIZING if self.bump_required else ManagerState.READY)
 
     def timed_out(self, producer_id: int, epoch: int) -> None:
         """Not fenced: the coordinator had aborted the transaction, and this producer goes on under a new epoch.
@@ -433,4 +437,4 @@ class TransactionManager:
         self.sequences.set_producer(producer_id, epoch)
         self.bump_required = False
         self.error = None
-        self.to(State.READY)
+        self.to(ManagerState.READY)
