@@ -55,9 +55,9 @@ BUGS = {
     ),
     "a partition without a leader counts as marked": Bug(
         "Kafka 4.3.1",
-        "coordinator/transactions/markers.py",
-        "return _OUTCOMES.get(error, Outcome.RETRY)",
-        "return _OUTCOMES.get(error, Outcome.WRITTEN)",
+        "coordinator/transactions/decisions.py",
+        "return _MARKER_RESULTS.get(error, MarkerResult.RETRY)",
+        "return _MARKER_RESULTS.get(error, MarkerResult.WRITTEN)",
         f"{COORDINATOR}::test_no_partition_that_exists_is_ever_skipped",
     ),
     "a late produce is taken without its transaction": Bug(

@@ -14,8 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers
 from oncelog.coordinator.transactions.coordinator import TransactionConfig, TransactionCoordinator
-from oncelog.coordinator.transactions.states import TransactionState
-from oncelog.coordinator.transactions.transaction import MAX_EPOCH, Partition, Transaction
+from oncelog.coordinator.transactions.metadata import MAX_EPOCH, Partition, TransactionMetadata, TransactionState
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from support.transaction_driver import Driver
@@ -58,7 +57,7 @@ class WatchedDriver(Driver):
 
     def __init__(self, config: TransactionConfig) -> None:
         super().__init__(config)
-        self.seen: dict[str, Transaction] = {}
+        self.seen: dict[str, TransactionMetadata] = {}
         self.endings: dict[str, Ending] = {}
         self.outcomes: dict[tuple[str, int, int], bool] = {}
         self.owners: dict[int, str] = {}

@@ -7,10 +7,10 @@ from typing import Any
 
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers
 from oncelog.coordinator.transactions.coordinator import TransactionConfig, TransactionCoordinator
-from oncelog.coordinator.transactions.states import TransactionState
-from oncelog.coordinator.transactions.transaction import (
+from oncelog.coordinator.transactions.metadata import (
     Partition,
-    Transaction,
+    TransactionMetadata,
+    TransactionState,
 )
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -148,7 +148,7 @@ class Driver:
         while (due_ms := self.coordinator.deadline()) is not None and due_ms <= self.now_ms:
             self.apply(self.coordinator.tick(self.now_ms))
 
-    def state(self, name: str = "etl") -> Transaction:
+    def state(self, name: str = "etl") -> TransactionMetadata:
         return self.coordinator.transactions[name]
 
 

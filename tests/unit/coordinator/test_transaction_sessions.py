@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog.coordinator.transactions.coordinator import TransactionConfig
-from oncelog.coordinator.transactions.transaction import (
+from oncelog.coordinator.transactions.metadata import (
     MAX_EPOCH,
 )
 from oncelog.protocol.errors import ErrorCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog.coordinator.transactions.coordinator import TransactionConfig
-from oncelog.coordinator.transactions.transaction import (
+from oncelog.coordinator.transactions.metadata import (
     NO_TIMEOUT_MS,
 )
 from oncelog.protocol.errors import ErrorCode, ProtocolError

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from oncelog.coordinator.effects import CoordinatorRecord, Markers
+from oncelog.coordinator.transactions.metadata import Partition
 from oncelog.coordinator.transactions.records import transaction_of
-from oncelog.coordinator.transactions.transaction import Partition
 from oncelog.protocol.errors import ErrorCode
 from support.transaction_driver import START_MS, Driver
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from oncelog.coordinator.transactions.coordinator import TransactionConfig
-from oncelog.coordinator.transactions.states import PREVIOUS_STATES
-from oncelog.coordinator.transactions.transaction import (
+from oncelog.coordinator.transactions.metadata import (
     MAX_EPOCH,
+    PREVIOUS_STATES,
     IllegalTransitionError,
     check_transition,
 )

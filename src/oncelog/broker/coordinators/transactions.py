@@ -29,7 +29,8 @@ from oncelog.coordinator.transactions.coordinator import (
     expected_producer,
     init_error,
 )
-from oncelog.coordinator.transactions.markers import Outcome, marker_outcome
+from oncelog.coordinator.transactions.decisions import MarkerResult, marker_result
+from oncelog.coordinator.transactions.metadata import TransactionMetadata
 from oncelog.coordinator.transactions.queries import (
     description,
     list_response,
@@ -38,7 +39,6 @@ from oncelog.coordinator.transactions.queries import (
     selected,
 )
 from oncelog.coordinator.transactions.records import decode_record
-from oncelog.coordinator.transactions.transaction import Transaction
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_transactions import TransactionState
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -237,7 +237,7 @@ class TransactionService:
             self.shell.check_loaded()
             states = await counted(request.state_filters)
             producer_ids = await counted(request.producer_id_filters)
-            found: list[Transaction] = []
+            found: list[TransactionMetadata] = []
             for _, shard in tuple(self.shell.shards()):
                 transactions = (transaction for _, transaction in sorted(shard.transactions.items()))
                 found += selected(transactions, states, producer_ids, request.duration_filter, self._broker.now_ms())
@@ -252,7 +252,7 @@ class TransactionService:
         return response
 
     @staticmethod
-    async def _matching(transactions: list[Transaction], pattern: str) -> list[Transaction]:
+    async def _matching(transactions: list[TransactionMetadata], pattern: str) -> list[TransactionMetadata]:
         found = []
         for transaction in matching(transactions, pattern):
             if transaction is None:
@@ -344,7 +344,7 @@ class TransactionService:
         if ErrorCode.TRANSACTION_COORDINATOR_FENCED in results.values():
             return
         # A partition that knows a later epoch takes no marker of this one; the others wait for theirs all the same.
-        rest = tuple(partition for partition, error in results.items() if marker_outcome(error) is Outcome.RETRY)
+        rest = tuple(partition for partition, error in results.items() if marker_result(error) is MarkerResult.RETRY)
         if rest:
             self._broker.loop.call_later(
                 backoff_ms / 1000,

@@ -1,9 +1,9 @@
 """The transaction coordinator of one partition of `__transaction_state`, as a state machine.
 
-Requests read the state and return effects; `replay` is the only thing that changes a transaction. Nothing else runs
-between a request's effects and their replay, so Kafka's "pending transitions" are here simply the prepared states: a
-transaction stays in one until its last marker is written, and meanwhile everybody is told CONCURRENT_TRANSACTIONS. What
-a request makes of a transaction is in `decisions`.
+Requests read the state and return effects. Only `replay` changes a transaction. The shell replays the records of a
+request before the next request, so Kafka's "pending transitions" are the prepared states here. A transaction stays
+prepared until its last marker is written; until then, requests get CONCURRENT_TRANSACTIONS. The module `decisions` has
+what each request does to a transaction.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from typing import Any, NamedTuple, Protocol
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers, Reply
 from oncelog.coordinator.timers import Deadlines
 from oncelog.coordinator.transactions import decisions
-from oncelog.coordinator.transactions.markers import Outcome, marker_outcome
-from oncelog.coordinator.transactions.records import tombstone, transaction_of, transaction_record
-from oncelog.coordinator.transactions.states import TransactionState
-from oncelog.coordinator.transactions.transaction import (
+from oncelog.coordinator.transactions.decisions import MarkerResult, marker_result
+from oncelog.coordinator.transactions.metadata import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMEOUT_MS,
     Partition,
-    Transaction,
+    TransactionMetadata,
+    TransactionState,
     check_transition,
 )
+from oncelog.coordinator.transactions.records import tombstone, transaction_of, transaction_record
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 RETRY_MS = 1000
-"""When a step of the coordinator's own is tried again whose record could not be written."""
+"""If a record of a timer could not be written, the coordinator retries after this time."""
 
 TICK_LIMIT = 100
-"""How many transactional ids one tick looks after, so that its records stay one small batch."""
+"""Transactional ids that one tick processes, so that its records are a small batch."""
 
 
 class ProducerIdSource(Protocol):
-    """Where new producer ids come from."""
+    """A source of new producer ids."""
 
     def take(self) -> int:
-        """A new id; raises ProtocolError (retriable) while there is none."""
+        """Return a new id. Raises a retriable ProtocolError while none is available."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionConfig:
-    """`transaction_version` is the finalised feature level; times are in ms."""
+    """Hold the coordinator's settings. `transaction_version` is the finalised feature level; times are in ms."""
 
     transaction_version: int = 2
     max_timeout_ms: int = 900_000
@@ -55,7 +55,7 @@ class TransactionConfig:
 
 
 class _Continued(NamedTuple):
-    """A producer that went on under a new epoch (KIP-360), and the epoch it had before."""
+    """A producer that continued with a new epoch (KIP-360), and its previous epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -63,30 +63,34 @@ class _Continued(NamedTuple):
 
 
 class TransactionCoordinator:
-    """`coordinator_epoch` is the leader epoch of the partition; markers carry it. `config` may be replaced at any time:
-    an open transaction keeps the version of its client."""
+    """The coordinator of the transactional ids of one partition.
+
+    `coordinator_epoch` is the leader epoch of the partition, which markers carry. `config` may be replaced at any time:
+    an open transaction keeps the version of its client.
+    """
 
     def __init__(self, coordinator_epoch: int, producer_ids: ProducerIdSource, config: TransactionConfig) -> None:
-        self.transactions: dict[str, Transaction] = {}
+        self.transactions: dict[str, TransactionMetadata] = {}
         self._coordinator_epoch = coordinator_epoch
         self._producer_ids = producer_ids
         self.config = config
         self._deadlines = Deadlines()
         self._live = False
-        # Soft state, as in Kafka: what is lost with it costs a retry across a failover, never the outcome.
+        # Soft state, as in Kafka: a failover that loses it costs a retry, never the outcome.
         self._unwritten: dict[str, set[Partition]] = {}
         self._continued: dict[str, _Continued] = {}
-        self._retries: dict[str, int] = {}  # until the record is replayed: empty unless it could not be written
+        # The replay of a timer's record removes its retry. Only records that could not be written are left.
+        self._retries: dict[str, int] = {}
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def init_producer_id(self, request: InitProducerIdRequest, version: int, token: Any, now_ms: int) -> Effects:
-        """A producer's session starts: InitProducerId with a transactional id; replies InitProducerIdResponse."""
+        """Start a producer's session: InitProducerId with a transactional id. Reply with InitProducerIdResponse."""
         decision = self._decide_init(request, now_ms)
         if isinstance(decision, ErrorCode):
             return _reply(token, init_error(decision, version))
         if decision.prepared:
-            # Its open transaction is aborted first; the client comes again and is then given the next epoch.
+            # Abort the open transaction first. The client retries, and gets the next epoch then.
             reply = init_error(ErrorCode.CONCURRENT_TRANSACTIONS, version)
             return self._end(decision, now_ms).then(_reply(token, reply))
         response = InitProducerIdResponse(producer_id=decision.producer_id, producer_epoch=decision.producer_epoch)
@@ -102,7 +106,7 @@ class TransactionCoordinator:
         token: Any,
         now_ms: int,
     ) -> Effects:
-        """Partitions join the transaction, the first one starts it; replies an ErrorCode that holds for all of them."""
+        """Add partitions to the transaction; the first one starts it. Reply with one ErrorCode for all of them."""
         transaction = self.transactions.get(transactional_id)
         if not transactional_id:
             return _reply(token, ErrorCode.INVALID_REQUEST)
@@ -118,7 +122,7 @@ class TransactionCoordinator:
     def verify_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Collection[Partition]
     ) -> dict[Partition, ErrorCode]:
-        """Whether each partition is in the producer's open transaction (TRANSACTION_ABORTABLE: it is not)."""
+        """Return NONE for each partition of the open transaction, and TRANSACTION_ABORTABLE for the others."""
         transaction = self.transactions.get(transactional_id)
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
@@ -127,7 +131,7 @@ class TransactionCoordinator:
         return decisions.verify_partitions(transaction, producer_id, producer_epoch, partitions)
 
     def end_txn(self, request: EndTxnRequest, version: int, token: Any, now_ms: int) -> Effects:
-        """Commits or aborts; replies EndTxnResponse, since version 5 with the epoch of the next transaction."""
+        """Commit or abort. Reply with EndTxnResponse, since version 5 with the epoch of the next transaction."""
         transaction = self.transactions.get(request.transactional_id)
         if not request.transactional_id:
             return _reply(token, end_error(ErrorCode.INVALID_REQUEST, version))
@@ -143,7 +147,7 @@ class TransactionCoordinator:
             )
         except ProtocolError as error:
             decision = error.code
-        if isinstance(decision, Transaction):
+        if isinstance(decision, TransactionMetadata):
             response = _ended(decision.complete(now_ms)) if epoch_bump else EndTxnResponse()
             return self._end(decision, now_ms).then(_reply(token, response))
         if decision is ErrorCode.NONE and epoch_bump:
@@ -179,26 +183,28 @@ class TransactionCoordinator:
             )
         except ProtocolError as error:
             return error.code
-        if isinstance(decision, Transaction) and not decision.prepared:
+        if isinstance(decision, TransactionMetadata) and not decision.prepared:
             self._remember_continued(transaction, decision, expected)
         return decision
 
-    def _last_epoch(self, transaction: Transaction) -> int:
+    def _last_epoch(self, transaction: TransactionMetadata) -> int:
         continued = self._continued.get(transaction.transactional_id)
         if continued is not None and continued[:2] == (transaction.producer_id, transaction.producer_epoch):
             return continued.last_epoch
         return decisions.epoch_before_completion(transaction)
 
-    def _remember_continued(self, old: Transaction, new: Transaction, expected: tuple[int, int] | None) -> None:
+    def _remember_continued(
+        self, old: TransactionMetadata, new: TransactionMetadata, expected: tuple[int, int] | None
+    ) -> None:
         if expected is None:
             self._continued.pop(new.transactional_id, None)
         elif (old.producer_id, old.producer_epoch) != (new.producer_id, new.producer_epoch):
             self._continued[new.transactional_id] = _Continued(new.producer_id, new.producer_epoch, old.producer_epoch)
 
-    # -- endings ------------------------------------------------------------------------------------------------------
+    # -- completion ---------------------------------------------------------------------------------------------------
 
-    def _end(self, prepared: Transaction, now_ms: int) -> Effects:
-        """The decision's record, then the markers; where there is nothing to mark, completion along with it."""
+    def _end(self, prepared: TransactionMetadata, now_ms: int) -> Effects:
+        """Write the decision, then the markers. Without partitions, complete the transaction at once."""
         effects = Effects(records=[self._record(prepared)])
         if prepared.partitions:
             effects.markers.append(self._markers(prepared))
@@ -206,7 +212,7 @@ class TransactionCoordinator:
             effects.records.append(self._record(prepared.complete(now_ms)))
         return effects
 
-    def _markers(self, transaction: Transaction) -> Markers:
+    def _markers(self, transaction: TransactionMetadata) -> Markers:
         return Markers(
             transactional_id=transaction.transactional_id,
             producer_id=transaction.producer_id,
@@ -227,10 +233,10 @@ class TransactionCoordinator:
         *,
         deleted: Collection[Partition] = (),
     ) -> Effects:
-        """What came of some markers; the last one completes the transaction.
+        """Take the results of some markers. The last marker completes the transaction.
 
-        `deleted` partitions, whose topic is gone for certain, need none. Retriable errors, and those of a coordinator
-        or producer that was fenced, leave the transaction prepared. Results of a former ending change nothing.
+        `deleted` partitions, whose topics no longer exist, need no marker. Each error leaves the transaction prepared,
+        whether it is retriable or the marker was fenced. Results of markers that are not current change nothing.
         """
         transaction = self.transactions.get(markers.transactional_id)
         unwritten = self._unwritten.get(markers.transactional_id)
@@ -238,35 +244,35 @@ class TransactionCoordinator:
             return Effects()
         unwritten.difference_update(deleted)
         unwritten.difference_update(
-            partition for partition, error in results.items() if marker_outcome(error) is Outcome.WRITTEN
+            partition for partition, error in results.items() if marker_result(error) is MarkerResult.WRITTEN
         )
         return Effects() if unwritten else self._complete(transaction, now_ms)
 
     def wants(self, markers: Markers) -> bool:
-        """Whether these markers still have to be written."""
+        """Return whether these markers still have to be written."""
         transaction = self.transactions.get(markers.transactional_id)
         return transaction is not None and self._is_current(markers, transaction)
 
-    def _is_current(self, markers: Markers, transaction: Transaction) -> bool:
+    def _is_current(self, markers: Markers, transaction: TransactionMetadata) -> bool:
         return (
             transaction.prepared
             and markers.coordinator_epoch == self._coordinator_epoch
             and (markers.producer_id, markers.producer_epoch) == (transaction.producer_id, transaction.producer_epoch)
         )
 
-    def _complete(self, transaction: Transaction, now_ms: int) -> Effects:
+    def _complete(self, transaction: TransactionMetadata, now_ms: int) -> Effects:
         self._retries[transaction.transactional_id] = now_ms + RETRY_MS
         return Effects(records=[self._record(transaction.complete(now_ms))])
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def _record(self, transaction: Transaction) -> CoordinatorRecord:
+    def _record(self, transaction: TransactionMetadata) -> CoordinatorRecord:
         return transaction_record(transaction, self.config.transaction_version)
 
     def replay(self, record: CoordinatorRecord, *, producer_id: int | None = None, producer_epoch: int = -1) -> None:
-        """Makes a record the state; IllegalTransitionError for one that no request can have made.
+        """Make a record the state. Raises IllegalTransitionError for a record that no request produces.
 
-        That one is part of a transaction changes nothing: only the coordinator writes here, and never in one.
+        The producer is ignored: only the coordinator writes here, and never in a transaction.
         """
         key: Any = record.key
         transactional_id: str = key.transactional_id
@@ -290,10 +296,10 @@ class TransactionCoordinator:
         self._schedule(new)
 
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
-        """A marker, which only an operator can have written here: it ends nothing."""
+        """Ignore a marker: only an operator can have written one here."""
 
     def loaded(self, now_ms: int) -> Effects:
-        """All records are replayed: what was prepared is carried out."""
+        """Finish the prepared transactions, after all records were replayed."""
         self._live = True
         effects = Effects()
         for _, transaction in sorted(self.transactions.items()):
@@ -308,12 +314,12 @@ class TransactionCoordinator:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def deadline(self) -> int | None:
-        """When `tick` is to be called at the latest, in ms of the wall clock."""
+        """Return when `tick` is due, in ms of the wall clock."""
         due_ms = self._deadlines.next()
         return min([*self._retries.values(), *([] if due_ms is None else [due_ms])], default=None)
 
     def tick(self, now_ms: int) -> Effects:
-        """Aborts what has timed out, forgets idle transactional ids, tries again what could not be written."""
+        """Abort transactions after their time-out, expire idle ids, and retry records that were not written."""
         effects = Effects()
         again = [name for name, due_ms in self._retries.items() if due_ms <= now_ms][:TICK_LIMIT]
         for transactional_id in again or self._deadlines.pop_due(now_ms, TICK_LIMIT):
@@ -323,7 +329,7 @@ class TransactionCoordinator:
             effects = effects.then(self._on_time(transaction, now_ms))
         return effects
 
-    def _on_time(self, transaction: Transaction, now_ms: int) -> Effects:
+    def _on_time(self, transaction: TransactionMetadata, now_ms: int) -> Effects:
         due_ms = self._due(transaction)
         completes = transaction.prepared and not self._unwritten[transaction.transactional_id]
         if not completes and (due_ms is None or due_ms > now_ms):
@@ -340,39 +346,39 @@ class TransactionCoordinator:
                 transaction, self._producer_ids.take, self.config.transaction_version, now_ms
             )
         except ProtocolError:
-            return Effects()  # no producer id at hand to go on with; the retry finds one
+            return Effects()  # no producer id is available; the retry gets one
         return self._end(prepared, now_ms)
 
-    def _schedule(self, transaction: Transaction) -> None:
+    def _schedule(self, transaction: TransactionMetadata) -> None:
         due_ms = self._due(transaction)
         if due_ms is not None:
             self._deadlines.at_latest(transaction.transactional_id, due_ms)
 
-    def _due(self, transaction: Transaction) -> int | None:
+    def _due(self, transaction: TransactionMetadata) -> int | None:
         expiry_ms = transaction.expiry_due_ms(self.config.id_expiration_ms)
         return transaction.timeout_due_ms if expiry_ms is None else expiry_ms
 
 
 def init_error(error: ErrorCode, version: int) -> InitProducerIdResponse:
-    """An InitProducerId answer; clients before version 4 do not know PRODUCER_FENCED."""
+    """Return an InitProducerId answer. Clients before version 4 do not know PRODUCER_FENCED."""
     if version < 4 and error is ErrorCode.PRODUCER_FENCED:
         error = ErrorCode.INVALID_PRODUCER_EPOCH
     return InitProducerIdResponse(error_code=error, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
 
 
 def end_error(error: ErrorCode, version: int) -> EndTxnResponse:
-    """An EndTxn answer; clients before version 2 do not know PRODUCER_FENCED."""
+    """Return an EndTxn answer. Clients before version 2 do not know PRODUCER_FENCED."""
     if version < 2 and error is ErrorCode.PRODUCER_FENCED:
         error = ErrorCode.INVALID_PRODUCER_EPOCH
     return EndTxnResponse(error_code=error)
 
 
-def _ended(completed: Transaction) -> EndTxnResponse:
+def _ended(completed: TransactionMetadata) -> EndTxnResponse:
     return EndTxnResponse(producer_id=completed.producer_id, producer_epoch=completed.producer_epoch)
 
 
-def _created(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
-    return Transaction(
+def _created(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
+    return TransactionMetadata(
         transactional_id=transactional_id,
         producer_id=producer_id,
         producer_epoch=0,
@@ -386,7 +392,7 @@ def _created(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: i
 
 
 def expected_producer(request: InitProducerIdRequest) -> tuple[int, int] | ErrorCode | None:
-    """The (producer id, epoch) that goes on, None for a new session; INVALID_REQUEST for half of it."""
+    """Return the (producer id, epoch) that continues, or None for a new session. Half of it is INVALID_REQUEST."""
     absent = (request.producer_id == NO_PRODUCER_ID, request.producer_epoch == NO_EPOCH)
     if all(absent):
         return None

@@ -1,10 +1,10 @@
-"""What each request makes of a transaction: the next transaction, or the error code of the answer.
+"""What each request does to a transaction: a function returns the next state, or the error code of the answer.
 
-Written after Kafka 4.3.1 (`TransactionCoordinator`), whose order of checks clients rely on. Deliberate differences:
+After Kafka 4.3.1 (`TransactionCoordinator`). Clients rely on its order of checks. Deliberate differences:
 
-- InitProducerId with a stale epoch never aborts the transaction of the producer that has taken over;
-- a commit under version 2 that lost against the coordinator's abort is PRODUCER_FENCED (KAFKA-20785);
-- an ending under version 2 is no repetition of one under version 1, which had another epoch.
+- InitProducerId with a stale epoch never aborts the transaction of the producer's successor;
+- if the coordinator has aborted a transaction of version 2, a late commit is PRODUCER_FENCED (KAFKA-20785);
+- an EndTxn of version 2 never repeats one of version 1, which had another epoch.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from enum import Enum, auto
 
-from oncelog.coordinator.transactions.states import TransactionState
-from oncelog.coordinator.transactions.transaction import (
+from oncelog.coordinator.transactions.metadata import (
     MAX_EPOCH,
     NO_EPOCH,
     NO_PRODUCER_ID,
     Partition,
-    Transaction,
+    TransactionMetadata,
+    TransactionState,
     epoch_exhausted,
 )
 from oncelog.protocol.errors import ErrorCode
 
-Decision = Transaction | ErrorCode
+Decision = TransactionMetadata | ErrorCode
 TakeProducerId = Callable[[], int]
-"""Gives a new producer id; raises ProtocolError while there is none."""
+"""Return a new producer id. Raises ProtocolError while none is available."""
 
 _S = TransactionState
 
@@ -34,7 +34,7 @@ _S = TransactionState
 
 
 def init_producer_id(
-    transaction: Transaction,
+    transaction: TransactionMetadata,
     expected: tuple[int, int] | None,
     last_epoch: int,
     timeout_ms: int,
@@ -42,10 +42,10 @@ def init_producer_id(
     transaction_version: int,
     now_ms: int,
 ) -> Decision:
-    """A new session of a known transactional id; a prepared abort means that the client must come again.
+    """Start a new session of a known transactional id. If the result is a prepared abort, the client must retry.
 
-    `expected` is the (producer id, epoch) of a producer that goes on after an error (KIP-360), `last_epoch` the epoch
-    before its last such request.
+    `expected` is the (producer id, epoch) of a producer that continues after an error (KIP-360). `last_epoch` is its
+    epoch before its previous request of this kind.
     """
     if transaction.prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -61,32 +61,34 @@ def init_producer_id(
     if expected is None or expected[1] == epoch:
         return transaction.with_new_epoch(epoch + 1, timeout_ms, now_ms)
     if expected[1] == last_epoch:
-        return transaction.with_new_epoch(epoch, timeout_ms, now_ms)  # a retry: the answer was lost
+        return transaction.with_new_epoch(epoch, timeout_ms, now_ms)  # a retry after a lost answer
     return ErrorCode.PRODUCER_FENCED
 
 
-def _is_or_was(transaction: Transaction, expected: tuple[int, int]) -> bool:
+def _is_or_was(transaction: TransactionMetadata, expected: tuple[int, int]) -> bool:
     producer_id, epoch = expected
     return producer_id == transaction.producer_id or (
         producer_id == transaction.previous_producer_id and epoch_exhausted(epoch)
     )
 
 
-def epoch_before_completion(transaction: Transaction) -> int:
-    """The epoch that the client had when it ended, under version 2, the transaction that is now completed."""
+def epoch_before_completion(transaction: TransactionMetadata) -> int:
+    """Return the epoch with which the client ended the completed transaction of version 2, or NO_EPOCH."""
     if transaction.client_version < 2 or transaction.state not in (_S.COMPLETE_COMMIT, _S.COMPLETE_ABORT):
         return NO_EPOCH
     return transaction.producer_epoch - 1 if transaction.producer_epoch > 0 else MAX_EPOCH - 1
 
 
-def fencing_abort(transaction: Transaction, take: TakeProducerId, transaction_version: int, now_ms: int) -> Transaction:
-    """The coordinator aborts an open transaction, on a time-out or for a successor."""
+def fencing_abort(
+    transaction: TransactionMetadata, take: TakeProducerId, transaction_version: int, now_ms: int
+) -> TransactionMetadata:
+    """Abort an open transaction after its time-out, or for a new session."""
     if transaction_version < 2:
         return transaction.prepare_fencing_abort(0, NO_PRODUCER_ID, now_ms)
     return transaction.prepare_fencing_abort(2, _successor(transaction, take), now_ms)
 
 
-def _successor(transaction: Transaction, take: TakeProducerId) -> int:
+def _successor(transaction: TransactionMetadata, take: TakeProducerId) -> int:
     return take() if epoch_exhausted(transaction.producer_epoch) else NO_PRODUCER_ID
 
 
@@ -94,16 +96,16 @@ def _successor(transaction: Transaction, take: TakeProducerId) -> int:
 
 
 def add_partitions(
-    transaction: Transaction,
+    transaction: TransactionMetadata,
     producer_id: int,
     epoch: int,
     partitions: frozenset[Partition],
     client_version: int,
     now_ms: int,
 ) -> Decision:
-    """NONE when they are all in it already."""
+    """Add partitions. Return NONE if the transaction has all of them already."""
     if transaction.prepared:
-        # First of all: a client of version 2 may use a producer id already that takes over at completion.
+        # Check this first: a client of version 2 may already use the producer id that is valid after completion.
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if transaction.producer_id != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -115,9 +117,9 @@ def add_partitions(
 
 
 def verify_partitions(
-    transaction: Transaction, producer_id: int, epoch: int, partitions: Collection[Partition]
+    transaction: TransactionMetadata, producer_id: int, epoch: int, partitions: Collection[Partition]
 ) -> dict[Partition, ErrorCode]:
-    """Whether each partition is in the open transaction, in the order asked."""
+    """Return NONE for each partition of the open transaction, and an error for each other one."""
     error = ErrorCode.NONE
     if transaction.producer_id != producer_id:
         error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -137,7 +139,7 @@ def verify_partitions(
 
 
 class _Request(Enum):
-    """An EndTxn of version 2: under the epoch of now, or again under the one that the former ending raised."""
+    """An EndTxn of version 2: with the current epoch, or a retry with the epoch before the last EndTxn."""
 
     CURRENT = auto()
     RETRY = auto()
@@ -147,7 +149,7 @@ _INVALID = ErrorCode.INVALID_TXN_STATE
 _FENCED = ErrorCode.PRODUCER_FENCED
 _NONE = ErrorCode.NONE
 _PREPARE = None
-"""In the tables: go on to the prepared state."""
+"""In the tables: change to the prepared state."""
 
 _END_1: dict[tuple[TransactionState, bool], ErrorCode | None] = {
     (_S.ONGOING, True): _PREPARE,
@@ -159,7 +161,7 @@ _END_1: dict[tuple[TransactionState, bool], ErrorCode | None] = {
     (_S.COMPLETE_ABORT, True): _INVALID,
     (_S.COMPLETE_ABORT, False): _NONE,
 }
-"""Versions 0 and 1, by (state, committed): a repeated ending cannot be told from the next one, and is a success."""
+"""Versions 0 and 1, by (state, committed). A retry looks like the EndTxn of the next transaction, so it succeeds."""
 
 _END_2: dict[tuple[TransactionState, _Request, bool], ErrorCode | None] = {
     (_S.ONGOING, _Request.CURRENT, True): _PREPARE,
@@ -175,11 +177,13 @@ _END_2: dict[tuple[TransactionState, _Request, bool], ErrorCode | None] = {
     (_S.COMPLETE_ABORT, _Request.RETRY, True): _FENCED,
     (_S.COMPLETE_ABORT, _Request.RETRY, False): _NONE,
 }
-"""Version 2, by (state, request, committed); what is not here is PRODUCER_FENCED."""
+"""Version 2, by (state, request, committed). Every other combination is PRODUCER_FENCED."""
 
 
-def end_transaction_1(transaction: Transaction, producer_id: int, epoch: int, commit: bool, now_ms: int) -> Decision:
-    """EndTxn of a client of version 0 or 1; NONE when it has happened already."""
+def end_transaction_1(
+    transaction: TransactionMetadata, producer_id: int, epoch: int, commit: bool, now_ms: int
+) -> Decision:
+    """Apply EndTxn of a client of version 0 or 1. Return NONE if the transaction has ended this way already."""
     if transaction.producer_id != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if transaction.producer_epoch != epoch:
@@ -191,26 +195,26 @@ def end_transaction_1(transaction: Transaction, producer_id: int, epoch: int, co
 
 
 def end_transaction_2(
-    transaction: Transaction,
+    transaction: TransactionMetadata,
     producer_id: int,
     epoch: int,
     commit: bool,
     take: TakeProducerId,
     now_ms: int,
 ) -> Decision:
-    """EndTxn of a client of version 2; NONE when it has happened already.
+    """Apply EndTxn of a client of version 2. Return NONE if the transaction has ended this way already.
 
-    Every ending raises the epoch, so a late request of a former transaction is told from one of this (KAFKA-17754).
+    Each EndTxn increments the epoch, which distinguishes late requests of the previous transaction (KAFKA-17754).
     """
     if transaction.prepared:
-        # First of all: the client may use a producer id already that takes over at completion.
+        # Check this first: the client may already use the producer id that is valid after completion.
         return ErrorCode.CONCURRENT_TRANSACTIONS
     overflowed = (
         transaction.previous_producer_id == producer_id and epoch == MAX_EPOCH - 1 and transaction.producer_epoch == 0
     )
     if transaction.producer_id != producer_id and not overflowed:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    # An ending of before version 2 left the epoch alone: the epoch before is then not that of this transaction.
+    # Before version 2, EndTxn does not change the epoch. Then the previous epoch is not one of this transaction.
     retry = transaction.client_version >= 2 and (overflowed or transaction.producer_epoch == epoch + 1)
     if not retry and transaction.producer_epoch != epoch:
         return ErrorCode.PRODUCER_FENCED
@@ -219,3 +223,35 @@ def end_transaction_2(
     if error is not _PREPARE:
         return error
     return transaction.prepare(commit, 2, _successor(transaction, take), now_ms)
+
+
+# -- WriteTxnMarkers -------------------------------------------------------------------------------------------------
+
+
+class MarkerResult(Enum):
+    """What a partition's answer to a marker means for the transaction."""
+
+    WRITTEN = auto()
+    """The partition has the marker, or needs none."""
+    RETRY = auto()
+    """The marker was not written and must be retried."""
+    FENCED = auto()
+    """The marker was not written and must not be retried: the partition knows a newer epoch, or another coordinator."""
+
+
+_MARKER_RESULTS = {
+    ErrorCode.NONE: MarkerResult.WRITTEN,
+    # A log in such an old format has no transactional data, so there is nothing to end.
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: MarkerResult.WRITTEN,
+    ErrorCode.UNSUPPORTED_VERSION: MarkerResult.WRITTEN,
+    ErrorCode.INVALID_PRODUCER_EPOCH: MarkerResult.FENCED,
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: MarkerResult.FENCED,
+}
+
+
+def marker_result(error: ErrorCode) -> MarkerResult:
+    """Return what the error of a marker means (Kafka's `TransactionMarkerRequestCompletionHandler`).
+
+    Errors that Kafka treats as impossible are retried, so that no partition is ever left without its marker.
+    """
+    return _MARKER_RESULTS.get(error, MarkerResult.RETRY)

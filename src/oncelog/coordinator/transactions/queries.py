@@ -1,26 +1,25 @@
-"""Looking in: ListTransactions and DescribeTransactions (KIP-664, KIP-994, KIP-1152)."""
+"""ListTransactions and DescribeTransactions (KIP-664, KIP-994, KIP-1152)."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 
 from oncelog.coordinator.patterns import Pattern
-from oncelog.coordinator.transactions.states import STATES_BY_TEXT
-from oncelog.coordinator.transactions.transaction import Transaction
+from oncelog.coordinator.transactions.metadata import STATES_BY_TEXT, TransactionMetadata
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages import describe_transactions, list_transactions
 
 TURN_STEPS = 256
-"""Characters that are matched against a pattern at one go: with the worst pattern some 20 ms."""
+"""Characters that are matched against a pattern without a pause: some 20 ms with the worst pattern."""
 
 
 def selected(
-    transactions: Iterable[Transaction],
+    transactions: Iterable[TransactionMetadata],
     states: Container[str],
     producer_ids: Container[int],
     duration_ms: int,
     now_ms: int,
-) -> list[Transaction]:
+) -> list[TransactionMetadata]:
     """Return the transactions that pass the filters. An empty filter, or a negative duration, lets all pass."""
     return [
         transaction
@@ -31,8 +30,8 @@ def selected(
     ]
 
 
-def matching(transactions: Iterable[Transaction], text: str) -> Iterator[Transaction | None]:
-    """Those whose whole transactional id matches the pattern `text`; None now and then, for others to have a turn.
+def matching(transactions: Iterable[TransactionMetadata], text: str) -> Iterator[TransactionMetadata | None]:
+    """Yield each transaction whose whole id matches the pattern `text`, and None where the caller may pause.
 
     Raises INVALID_REGULAR_EXPRESSION.
     """
@@ -53,9 +52,9 @@ def matching(transactions: Iterable[Transaction], text: str) -> Iterator[Transac
 
 
 def list_response(
-    transactions: Iterable[Transaction], request: list_transactions.ListTransactionsRequest
+    transactions: Iterable[TransactionMetadata], request: list_transactions.ListTransactionsRequest
 ) -> list_transactions.ListTransactionsResponse:
-    """The answer with these transactions."""
+    """Return the answer with these transactions."""
     return list_transactions.ListTransactionsResponse(
         unknown_state_filters=[text for text in request.state_filters if text not in STATES_BY_TEXT],
         transaction_states=[
@@ -69,8 +68,8 @@ def list_response(
     )
 
 
-def description(transaction: Transaction) -> describe_transactions.TransactionState:
-    """All there is to say of one transactional id."""
+def description(transaction: TransactionMetadata) -> describe_transactions.TransactionState:
+    """Return the description of one transactional id."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in sorted(transaction.partitions):
         by_topic.setdefault(topic, []).append(index)
@@ -89,5 +88,5 @@ def description(transaction: Transaction) -> describe_transactions.TransactionSt
 
 
 def no_description(transactional_id: str, error: ErrorCode) -> describe_transactions.TransactionState:
-    """Why there is none."""
+    """Return an error instead of a description."""
     return describe_transactions.TransactionState(transactional_id=transactional_id, error_code=error)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from oncelog.coordinator.effects import CoordinatorRecord
-from oncelog.coordinator.transactions.states import TransactionState
-from oncelog.coordinator.transactions.transaction import Transaction
+from oncelog.coordinator.transactions.metadata import TransactionMetadata, TransactionState
 from oncelog.protocol.messages.transaction_log import (
     PartitionsSchema,
     TransactionLogKey,
@@ -16,16 +15,16 @@ KEY_VERSION = 0
 
 
 def value_version(transaction_version: int, client_version: int = 0) -> int:
-    """The layout: 1, with tagged fields, came with transaction.version 1.
+    """Return the version of the layout. Version 1 has tagged fields and came with transaction.version 1.
 
-    A client that has not heard of a downgrade to 0 may still end a transaction under version 2: what completes it and
-    what its retry is known by stands in those fields, and would be lost with the coordinator.
+    After a downgrade to 0, a client with old metadata may still end a transaction in version 2. The coordinator needs
+    the tagged fields to complete it, and to recognize a retry, after a failover.
     """
     return 1 if transaction_version >= 1 or client_version >= 2 else 0
 
 
-def transaction_record(transaction: Transaction, transaction_version: int) -> CoordinatorRecord:
-    """The record that makes `transaction` the state; the partitions in a stable order."""
+def transaction_record(transaction: TransactionMetadata, transaction_version: int) -> CoordinatorRecord:
+    """Return the record that makes `transaction` the state, with its partitions in a stable order."""
     partitions: list[PartitionsSchema] | None = None
     if transaction.state is not TransactionState.EMPTY:
         by_topic = transaction.indexes_by_topic()
@@ -48,13 +47,13 @@ def transaction_record(transaction: Transaction, transaction_version: int) -> Co
 
 
 def tombstone(transactional_id: str) -> CoordinatorRecord:
-    """The record that forgets a transactional id."""
+    """Return the record that deletes a transactional id."""
     return CoordinatorRecord(_key(transactional_id), KEY_VERSION, None)
 
 
-def transaction_of(key: TransactionLogKey, value: TransactionLogValue) -> Transaction:
-    """The transaction in a record."""
-    return Transaction(
+def transaction_of(key: TransactionLogKey, value: TransactionLogValue) -> TransactionMetadata:
+    """Return the transaction in a record."""
+    return TransactionMetadata(
         transactional_id=key.transactional_id,
         producer_id=value.producer_id,
         producer_epoch=value.producer_epoch,
@@ -74,7 +73,7 @@ def transaction_of(key: TransactionLogKey, value: TransactionLogValue) -> Transa
 
 
 def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
-    """A record of the topic; None for a key or value of a version unknown here (left by a newer broker)."""
+    """Decode a record of the topic. Return None if a newer broker has written a key or value of an unknown version."""
     if read_version(key) != KEY_VERSION:
         return None
     decoded_key = TransactionLogKey.decode(key[2:], KEY_VERSION)
