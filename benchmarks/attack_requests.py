@@ -21,7 +21,6 @@ from attack_target import (
 )
 
 from oncelog.protocol.apis import ApiKey
-from oncelog.protocol.codec import varint
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import RequestHeader, encode_request_header
 from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -53,6 +52,7 @@ from oncelog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.protocol.primitives import varint
 from oncelog.protocol.schema import Message
 from support.wire import Session, Wire, batch
 

@@ -28,7 +28,7 @@ from oncelog import Admin
 from oncelog.client.blocking import BlockingCluster
 from oncelog.client.response_errors import raise_for_error
 from oncelog.errors import OncelogError
-from oncelog.net.connection import Connection
+from oncelog.net.connection import ClientConnection
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.spark.cluster import partitions
 from oncelog.spark.cluster.brokers import Brokers, run
@@ -75,21 +75,21 @@ class Meter:
 
     def __init__(self) -> None:
         self.cost = Cost()
-        send, write, updated = Connection.send, Connection._write, Connection.buffer_updated
+        send, write, updated = ClientConnection.send, ClientConnection._write, ClientConnection.buffer_updated
 
-        def counted(connection: Connection, request: Any, *rest: Any, **more: Any) -> Any:
+        def counted(connection: ClientConnection, request: Any, *rest: Any, **more: Any) -> Any:
             self.cost[type(request).__name__.removesuffix("Request")] += 1
             return send(connection, request, *rest, **more)
 
-        def written(connection: Connection, chunks: Any) -> None:
+        def written(connection: ClientConnection, chunks: Any) -> None:
             self.cost["sent"] += sum(map(len, chunks))
             write(connection, chunks)
 
-        def read(connection: Connection, nbytes: int) -> None:
+        def read(connection: ClientConnection, nbytes: int) -> None:
             self.cost["received"] += nbytes
             updated(connection, nbytes)
 
-        Connection.send, Connection._write, Connection.buffer_updated = counted, written, read  # type: ignore[method-assign, assignment]
+        ClientConnection.send, ClientConnection._write, ClientConnection.buffer_updated = counted, written, read  # type: ignore[method-assign, assignment]
 
     @contextmanager
     def measure(self) -> Iterator[Cost]:

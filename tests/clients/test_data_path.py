@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from oncelog.broker.requests.apis import PRODUCE_ADVERTISED_MIN, SERVED
-from oncelog.net.connection import Connection, connect
+from oncelog.net.connection import ClientConnection, connect
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
@@ -25,7 +25,7 @@ from support.servers import Server
 class Wire:
     """One topic of one partition, over one connection."""
 
-    def __init__(self, connection: Connection, topic: str, topic_id: UUID) -> None:
+    def __init__(self, connection: ClientConnection, topic: str, topic_id: UUID) -> None:
         self.connection = connection
         self.topic = topic
         self.topic_id = topic_id

@@ -15,7 +15,7 @@ from oncelog.client.consumer import blocking
 from oncelog.client.consumer.classic_member import ClassicMember
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests import offsets
-from oncelog.net.connection import Connection
+from oncelog.net.connection import ClientConnection
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest
@@ -43,13 +43,13 @@ class Beats:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        call = Connection.call
+        call = ClientConnection.call
 
-        def counting(connection: Connection, request: Any, *rest: Any, **more: Any) -> Any:
+        def counting(connection: ClientConnection, request: Any, *rest: Any, **more: Any) -> Any:
             self.count += isinstance(request, HeartbeatRequest)
             return call(connection, request, *rest, **more)
 
-        patch.setattr(Connection, "call", counting)
+        patch.setattr(ClientConnection, "call", counting)
 
 
 def test_a_heartbeat_that_fails_is_told_and_the_next_poll_goes_on(
@@ -165,9 +165,9 @@ def test_offsets_that_are_never_committed_are_told_once(
 
 
 def test_closing_ends_though_nobody_answers(server: Server, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = Connection.call
+    call = ClientConnection.call
 
-    async def silent(connection: Connection, request: Any, *rest: Any, **more: Any) -> Any:
+    async def silent(connection: ClientConnection, request: Any, *rest: Any, **more: Any) -> Any:
         if isinstance(request, (OffsetCommitRequest, LeaveGroupRequest)):
             await asyncio.Event().wait()
         return await call(connection, request, *rest, **more)
@@ -175,5 +175,5 @@ def test_closing_ends_though_nobody_answers(server: Server, topic: str, monkeypa
     consumer = Consumer(server.bootstrap, group_id=topic, enable_auto_commit=True, **CLASSIC)
     consumer.subscribe([topic])
     assert consumer.poll(30)
-    monkeypatch.setattr(Connection, "call", silent)
+    monkeypatch.setattr(ClientConnection, "call", silent)
     consumer.close(0.2)

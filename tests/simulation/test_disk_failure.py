@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.net.connection import Connection, ConnectionLostError, connect
+from oncelog.net.connection import ClientConnection, ConnectionLostError, connect
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -46,7 +46,7 @@ class Writer:
         self.acknowledged: dict[tuple[int, int], bytes] = {}
         self.refused: set[int] = set()
         self.topic_id: Any = None
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
 
     async def call(self, request: Any) -> Any:
         if self._connection is None or self._connection.closed:

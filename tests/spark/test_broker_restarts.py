@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from oncelog import Admin, Producer
-from oncelog.net.connection import Connection, ConnectionLostError
+from oncelog.net.connection import ClientConnection, ConnectionLostError
 from oncelog.spark import faults
 from oncelog.spark.reading.source import StreamSource
 from spark.judges import create
@@ -45,9 +45,9 @@ class Kills:
         self.server, self.moment = server, moment
         self.step = ""
         self.done: set[tuple[str, str]] = set()
-        call, enter = Connection.call, faults.enter
+        call, enter = ClientConnection.call, faults.enter
 
-        async def killing(connection: Connection, request: Any, *rest: Any, **more: Any) -> Any:
+        async def killing(connection: ClientConnection, request: Any, *rest: Any, **more: Any) -> Any:
             key = (self.step, type(request).__name__.removesuffix("Request"))
             if not self.step or key in self.done:
                 return await call(connection, request, *rest, **more)
@@ -63,7 +63,7 @@ class Kills:
             self.step = program
             enter(program)
 
-        patch.setattr(Connection, "call", killing)
+        patch.setattr(ClientConnection, "call", killing)
         patch.setattr(faults, "enter", entered)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from oncelog import Admin, Producer, errors
 from oncelog.client.blocking import BlockingCluster
-from oncelog.net.connection import Connection
+from oncelog.net.connection import ClientConnection
 from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from oncelog.protocol.schema import Message
 from oncelog.spark.cluster import partitions
@@ -168,20 +168,20 @@ def test_a_listing_brings_what_is_asked_for(
     opened, _ = begin(brokers, f"{prefix}/1/0/0.0", at)
     other, _ = begin(brokers, f"{at.topic}xa_b-c/0/0/0.0", at)
     told: list[str] = []
-    call, version_for = Connection.call, Connection.version_for
+    call, version_for = ClientConnection.call, ClientConnection.version_for
 
-    async def recorded(self: Connection, request: Any, *rest: Any, **more: Any) -> Any:
+    async def recorded(self: ClientConnection, request: Any, *rest: Any, **more: Any) -> Any:
         response = await call(self, request, *rest, **more)
         if isinstance(response, ListTransactionsResponse):
             found = (each.transactional_id for each in response.transaction_states)
             told.extend(each for each in found if each.startswith(at.topic))
         return response
 
-    def older(self: Connection, kind: type[Message]) -> int:
+    def older(self: ClientConnection, kind: type[Message]) -> int:
         return min(version_for(self, kind), newest) if kind is ListTransactionsRequest else version_for(self, kind)
 
-    monkeypatch.setattr(Connection, "version_for", older)
-    monkeypatch.setattr(Connection, "call", recorded)
+    monkeypatch.setattr(ClientConnection, "version_for", older)
+    monkeypatch.setattr(ClientConnection, "call", recorded)
     both = brokers.answer(op.ListTransactions(prefix))
     assert {t.id for t in both} == {ended.id, opened.id}
     assert set(told) == {ended.id, opened.id} | ({other.id} if newest == 1 else set())
@@ -298,13 +298,13 @@ def test_markers_of_many_partitions_take_one_request_to_each_leader(
     brokers.answer(op.EndTxn(owner, commit=True))
     brokers.answer(op.AwaitEnded((owner,)))
     sent: list[str] = []
-    call = Connection.call
+    call = ClientConnection.call
 
-    def counting(self: Connection, request: Any, *rest: Any, **more: Any) -> Any:
+    def counting(self: ClientConnection, request: Any, *rest: Any, **more: Any) -> Any:
         sent.append(type(request).__name__)
         return call(self, request, *rest, **more)
 
-    monkeypatch.setattr(Connection, "call", counting)
+    monkeypatch.setattr(ClientConnection, "call", counting)
     assert brokers.answer(op.FindMarkers(tuple(places))) == (op.Marker.COMMIT,) * 40
     assert sent.count("FetchRequest") <= 14
     sent.clear()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.net.connection import Connection
+from oncelog.net.connection import ClientConnection
 from spark.judges import create
 from spark.micro_batches import Query
 from support.servers import Server
@@ -55,13 +55,13 @@ def test_a_batch_costs_a_handful_of_round_trips(
     query = Query(server.bootstrap, name, f"sink-{name}", tmp_path / "checkpoint", rows)
     query.run(2)
     sent: Counter[str] = Counter()
-    call = Connection.call
+    call = ClientConnection.call
 
-    def counting(self: Connection, request: Any, *rest: Any, **more: Any) -> Any:
+    def counting(self: ClientConnection, request: Any, *rest: Any, **more: Any) -> Any:
         sent[type(request).__name__.removesuffix("Request")] += 1
         return call(self, request, *rest, **more)
 
-    monkeypatch.setattr(Connection, "call", counting)
+    monkeypatch.setattr(ClientConnection, "call", counting)
     costs = {}
     plan = query.plan()
     costs["plan"], sent = sent, Counter()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oncelog.client.discovery.cluster import ClusterClient
-from oncelog.net.connection import Connection
+from oncelog.net.connection import ClientConnection
 from oncelog.protocol.errors import ErrorCode
 
 OTHER = 2
@@ -24,15 +24,15 @@ class TwoBrokers:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.moved: set[tuple[str, int] | str] = set()
         self.asked: Counter[tuple[str, int]] = Counter()
-        self._nodes: dict[Connection, int] = {}
-        connect, call = ClusterClient.connection, Connection.call
+        self._nodes: dict[ClientConnection, int] = {}
+        connect, call = ClusterClient.connection, ClientConnection.call
 
-        async def connection(cluster: ClusterClient, node_id: int, purpose: str = "") -> Connection:
+        async def connection(cluster: ClusterClient, node_id: int, purpose: str = "") -> ClientConnection:
             found = await connect(cluster, node_id, purpose)
             self._nodes[found] = node_id
             return found
 
-        async def answered(made: Connection, request: Any, *rest: Any, **more: Any) -> Any:
+        async def answered(made: ClientConnection, request: Any, *rest: Any, **more: Any) -> Any:
             response = await call(made, request, *rest, **more)
             node = self._nodes.get(made, 1)
             kind = type(request).__name__.removesuffix("Request")
@@ -42,7 +42,7 @@ class TwoBrokers:
             return response
 
         patch.setattr(ClusterClient, "connection", connection)
-        patch.setattr(Connection, "call", answered)
+        patch.setattr(ClientConnection, "call", answered)
 
     def _metadata(self, response: Any, node: int) -> None:
         (broker,) = response.brokers

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from oncelog.client.connections import pool as connections
-from oncelog.net.connection import Connection, connect
+from oncelog.net.connection import ClientConnection, connect
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import decode_request_header, encode_response_header
@@ -199,7 +199,7 @@ def refusal(request: ProduceRequest, error: ErrorCode) -> ProduceResponse:
 def redirect(monkeypatch: pytest.MonkeyPatch, proxy: Proxy) -> None:
     """Every client made from now on talks to brokers through the proxy, whatever address it is told."""
 
-    async def through(host: str, port: int, **options: Any) -> Connection:
+    async def through(host: str, port: int, **options: Any) -> ClientConnection:
         return await connect("127.0.0.1", proxy.port, **options)
 
     monkeypatch.setattr(connections, "connect", through)

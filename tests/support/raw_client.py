@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from oncelog.net.connection import Connection, ConnectionLostError, connect
+from oncelog.net.connection import ClientConnection, ConnectionLostError, connect
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.end_txn import EndTxnRequest
@@ -52,7 +52,7 @@ class RawClient:
 
     def __init__(self, host: str, port: int) -> None:
         self._address = host, port
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
 
     async def call(
         self, request: Message, error_of: Callable[[Any], int] = lambda r: r.error_code, version: int | None = None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oncelog import Consumer, aio
-from oncelog.net.connection import Connection
+from oncelog.net.connection import ClientConnection
 from oncelog.protocol.schema import Message
 from support.processes import wait_until
 
@@ -74,9 +74,9 @@ def close_after(bootstrap: str, topic: str, request_type: type[Message], number:
 async def _close_after(
     bootstrap: str, topic: str, request_type: type[Message], number: int, options: dict[str, Any]
 ) -> None:
-    sent, count, send = asyncio.Event(), 0, Connection.send
+    sent, count, send = asyncio.Event(), 0, ClientConnection.send
 
-    def watched(self: Connection, request: Message, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+    def watched(self: ClientConnection, request: Message, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         nonlocal count
         future = send(self, request, *args, **kwargs)
         count += isinstance(request, request_type)
@@ -85,7 +85,7 @@ async def _close_after(
         return future
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Connection, "send", watched)
+        patched.setattr(ClientConnection, "send", watched)
         async with aio.Consumer(bootstrap, group_id=topic, **options) as consumer:
             consumer.subscribe([topic])
             polling = asyncio.ensure_future(consumer.poll(30))

@@ -51,11 +51,6 @@ EDGES = {
 
 KNOWN_CIRCLES = frozenset(
     {
-        "oncelog.protocol.codec",
-        "oncelog.protocol.schema",
-        "oncelog.columns.compiler",
-        "oncelog.columns.kernels",
-        "oncelog.columns.native",
         "oncelog.client.producer.coordinator_driver",
         "oncelog.client.producer.routes",
         "oncelog.client.producer.send_loop",
@@ -69,8 +64,6 @@ KNOWN_CIRCLES = frozenset(
         "oncelog.client.consumer.positions",
         "oncelog.client.consumer.reader",
         "oncelog.client.consumer.subscription",
-        "oncelog.net.frames",
-        "oncelog.net.server",
         "oncelog.broker.broker",
         "oncelog.broker.coordinators.groups",
         "oncelog.broker.coordinators.shell",
@@ -85,8 +78,6 @@ KNOWN_CIRCLES = frozenset(
         "oncelog.broker.storage.log_cleaner",
         "oncelog.broker.storage.new_logs",
         "oncelog.broker.storage.unlinker",
-        "oncelog.sim.loop",
-        "oncelog.sim.network",
     }
 )
 """Modules that still import each other in a circle. This list may only shrink; remove it when it is empty."""

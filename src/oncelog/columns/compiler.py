@@ -1,4 +1,4 @@
-"""From a kernel's Python to object code: the only module that imports numba."""
+"""Compile a kernel's Python to object code. Only this module and the kernels import numba."""
 
 # numba types less than it takes:
 # mypy: disable-error-code="no-untyped-call, call-overload, attr-defined"
@@ -12,13 +12,13 @@ from llvmlite import binding
 from numba import types
 
 from oncelog.columns import kernels
-from oncelog.columns.native import ARRAYS, machine, sealed
+from oncelog.columns.signatures import ARRAYS
 
 FROM_C = frozenset({"memcpy", "memmove", "memset"})
 
 
-def compiled(name: str, signature: str) -> bytes:
-    """A kernel with the calling convention of C, as `native` keeps it in a file."""
+def compiled(name: str, signature: str, machine: Any) -> tuple[str, bytes]:
+    """Compile a kernel with the calling convention of C. Return its entry's name and the object code for `machine`."""
     function = getattr(kernels, name)
     parameters, arguments, kinds = [], [], []
     for index, letter in enumerate(signature):
@@ -36,7 +36,7 @@ def compiled(name: str, signature: str) -> bytes:
     made = numba.cfunc(types.int64(*kinds), error_model="numpy")(space["entry"])
     module = binding.parse_assembly(made.inspect_llvm())
     module.link_in(binding.parse_assembly(_without_numba(module)))
-    return sealed(made.native_name, machine().emit_object(module))
+    return made.native_name, machine.emit_object(module)
 
 
 def _without_numba(module: Any) -> str:

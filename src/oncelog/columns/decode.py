@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from oncelog.columns.native import at, at_binary, kernel
+from oncelog.columns.native import kernel
+from oncelog.columns.signatures import at, at_binary
 from oncelog.protocol.aborted import AbortedTransactions
 from oncelog.protocol.compression import decompress
 from oncelog.protocol.errors import ErrorCode, ProtocolError

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from oncelog.columns.native import TOO_SMALL, at, at_binary, kernel
+from oncelog.columns.native import kernel
+from oncelog.columns.signatures import TOO_SMALL, at, at_binary
 from oncelog.protocol.compression import Codec, compress
 from oncelog.protocol.records import HEADER_SIZE, put_header
 

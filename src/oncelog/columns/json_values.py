@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from oncelog.columns.fitting import cast, fitted
-from oncelog.columns.native import at, kernel
+from oncelog.columns.native import kernel
+from oncelog.columns.signatures import at
 from oncelog.columns.values import Bad, check_schema_id, frame
 
 PREFIX = np.frombuffer(b'{"v":', np.uint8)

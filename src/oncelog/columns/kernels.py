@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from oncelog.columns.native import MALFORMED, TOO_SMALL
+from oncelog.columns.signatures import MALFORMED, TOO_SMALL
 
 FRAME = 5
 """Bytes of the schema registry's framing."""

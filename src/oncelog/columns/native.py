@@ -6,7 +6,7 @@ and in the user's cache folder. A lock file lets one process compile while other
 be written, each process compiles for itself. A file's name has a digest of what its code depends on: the kernels'
 source, llvmlite's version, the processor.
 
-A kernel takes integers, and `at(array)` for arrays. It releases the interpreter's lock, so that the client's loop can
+A kernel releases the interpreter's lock, so that the client's loop can
 receive records while another thread builds a table.
 """
 
@@ -27,32 +27,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import llvmlite
-import numpy as np
 from llvmlite import binding
+
+from oncelog.columns.signatures import ARRAYS, SIGNATURES
 
 try:
     import fcntl
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-MALFORMED: Final = -1
-TOO_SMALL: Final = -2
-
-SIGNATURES: Final = {
-    "count_headers": "Bn",
-    "cut_records": "Bnnnnq",
-    "decode_batches": "qn" "qqi" "qBBqBB" "?" "qqBBqBB",
-    "encode_records": "qnnnq" "?qBB" "?qBB" "?qqBqBB" "Bq",
-    "json_lines": "BqBBBq",
-    "longest_row": "n?q?q?qqq",
-    "murmur2_partitions": "qBBni",
-}  # fmt: skip
-"""Parameters: arrays of B uint8, i int32, q int64; n a number, ? a truth value. All give a number."""
-
-ARRAYS: Final = {"B": np.dtype(np.uint8), "i": np.dtype(np.int32), "q": np.dtype(np.int64)}
-
-SOURCES: Final = ("kernels.py", "compiler.py", "native.py")
-"""Files that decide what the machine code is."""
+SOURCES: Final = ("kernels.py", "compiler.py", "native.py", "signatures.py")
+"""Files that determine the machine code."""
 
 Kernel = Callable[..., int]
 
@@ -60,21 +45,6 @@ log = logging.getLogger(__name__)
 
 _loaded: list[Any] = []
 """Machine code in use: never freed."""
-
-
-def at(kind: str, array: Any) -> tuple[int, int]:
-    """An array, of which `kind` is in ARRAYS, as kernels take it: address and length. It must live until they return.
-
-    TypeError for another kind of array: a kernel would read beyond it.
-    """
-    if array.dtype != ARRAYS[kind] or array.ndim != 1 or not array.flags.c_contiguous:
-        raise TypeError(f"a contiguous array of {ARRAYS[kind]} is needed, not {array.dtype} of shape {array.shape}")
-    return array.__array_interface__["data"][0], len(array)
-
-
-def at_binary(ends: Any, valid: Any, data: Any) -> tuple[int, ...]:
-    """A binary column as kernels take it: where each value ends, which are not null, and their bytes."""
-    return (*at("q", ends), *at("B", valid), *at("B", data))
 
 
 @cache
@@ -91,7 +61,7 @@ def kernel(name: str) -> Kernel:
         _tell(lock)  # first, because compiling takes long
         from oncelog.columns.compiler import compiled
 
-        code = compiled(name, SIGNATURES[name])
+        code = _sealed(*compiled(name, SIGNATURES[name], _machine()))
         _keep(place, code)
     made = _load(name, code)
     if made is None:
@@ -120,8 +90,8 @@ def loaded() -> bool:
     return kernel.cache_info().currsize == len(SIGNATURES)
 
 
-def machine() -> Any:
-    """LLVM's view of this processor."""
+def _machine() -> Any:
+    """Return LLVM's description of this processor."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     features = binding.get_host_cpu_features().flatten()
@@ -129,8 +99,8 @@ def machine() -> Any:
     return target.create_target_machine(cpu=binding.get_host_cpu_name(), features=features, opt=3, jit=True)
 
 
-def sealed(symbol: str, code: bytes) -> bytes:
-    """A file's contents: a digest, so that half a file is known as such, the entry's name, and the object code."""
+def _sealed(symbol: str, code: bytes) -> bytes:
+    """Return a file's contents: a digest that reveals an incomplete file, the entry's name, and the object code."""
     rest = symbol.encode() + b"\n" + code
     return hashlib.sha256(rest).digest() + rest
 
@@ -141,7 +111,7 @@ def _load(name: str, contents: bytes) -> Kernel | None:
     if hashlib.sha256(rest).digest() != digest:
         return None
     symbol, _, code = rest.partition(b"\n")
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine())
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
     engine.add_object_file(binding.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _loaded.append(engine)

@@ -1,9 +1,9 @@
 """One connection of a client: requests out, answers back in their order, any number under way.
 
-A broker answers the requests of a connection in their order (correlation ids are checked, not used to look up), so
-the requests under way are a queue. `Connection.send` writes at once and returns a future: no task, no lock. A request
-that is cancelled keeps its place, and its answer is dropped when it comes. One that is not answered in time ends the
-connection, for then nothing can be said about those behind it (as Kafka's NetworkClient does).
+A broker answers the requests of a connection in their order, so the pending requests are a queue. Correlation ids
+are checked, but not used to look up a request. `ClientConnection.send` writes at once and returns a future: no task,
+no lock. A cancelled request stays in the queue, and its answer is dropped. A request that times out closes the
+connection, because the answers to later requests cannot arrive before its own (as in Kafka's NetworkClient).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from copy import copy
 from typing import TYPE_CHECKING, Any, cast
 
-from oncelog.net.pieces import to_be_joined
+from oncelog.net.pieces import needs_join
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header
@@ -71,7 +71,7 @@ class _Pending:
         self.timer = timer
 
 
-class Connection(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """A connection to one broker; made by `connect`, which also asks what the broker can do.
 
     `versions`: api key -> (lowest, highest) that the broker serves. `features`: finalized feature -> level (KIP-584).
@@ -79,7 +79,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, client_id: str, request_timeout_ms: int) -> None:
         self._loop = loop
-        self._joins = to_be_joined(loop)
+        self._joins = needs_join(loop)
         self._client_id = client_id
         self._timeout = request_timeout_ms / 1000
         self._transport: asyncio.Transport | None = None
@@ -319,10 +319,10 @@ async def connect(
     request_timeout_ms: int = 30_000,
     connect_timeout_ms: int = 10_000,
     ssl_context: ssl.SSLContext | None = None,
-) -> Connection:
+) -> ClientConnection:
     """Connect to a broker and learn its versions and features; ConnectionLostError."""
     loop = asyncio.get_running_loop()
-    connection = Connection(loop, client_id, request_timeout_ms)
+    connection = ClientConnection(loop, client_id, request_timeout_ms)
     connection.address = f"{host}:{port}"
     try:
         async with asyncio.timeout(connect_timeout_ms / 1000):
@@ -342,7 +342,7 @@ async def connect(
     return connection
 
 
-async def _learn_versions(connection: Connection) -> None:
+async def _learn_versions(connection: ClientConnection) -> None:
     from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 
     request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)

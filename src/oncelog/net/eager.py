@@ -1,4 +1,4 @@
-"""The first step of a coroutine without a task: most that may wait need not, and a task is all that they would cost."""
+"""Run a coroutine's first step without creating a task. Most handlers finish in that step."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def step(work: Coroutine[Any, Any, T]) -> T | Awaitable[T]:
-    """Run `work` up to its first wait: what it returns, or the rest of it, to be awaited. Raises what it raises.
+def start_eagerly(work: Coroutine[Any, Any, T]) -> T | Awaitable[T]:
+    """Run `work` up to its first wait. Return its result, or an awaitable for the rest. Raises what `work` raises.
 
-    That step belongs to no task (`asyncio.current_task()` is None, so `asyncio.timeout` cannot be entered there).
-    From Python 3.12 on `asyncio.eager_task_factory` does the like.
+    The first step belongs to no task: `asyncio.current_task()` is None there, and `asyncio.timeout` cannot be entered.
+    From Python 3.12 on, `asyncio.eager_task_factory` is similar.
     """
     try:
         waits_for = work.send(None)
@@ -25,7 +25,7 @@ def step(work: Coroutine[Any, Any, T]) -> T | Awaitable[T]:
 
 @coroutine
 def _rest(work: Coroutine[Any, Any, T], waits_for: Any) -> Generator[Any, Any, T]:
-    """What `yield from work` does, for a coroutine that waits already."""
+    """Do what `yield from work` does, for a coroutine that already waits."""
     try:
         while True:
             try:

@@ -33,11 +33,11 @@ def in_few_pieces(pieces: list[bytes | memoryview]) -> list[bytes | memoryview]:
     return found
 
 
-def to_be_joined(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether pieces are to be joined before they are written to a transport of this event loop.
+def needs_join(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether the pieces of an answer must be joined before the write to a transport of this event loop.
 
-    asyncio's own `writelines` joins them itself up to Python 3.11. From 3.12 on it does not, and then it never pauses
-    who writes too much (CVE-2024-12254, until 3.12.9 and 3.13.2), and an empty piece at the end is never sent: the loop
-    spins, and the transport does not close (gh-155888, mended in late releases of 3.14). uvloop has neither.
+    asyncio's own `writelines` joins them up to Python 3.11. From 3.12 on it does not, and has two bugs. It never pauses
+    a writer (CVE-2024-12254, until 3.12.9 and 3.13.2). It never sends an empty last piece: the loop spins, and the
+    transport does not close (gh-155888, fixed in late releases of 3.14). uvloop has neither.
     """
     return isinstance(loop, asyncio.BaseEventLoop)

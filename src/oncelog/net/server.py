@@ -1,25 +1,59 @@
 """The socket server: frames in, answers out, one request at a time a connection, in order.
 
-`net.frames` cuts the bytes of one connection into frames and has them answered; here is what all connections share.
+`net.frames` cuts the bytes of a connection into frames. Here they are answered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from dataclasses import dataclass
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from types import CoroutineType
+from typing import Any, NamedTuple, cast
 
-from oncelog.net.frames import BUFFER_BYTES, SWEEPS, BadFrameError, Chunks, Connection, Handler, Holds, Peer
-from oncelog.net.pieces import to_be_joined
-from oncelog.net.unsent import LEAST_AT_ONCE, Unsent
+from oncelog.net.eager import start_eagerly
+from oncelog.net.frames import BadFrameError, FrameReader, ReadBuffers
+from oncelog.net.pieces import in_few_pieces, needs_join
+from oncelog.net.unsent import Unsent
 
 __all__ = ["BadFrameError", "Chunks", "Handler", "Holds", "Limits", "Peer", "Server", "serve"]
 
-SPARE_BUFFERS = 4
-"""Unused read buffers that are kept."""
+Chunks = list[bytes | memoryview]
 
+
+class Holds(NamedTuple):
+    """An answer that has to wait, and still reads the request's bytes while it waits."""
+
+    answer: Awaitable[Any]
+
+
+Handler = Callable[[memoryview, "Peer"], Chunks | Awaitable[Chunks | None] | Holds | None]
+
+WRITE_BYTES = 64 * 1024
+"""Answers to pipelined requests are gathered up to this size before they are written."""
+JOIN_BYTES = 16 * 1024
+"""Up to here, chunks are joined into one write."""
+FRAMES_A_TURN = 64
+"""Frames of one connection that are answered before other connections get a turn."""
+SWEEPS = 8
+"""Sweeps of a connection without any activity in between, until it counts as idle."""
+
+_LENGTH = struct.Struct(">i")
 _log = logging.getLogger("oncelog.net")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who sent a frame; `connection_id` is unique within the server."""
+
+    host: str
+    port: int
+    connection_id: int
+    on_hang_up: list[Callable[[], None]] = field(default_factory=list, compare=False, repr=False)
+    """Called when the client hangs up. A request that may wait long adds a callback, and removes it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +74,266 @@ class Limits:
     """How long `close` waits for requests in progress."""
 
 
+class ServerConnection(asyncio.BufferedProtocol):
+    """Serve one client."""
+
+    __slots__ = (
+        "_busy",
+        "_closing",
+        "_eof",
+        "_frames",
+        "_peer",
+        "_quiet_sweeps",
+        "_reading",
+        "_server",
+        "_transport",
+        "_turn_pending",
+        "_write_paused",
+    )
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._transport: asyncio.Transport
+        self._peer = Peer("", 0, 0)
+        self._frames = FrameReader(server.buffers, server.limits.max_request_size)
+        self._busy = False
+        """A request waits for its answer."""
+        self._turn_pending = False
+        self._write_paused = False
+        self._reading = True
+        self._eof = False
+        self._closing = False
+        self._quiet_sweeps = 0
+
+    # -- what the event loop calls --------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        self._transport = cast(asyncio.Transport, transport)
+        connection_id = self._server.admit(self)
+        name = transport.get_extra_info("peername") or ("", 0)
+        self._peer = Peer(str(name[0]), int(name[1]), connection_id)
+        if not connection_id:
+            self._closing = True
+            self._transport.abort()
+            return
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone; an answer in progress goes nowhere."""
+        self._closing = True
+        self._server.unsent.all_read(self)
+        self._server.unsent.drop_draft(self._peer.connection_id)
+        self._tell_hang_up()
+        self._frames.discard()
+        self._server.gone(self)
+
+    def eof_received(self) -> bool:
+        """The client sends no more: hang up, after the answer that it may still wait for."""
+        self._eof = True
+        self._tell_hang_up()
+        return self._busy or self._turn_pending or self._write_paused
+
+    def _tell_hang_up(self) -> None:
+        for callback in tuple(self._peer.on_hang_up):
+            callback()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the memory for the next read."""
+        return self._frames.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Serve what a read has brought."""
+        if self._closing:
+            return
+        if self._frames.received(nbytes):
+            self._turn()
+        else:
+            self._quiet_sweeps = 0  # a long frame makes progress
+
+    def pause_writing(self) -> None:
+        """The client does not keep up with its answers."""
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._write_paused = False
+        self._server.unsent.all_read(self)
+        self._quiet_sweeps = 0
+        self._next_turn()
+
+    # -- what the server calls ----------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Serve nothing more; hang up, now or when the request in progress is answered."""
+        if not self._busy:
+            self._hang_up()
+
+    def abort(self) -> None:
+        """Hang up without sending what is left."""
+        self._closing = True
+        self._server.unsent.all_read(self)
+        self._transport.abort()
+
+    def abort_unread(self, size: int) -> None:
+        """Close the connection: the client does not read its answers, and they take too much memory."""
+        _log.warning(
+            "closing %s:%d, it leaves %d bytes of answers unread, and all connections together exceed twice "
+            "queued.max.response.bytes",
+            self._peer.host,
+            self._peer.port,
+            size,
+        )
+        self.abort()
+
+    def sweep(self) -> None:
+        """Called regularly: closes the connection if nothing has happened since many calls ago."""
+        self._quiet_sweeps += 1
+        if self._quiet_sweeps > SWEEPS and not self._busy:
+            _log.info("closing %s:%d, idle", self._peer.host, self._peer.port)
+            self.abort()
+
+    # -- serving ------------------------------------------------------------------------------------------------------
+
+    def _blocked(self) -> bool:
+        return self._busy or self._write_paused or self._turn_pending or self._closing
+
+    def _turn(self) -> None:
+        """Serve as many of the received frames as possible, and keep the other bytes."""
+        if not self._blocked():
+            self._serve()
+        if self._closing:
+            self._frames.release()
+            return
+        blocked = self._blocked()
+        self._frames.keep(blocked=blocked)
+        if self._reading and blocked and self._frames.full:
+            self._reading = False
+            self._transport.pause_reading()
+        elif not self._reading and not blocked and not self._eof:
+            self._reading = True
+            self._transport.resume_reading()
+        if self._eof and not blocked:
+            self._hang_up()
+
+    def _next_turn(self) -> None:
+        """Serve the kept bytes after a wait; there may be none."""
+        self._turn_pending = False
+        self._frames.resume(blocked=self._blocked())
+        self._turn()
+
+    def _serve(self) -> None:
+        out: Chunks = []
+        size = 0
+        left = FRAMES_A_TURN
+        handler, peer, frames = self._server.handler, self._peer, self._frames
+        try:
+            while (frame := frames.next_frame()) is not None:
+                self._quiet_sweeps = 0
+                result = handler(frame, peer)
+                holds = type(result) is Holds
+                if holds:
+                    result = cast(Holds, result).answer
+                if type(result) is CoroutineType:
+                    result = start_eagerly(result)
+                if type(result) is list:
+                    size += _add(out, result)
+                    if size >= WRITE_BYTES:
+                        self._write(out, size)
+                        out, size = [], 0
+                elif result is not None:
+                    self._busy = True
+                    if holds:
+                        frames.pin(frame)
+                    self._server.run(self._wait(cast(Awaitable[Chunks | None], result)))
+                if self._blocked():
+                    break
+                left -= 1
+                if not left:
+                    self._turn_pending = True
+                    self._server.loop.call_soon(self._next_turn)
+                    break
+        except Exception as error:  # noqa: BLE001 - a bad request must not reach the event loop
+            self._fail(error, out, size)
+            return
+        if out:
+            self._write(out, size)
+        if not self._busy and self._server.unsent.drafts:
+            self._server.unsent.drop_draft(peer.connection_id)
+
+    async def _wait(self, pending: Awaitable[Chunks | None]) -> None:
+        """Answer a request whose handler has to wait."""
+        try:
+            chunks = await pending
+        except Exception as error:  # noqa: BLE001 - a bad request must not reach the event loop
+            self._server.unsent.drop_draft(self._peer.connection_id)
+            self._busy = False
+            self._frames.unpin()
+            self._fail(error, [], 0)
+            return
+        self._busy = False
+        self._frames.unpin()
+        self._quiet_sweeps = 0
+        if chunks is not None and not self._closing:
+            out: Chunks = []
+            self._write(out, _add(out, chunks))
+        self._server.unsent.drop_draft(self._peer.connection_id)
+        if self._server.draining:
+            self._hang_up()
+        self._next_turn()
+
+    def _write(self, out: Chunks, size: int) -> None:
+        if size <= JOIN_BYTES or self._server.joins:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(in_few_pieces(out))
+        if self._write_paused and not self._closing:
+            taken = sum(map(self._server.unsent.taken_by, out))
+            self._server.unsent.add_unread(self, taken)
+
+    def _fail(self, error: Exception, out: Chunks, size: int) -> None:
+        """Closes the connection over a request that cannot be answered; answers before it still go out."""
+        if not self._closing:
+            expected = isinstance(error, BadFrameError)
+            message = str(error) if expected else f"a request failed: {error!r}"
+            level = logging.WARNING if expected else logging.ERROR
+            trace = None if expected else error
+            _log.log(level, "closing %s:%d, %s", self._peer.host, self._peer.port, message, exc_info=trace)
+            if out:
+                self._write(out, size)
+            self._hang_up()
+        self._frames.release()
+
+    def _hang_up(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._transport.close()
+
+
+def _add(out: Chunks, chunks: Chunks) -> int:
+    """Adds one answer with its length in front; returns the bytes added."""
+    size = sum(map(len, chunks))
+    out.append(_LENGTH.pack(size))
+    out += chunks
+    return size + 4
+
+
 class Server:
     """A listening server; made by `serve`."""
 
     def __init__(self, handler: Handler, limits: Limits) -> None:
         self.handler = handler
         self.limits = limits
-        self.connections: set[Connection] = set()
+        self.connections: set[ServerConnection] = set()
         self.loop = asyncio.get_running_loop()
-        self.joins = to_be_joined(self.loop)
+        self.joins = needs_join(self.loop)
         """Whether the pieces of an answer are joined before they are written."""
-        self._unread: dict[Connection, int] = {}
-        """Memory of the answers that each client has not read, the connection that has waited longest first."""
         self.unsent = Unsent(limits.max_unsent_bytes, copies=self.joins)
         self.port = 0
         """The port that is listened on."""
-        self.scratch = memoryview(bytearray(BUFFER_BYTES))
-        self.holders = 0
-        """Connections that hold a read buffer or a long frame."""
-        self._spare: list[memoryview] = []
+        self.buffers = ReadBuffers()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
         self._next_id = 0
@@ -82,7 +357,7 @@ class Server:
 
     async def _bind(self, host: str, port: int) -> asyncio.Server:
         backlog = self.limits.backlog
-        return await self.loop.create_server(lambda: Connection(self), host or "0.0.0.0", port, backlog=backlog)
+        return await self.loop.create_server(lambda: ServerConnection(self), host or "0.0.0.0", port, backlog=backlog)
 
     async def close(self) -> None:
         """Stops listening and serving, waits a while for the answers to requests in progress, hangs up."""
@@ -111,7 +386,7 @@ class Server:
 
     # -- called by connections ----------------------------------------------------------------------------------
 
-    def admit(self, connection: Connection) -> int:
+    def admit(self, connection: ServerConnection) -> int:
         """Counts a new connection in and returns its id; 0 when there are too many."""
         if len(self.connections) >= self.limits.max_connections or self._drained is not None:
             if not self._refusing:
@@ -122,7 +397,7 @@ class Server:
         self._next_id += 1
         return self._next_id
 
-    def gone(self, connection: Connection) -> None:
+    def gone(self, connection: ServerConnection) -> None:
         """Counts a lost connection out."""
         if connection not in self.connections:
             return
@@ -130,34 +405,6 @@ class Server:
         self._refusing = False
         if not self.connections:
             self._stop_waiting()
-
-    def claim(self) -> memoryview:
-        """Gives the scratch buffer away, with what is in it."""
-        taken = self.scratch
-        self.scratch = self._spare.pop() if self._spare else memoryview(bytearray(BUFFER_BYTES))
-        return taken
-
-    def release(self, buffer: memoryview) -> None:
-        """Takes back a buffer that was claimed."""
-        if len(self._spare) < SPARE_BUFFERS:
-            self._spare.append(buffer)
-
-    def unread(self, connection: Connection, size: int) -> None:
-        """Count an answer that its client has not read yet; `size` is its memory in bytes.
-
-        If all answers together take far too much memory, close the connections whose answers are unread for the longest
-        time.
-        """
-        self._unread[connection] = self._unread.get(connection, 0) + size
-        self.unsent.bytes += size
-        if self.unsent.too_much:
-            for other, unread in tuple(self._unread.items()):
-                if unread > LEAST_AT_ONCE and self.unsent.too_much:
-                    other.abort_unread(unread)
-
-    def all_read(self, connection: Connection) -> None:
-        """Stop counting a client's answers: it has read all of them, or has disconnected."""
-        self.unsent.bytes -= self._unread.pop(connection, 0)
 
     def run(self, work: Coroutine[None, None, None]) -> None:
         """Runs a request that has to wait."""

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import CoroutineType, FrameType, coroutine
 from typing import Any, TypeVar
 
-from oncelog.net.frames import Chunks, Handler, Holds, Peer
+from oncelog.net.server import Chunks, Handler, Holds, Peer
 
 T = TypeVar("T")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mmap import mmap
+from typing import Protocol
 
 Piece = bytes | memoryview
 
@@ -12,6 +13,13 @@ LEAST_AT_ONCE = 1024 * 1024
 """Bytes that a Fetch may always read from a log at once. They take no memory if the pages of the file are sent."""
 
 
+class SlowReader(Protocol):
+    """A connection whose client does not read its responses."""
+
+    def abort_unread(self, size: int) -> None:
+        """Close the connection because of `size` bytes of unread responses."""
+
+
 class Unsent:
     """Count the memory of responses, and return how much the next response may take.
 
@@ -19,7 +27,7 @@ class Unsent:
     and later responses still get a share. A response that was sent at once takes nothing.
     """
 
-    __slots__ = ("_copies", "_limit", "bytes", "drafts")
+    __slots__ = ("_copies", "_limit", "_unread", "bytes", "drafts")
 
     def __init__(self, limit: int, *, copies: bool) -> None:
         """`limit` is in bytes, -1 for none. `copies`: the transport copies all data that is written to it."""
@@ -28,6 +36,8 @@ class Unsent:
         self.bytes = 0
         self.drafts: dict[int, int] = {}
         """Memory of responses that are not complete yet, by connection. It is included in `bytes`."""
+        self._unread: dict[SlowReader, int] = {}
+        """Memory of the responses that each client has not read. The connection that has waited longest is first."""
 
     def room(self, own: int = 0) -> int:
         """Return how many more bytes a response may take, if it has taken `own` bytes so far."""
@@ -43,6 +53,23 @@ class Unsent:
     def drop_draft(self, connection_id: int) -> None:
         """Stop counting an incomplete response: it was written and is counted elsewhere, or is built again."""
         self.bytes -= self.drafts.pop(connection_id, 0)
+
+    def add_unread(self, connection: SlowReader, size: int) -> None:
+        """Count a response that its client has not read yet; `size` is its memory in bytes.
+
+        If all responses together take far too much memory, close the connections whose responses are unread for the
+        longest time.
+        """
+        self._unread[connection] = self._unread.get(connection, 0) + size
+        self.bytes += size
+        if self.too_much:
+            for other, unread in tuple(self._unread.items()):
+                if unread > LEAST_AT_ONCE and self.too_much:
+                    other.abort_unread(unread)
+
+    def all_read(self, connection: SlowReader) -> None:
+        """Stop counting a client's responses: it has read all of them, or has disconnected."""
+        self.bytes -= self._unread.pop(connection, 0)
 
     @property
     def too_much(self) -> bool:

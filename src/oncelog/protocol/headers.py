@@ -7,7 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from oncelog.protocol.apis import ApiKey, messages
-from oncelog.protocol.codec import read_varint
+from oncelog.protocol.primitives import read_varint
 from oncelog.protocol.schema import DecodeError
 
 MOST_TAGS = 100

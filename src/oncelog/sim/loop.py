@@ -9,10 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from oncelog.sim.network import Network
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -67,6 +64,18 @@ class _Selector:
         """Nothing to give back."""
 
 
+class LoopNetwork(Protocol):
+    """The calls of a simulated network that an event loop forwards to it."""
+
+    def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Any:
+        """Accept connections, and return what stands for `asyncio.Server`."""
+
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Connect to a listener."""
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """Runs callbacks in the order in which they fall due; the same program always in the same order."""
 
@@ -75,7 +84,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._spins = 0
         self._selector = _Selector(self)
-        self.network: Network
+        self.network: LoopNetwork
         self.set_task_factory(_make_task)
 
     def time(self) -> float:

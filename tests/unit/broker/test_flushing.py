@@ -21,7 +21,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
 from oncelog.log.steps import at_once
-from oncelog.net.eager import step
+from oncelog.net.eager import start_eagerly
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -265,7 +265,7 @@ def latest(broker: Broker, timestamp: int = -1, version: int = 5) -> tuple[int, 
     """(error code, offset) of a ListOffsets of t-0."""
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[asked])])
-    response = step(list_offsets(broker, request, replace(CONTEXT, api_version=version)))
+    response = start_eagerly(list_offsets(broker, request, replace(CONTEXT, api_version=version)))
     assert isinstance(response, ListOffsetsResponse)
     answer = response.topics[0].partitions[0]
     return answer.error_code, answer.offset

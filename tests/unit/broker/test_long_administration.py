@@ -39,7 +39,7 @@ from oncelog.broker.handlers import (
     write_txn_markers,
 )
 from oncelog.broker.requests.context import RequestContext
-from oncelog.net.frames import Holds
+from oncelog.net.server import Holds
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.add_partitions_to_txn import (

@@ -32,8 +32,8 @@ from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
 from oncelog.log.steps import at_once
 from oncelog.log.validate import MOST_NAMED
-from oncelog.net.eager import step
-from oncelog.net.frames import Holds, Peer
+from oncelog.net.eager import start_eagerly
+from oncelog.net.server import Holds, Peer
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.compression import Codec, compress
 from oncelog.protocol.errors import ErrorCode
@@ -127,7 +127,7 @@ def keyed(count: int, codec: Codec = Codec.NONE, value: bytes = b"") -> bytes:
 def by_time(broker: Broker, timestamp: int, topic: str = "plain") -> Any:
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[asked])])
-    return step(list_offsets(broker, request, context(ApiKey.LIST_OFFSETS, 7)))
+    return start_eagerly(list_offsets(broker, request, context(ApiKey.LIST_OFFSETS, 7)))
 
 
 # --- ListOffsets ---
@@ -339,7 +339,7 @@ def test_request_with_many_elements_is_decoded_and_answered_by_a_worker(tmp_path
 def test_request_with_few_elements_needs_no_worker(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
         result = Dispatcher(broker)(metadata_frame(10), Peer("", 1, 1))
-        chunks = result if isinstance(result, list) else step(result)  # type: ignore[arg-type]
+        chunks = result if isinstance(result, list) else start_eagerly(result)  # type: ignore[arg-type]
         assert isinstance(chunks, list)
         assert not workers.work
 

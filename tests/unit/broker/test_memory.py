@@ -15,8 +15,7 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.requests.dispatch import Dispatcher
 from oncelog.broker.requests.large_messages import FEW_ITEMS
-from oncelog.net.frames import Peer
-from oncelog.net.server import BadFrameError, Holds
+from oncelog.net.server import BadFrameError, Holds, Peer
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import RequestHeader, decode_response_header, encode_request_header

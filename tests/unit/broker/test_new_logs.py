@@ -19,7 +19,7 @@ from oncelog.broker.storage.new_logs import LOGS_A_JOB
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import Buffer, OsDisk
 from oncelog.log.steps import at_once
-from oncelog.net.frames import Holds
+from oncelog.net.server import Holds
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.end_txn import EndTxnRequest

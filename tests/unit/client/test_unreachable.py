@@ -14,7 +14,7 @@ from oncelog.client.connections import pool as module
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import Partition, Topic
 from oncelog.client.requests.offsets import fetch_committed
-from oncelog.net.connection import Connection, ConnectionLostError
+from oncelog.net.connection import ClientConnection, ConnectionLostError
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.protocol.schema import NO_UUID
 from oncelog.sim.loop import SimLoop
@@ -102,7 +102,7 @@ def test_first_calls_name_the_address_and_the_cause(dead: str) -> None:
 def test_an_address_that_swallows_packets_takes_no_more_than_the_time_given(
     asked: Callable[[ClusterClient], Awaitable[object]],
 ) -> None:
-    async def swallowed(host: str, port: int) -> Connection:
+    async def swallowed(host: str, port: int) -> ClientConnection:
         await asyncio.sleep(10)
         raise ConnectionLostError("nobody:1: no connection in 10 s")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from oncelog.columns import native
-from oncelog.columns.native import SIGNATURES, at
+from oncelog.columns.signatures import SIGNATURES, at
 
 USE = """
 import sys

@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from oncelog.net.connection import Connection, ConnectionLostError, NoCommonVersionError, RequestTimeoutError, connect
+from oncelog.net.connection import (
+    ClientConnection,
+    ConnectionLostError,
+    NoCommonVersionError,
+    RequestTimeoutError,
+    connect,
+)
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.headers import decode_request_header, encode_response_header
 from oncelog.protocol.messages.api_versions import (
@@ -87,7 +93,7 @@ async def echo(request: HeartbeatRequest, correlation_id: int, writer: asyncio.S
         await writer.drain()
 
 
-def run(answer: Answer, body: Callable[[Connection], Awaitable[Any]], **options: Any) -> None:
+def run(answer: Answer, body: Callable[[ClientConnection], Awaitable[Any]], **options: Any) -> None:
     async def connected(port: int) -> None:
         connection = await connect("127.0.0.1", port, **options)
         try:
@@ -99,7 +105,7 @@ def run(answer: Answer, body: Callable[[Connection], Awaitable[Any]], **options:
 
 
 def test_negotiation_falls_back_and_picks_the_highest_common_version() -> None:
-    async def body(connection: Connection) -> None:
+    async def body(connection: ClientConnection) -> None:
         assert connection.features == {"transaction.version": 2}
         assert connection.version_for(HeartbeatRequest) == 2
         with pytest.raises(NoCommonVersionError, match="90 to 99"):
@@ -109,7 +115,7 @@ def test_negotiation_falls_back_and_picks_the_highest_common_version() -> None:
 
 
 def test_answers_find_their_requests_even_when_some_are_cancelled() -> None:
-    async def body(connection: Connection) -> None:
+    async def body(connection: ClientConnection) -> None:
         tasks = [asyncio.ensure_future(connection.call(beat(number))) for number in range(20)]
         await asyncio.sleep(0)
         for number in range(0, 20, 3):
@@ -132,7 +138,7 @@ def test_long_answers() -> None:
         )
         writer.write(frame(ApiVersionsRequest.API_KEY, 0, correlation_id, response))
 
-    async def body(connection: Connection) -> None:
+    async def body(connection: ClientConnection) -> None:
         pending = []
         for count in (100_000, 3, 30_000):
             future = connection.send(beat(count))
@@ -149,7 +155,7 @@ def test_no_answer_in_time_ends_the_connection() -> None:
     async def silent(request: HeartbeatRequest, correlation_id: int, writer: asyncio.StreamWriter) -> None:
         pass
 
-    async def body(connection: Connection) -> None:
+    async def body(connection: ClientConnection) -> None:
         behind = connection.send(beat(2), timeout_ms=60_000)
         with pytest.raises(RequestTimeoutError):
             await connection.call(beat(1), timeout_ms=20)
@@ -172,7 +178,7 @@ def test_garbage_and_hang_ups_fail_what_waits(garbage: bytes) -> None:
         await writer.drain()
         writer.close()
 
-    async def body(connection: Connection) -> None:
+    async def body(connection: ClientConnection) -> None:
         with pytest.raises(ConnectionLostError):
             await connection.call(beat(1))
 
@@ -229,7 +235,7 @@ def test_a_request_goes_in_pieces_only_where_the_loop_can_be_trusted_with_them(
 ) -> None:
     loop = new_loop()
     try:
-        connection, transport = Connection(loop, "client", 1000), _Written()
+        connection, transport = ClientConnection(loop, "client", 1000), _Written()
         connection.connection_made(transport)
         request = ProduceRequest(acks=0, topic_data=[
             TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=b"")])
@@ -253,7 +259,7 @@ def test_a_lost_connection_keeps_no_request() -> None:
     async def hang_up(request: HeartbeatRequest, correlation_id: int, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
-    async def ask(connection: Connection) -> None:
+    async def ask(connection: ClientConnection) -> None:
         group = Held("g")
         references.append(weakref.ref(group))
         request = HeartbeatRequest(group_id=group)
@@ -261,7 +267,7 @@ def test_a_lost_connection_keeps_no_request() -> None:
         with contextlib.suppress(ConnectionLostError):
             await connection.call(request)
 
-    async def body(connection: Connection) -> None:
+    async def body(connection: ClientConnection) -> None:
         asked = [asyncio.ensure_future(ask(connection)) for _ in range(3)]
         await asyncio.sleep(0)
         with pytest.raises(ConnectionLostError):

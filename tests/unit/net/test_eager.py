@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from oncelog.net.eager import step
+from oncelog.net.eager import start_eagerly
 
 
 async def _answer(value: str) -> str:
@@ -14,7 +14,7 @@ async def _answer(value: str) -> str:
 
 
 def test_what_need_not_wait_is_there_at_once_without_a_loop() -> None:
-    assert step(_answer("now")) == "now"
+    assert start_eagerly(_answer("now")) == "now"
 
 
 def test_what_the_first_step_raises_is_raised() -> None:
@@ -22,7 +22,7 @@ def test_what_the_first_step_raises_is_raised() -> None:
         raise ValueError("at once")
 
     with pytest.raises(ValueError, match="at once"):
-        step(fails())
+        start_eagerly(fails())
 
 
 def test_the_rest_waits_as_often_as_it_must() -> None:
@@ -36,7 +36,7 @@ def test_the_rest_waits_as_often_as_it_must() -> None:
                 await asyncio.sleep(0)
             return "".join(seen)
 
-        rest = step(waits())
+        rest = start_eagerly(waits())
         assert not isinstance(rest, str)
         task = asyncio.ensure_future(rest)
         gates[0].set_result("a")
@@ -60,12 +60,12 @@ def test_failures_and_cancellations_reach_it_where_it_waits() -> None:
                 cleaned.append("left")
 
         gate: asyncio.Future[str] = loop.create_future()
-        rest = step(recovers(gate))
+        rest = start_eagerly(recovers(gate))
         assert not isinstance(rest, str)
         gate.set_exception(LookupError())
         assert await rest == "recovered"
 
-        rest = step(recovers(loop.create_future()))
+        rest = start_eagerly(recovers(loop.create_future()))
         assert not isinstance(rest, str)
         task = asyncio.ensure_future(rest)
         await asyncio.sleep(0)

@@ -18,12 +18,10 @@ from oncelog.net.frames import (
     BUFFER_BYTES,
     CROWD,
     CROWDED_GROWTH,
-    FRAMES_A_TURN,
-    JOIN_BYTES,
     MAPPED_BYTES,
     SMALL_BYTES,
 )
-from oncelog.net.server import Holds, Peer
+from oncelog.net.server import FRAMES_A_TURN, JOIN_BYTES, Holds, Peer
 from support.scarce_memory import refuse_large_memory
 from support.sockets import Client, both_loops, echo, framed, run, serving, until
 
@@ -235,7 +233,7 @@ def test_reading_stops_while_too_much_waits_behind_a_slow_request(loop: str) -> 
             sending = asyncio.ensure_future(client.send(data))
             await until(lambda: any(not c._reading for c in server.connections))
             (connection,) = server.connections
-            assert connection._end - connection._start <= BUFFER_BYTES
+            assert connection._frames._end - connection._frames._start <= BUFFER_BYTES
             assert not sending.done()
             gate.set()
             assert await client.answer() == b"first"
@@ -277,10 +275,10 @@ def test_a_thousand_idle_connections_cost_no_buffers(loop: str) -> None:
                 await client.send(framed(b"x") + b"\x00\x00")  # and the beginning of another
             for client in clients:
                 assert await client.answer() == b"echo:x"
-            await until(lambda: all(c._tail == b"\x00\x00" for c in server.connections))
+            await until(lambda: all(c._frames._tail == b"\x00\x00" for c in server.connections))
             assert len(server.connections) == 1000
-            assert all(c._buffer is None and c._long is None for c in server.connections)
-            assert len(server._spare) <= 1
+            assert all(c._frames._buffer is None and c._frames._long is None for c in server.connections)
+            assert len(server.buffers._spare) <= 1
 
     run(loop, body)
 
@@ -291,11 +289,11 @@ def test_a_length_alone_reserves_no_memory(loop: str) -> None:
         async with serving(echo) as server:
             client = await Client.connect(server)
             await client.send(struct.pack(">i", MAPPED_BYTES - 1) + b"z" * 20_000)
-            await until(lambda: any(c._got or c._end for c in server.connections))
+            await until(lambda: any(c._frames._got or c._frames._end for c in server.connections))
             (connection,) = server.connections
-            await until(lambda: connection._long is not None and connection._got == 20_000)
-            assert connection._long is not None
-            assert len(connection._long) == BUFFER_BYTES
+            await until(lambda: connection._frames._long is not None and connection._frames._got == 20_000)
+            assert connection._frames._long is not None
+            assert len(connection._frames._long) == BUFFER_BYTES
 
     run(loop, body)
 
@@ -308,7 +306,7 @@ def test_length_of_a_very_long_frame_alone_takes_no_memory(loop: str) -> None:
             before = _resident()
             for client in clients:
                 await client.send(struct.pack(">i", 100_000_000) + b"z" * 20_000)
-            await until(lambda: all(c._got == 20_000 for c in server.connections))
+            await until(lambda: all(c._frames._got == 20_000 for c in server.connections))
             assert _resident() - before < 50_000_000
 
     run(loop, body)
@@ -349,16 +347,16 @@ def test_many_unfinished_frames_take_little_more_than_has_come_of_them(loop: str
             clients = [await Client.connect(server) for _ in range(many)]
             for client in clients:
                 await client.send(struct.pack(">i", part + 100) + b"z" * part)
-            await until(lambda: server.holders == many)
-            small = [c for c in server.connections if c._long is not None]
+            await until(lambda: server.buffers.holders == many)
+            small = [c for c in server.connections if c._frames._long is not None]
             assert len(small) >= many - CROWD - 1
-            assert all(len(c._long) <= CROWDED_GROWTH * part for c in small)
+            assert all(len(c._frames._long) <= CROWDED_GROWTH * part for c in small)
             for client in clients[1:]:
                 await client.send(b"z" * 100)
                 assert await client.answer() == b"echo:" + b"z" * (part + 100)
-            assert server.holders == 1
+            assert server.buffers.holders == 1
             clients[0].close()
-            await until(lambda: server.holders == 0)
+            await until(lambda: server.buffers.holders == 0)
 
     run(loop, body)
 
@@ -387,8 +385,11 @@ def test_a_waiting_request_holds_no_buffer_unless_its_bytes_are_read(loop: str, 
             for client in clients:
                 await client.send(framed(b"j" * size))
             await until(lambda: sum(c._busy for c in server.connections) == len(clients))
-            assert server.holders == 0
-            assert all(c._buffer is None and c._long is None and not c._tail for c in server.connections)
+            assert server.buffers.holders == 0
+            assert all(
+                c._frames._buffer is None and c._frames._long is None and not c._frames._tail
+                for c in server.connections
+            )
             gate.open.set()
             for client in clients:
                 assert await client.answer() == b"%d" % size
@@ -407,8 +408,13 @@ def test_bytes_after_many_waiting_requests_take_little_more_than_themselves(loop
             for client in clients:
                 await client.send(framed(b"j") + framed(b"k" * part) + framed(b"l" * part)[:part])
             await until(lambda: sum(c._busy for c in server.connections) == many)
-            await until(lambda: sum(len(c._tail) + c._end - c._start for c in server.connections) >= many * 2 * part)
-            assert server.holders <= CROWD + 1
+            await until(
+                lambda: (
+                    sum(len(c._frames._tail) + c._frames._end - c._frames._start for c in server.connections)
+                    >= many * 2 * part
+                )
+            )
+            assert server.buffers.holders <= CROWD + 1
             gate.open.set()
             for client in clients:
                 await client.send(b"l" * 4)

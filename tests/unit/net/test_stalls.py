@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from oncelog.net.eager import step
-from oncelog.net.frames import Chunks
-from oncelog.net.server import Peer
+from oncelog.net.eager import start_eagerly
+from oncelog.net.server import Chunks, Peer
 from oncelog.net.stalls import StallWatch
 
 LIMIT_MS = 20
@@ -154,7 +153,7 @@ async def _is_freed(watch: StallWatch | None) -> bool:
     async def served(frame: memoryview) -> None:
         work = failing(frame)
         with contextlib.suppress(ValueError):
-            await step(work if watch is None else watch.timed(work, "a request"))  # type: ignore[misc]
+            await start_eagerly(work if watch is None else watch.timed(work, "a request"))  # type: ignore[misc]
 
     held = _Held(100)
     found = weakref.ref(held)

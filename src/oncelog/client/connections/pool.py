@@ -15,7 +15,7 @@ from typing import Any
 
 from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
-from oncelog.net.connection import Connection, ConnectionLostError, connect
+from oncelog.net.connection import ClientConnection, ConnectionLostError, connect
 
 Address = tuple[str, int]
 Key = tuple[int, str]
@@ -42,7 +42,7 @@ def parse_bootstrap(servers: str | Iterable[str]) -> list[Address]:
     return found
 
 
-def _hang_up_late(task: asyncio.Task[Connection]) -> None:
+def _hang_up_late(task: asyncio.Task[ClientConnection]) -> None:
     """Nobody waits for it any more."""
     if not task.cancelled() and task.exception() is None:
         task.result().close("another was faster")
@@ -77,20 +77,20 @@ class Connections:
         )
         self._backoff = (reconnect_backoff_ms, reconnect_backoff_max_ms)
         self._max_idle = max_idle_ms / 1000
-        self._made: dict[Key, Connection] = {}
-        self._being_made: dict[Key, asyncio.Task[Connection]] = {}
-        self._trying: set[asyncio.Task[Connection]] = set()
+        self._made: dict[Key, ClientConnection] = {}
+        self._being_made: dict[Key, asyncio.Task[ClientConnection]] = {}
+        self._trying: set[asyncio.Task[ClientConnection]] = set()
         """One for each of several addresses."""
         self._failing: dict[Address, tuple[Backoff, float]] = {}
         """Those that could not be reached the last time, and when (the loop's time) they may be tried again."""
-        self._idle_timers: dict[Connection, asyncio.TimerHandle] = {}
+        self._idle_timers: dict[ClientConnection, asyncio.TimerHandle] = {}
 
-    def find(self, key: Key) -> Connection | None:
+    def find(self, key: Key) -> ClientConnection | None:
         """The connection, if there is one."""
         found = self._made.get(key)
         return None if found is None or found.closed else found
 
-    def least_loaded(self) -> Connection | None:
+    def least_loaded(self) -> ClientConnection | None:
         """Return the open connection with the fewest requests in flight, or None if no connection is open.
 
         Choose by chance if several have the fewest. (Java's `leastLoadedNode`.)
@@ -100,19 +100,19 @@ class Connections:
         best = [each for each in usable if each.in_flight == fewest]
         return best[int(self._chance() * len(best))] if best else None
 
-    async def get(self, key: Key, address: Address) -> Connection:
+    async def get(self, key: Key, address: Address) -> ClientConnection:
         """The connection, made if need be; ConnectionLostError."""
         found = self.find(key)
         return await self._shared(key, lambda: self._make(address, self._lost_early(key))) if found is None else found
 
-    async def get_any(self, key: Key, addresses: Iterable[Address]) -> Connection:
+    async def get_any(self, key: Key, addresses: Iterable[Address]) -> ClientConnection:
         """A connection to one of them, made if need be; those that are to rest only if all are. ConnectionLostError of
         the last.
         """
         found = self.find(key)
         return await self._shared(key, lambda: self._make_any(addresses)) if found is None else found
 
-    async def _shared(self, key: Key, make: Callable[[], Coroutine[Any, Any, Connection]]) -> Connection:
+    async def _shared(self, key: Key, make: Callable[[], Coroutine[Any, Any, ClientConnection]]) -> ClientConnection:
         """Whoever asks while it is being made waits for the same one, and `close` knows of it."""
         task = self._being_made.get(key)
         if task is None:
@@ -121,12 +121,12 @@ class Connections:
             task.add_done_callback(lambda done: self._done(key, done))
         return await asyncio.shield(task)
 
-    def _done(self, key: Key, task: asyncio.Task[Connection]) -> None:
+    def _done(self, key: Key, task: asyncio.Task[ClientConnection]) -> None:
         self._being_made.pop(key, None)
         if not task.cancelled() and task.exception() is None:
             self._made[key] = task.result()
 
-    async def _make_any(self, addresses: Iterable[Address]) -> Connection:
+    async def _make_any(self, addresses: Iterable[Address]) -> ClientConnection:
         wanted = list(dict.fromkeys(addresses))
         rests = {address: rest for address in wanted if (rest := self._rest(address)) > 0}
         if rests and len(rests) == len(wanted):
@@ -135,12 +135,12 @@ class Connections:
             wanted = sorted((each for each in wanted if each not in rests), key=lambda _: self._chance())
         return await self._first(wanted)
 
-    async def _first(self, addresses: list[Address]) -> Connection:
+    async def _first(self, addresses: list[Address]) -> ClientConnection:
         """Of whichever address answers first. Behind one that hangs, the next one is tried beside it: one that swallows
         packets takes the connect time-out, and a caller may have less. ConnectionLostError of the last.
         """
         last = ConnectionLostError("no address is known")
-        left, trying = deque(addresses), set[asyncio.Task[Connection]]()
+        left, trying = deque(addresses), set[asyncio.Task[ClientConnection]]()
         try:
             while left or trying:
                 if left:
@@ -162,7 +162,7 @@ class Connections:
                 task.add_done_callback(_hang_up_late)
         raise last
 
-    async def _make(self, address: Address, not_before: float = 0.0) -> Connection:
+    async def _make(self, address: Address, not_before: float = 0.0) -> ClientConnection:
         loop = asyncio.get_running_loop()
         rest = max(self._rest(address), not_before - loop.time())
         if rest > 0:
@@ -189,7 +189,7 @@ class Connections:
         lost = self._made.get(key)
         return 0.0 if lost is None else lost.made_at + Backoff(*self._backoff).next_ms(self._chance()) / 1000
 
-    def _check_idle(self, connection: Connection) -> None:
+    def _check_idle(self, connection: ClientConnection) -> None:
         loop = asyncio.get_running_loop()
         left = connection.used_at + self._max_idle - loop.time()
         if connection.closed or (left <= 0 and not connection.in_flight):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from oncelog.net.connection import Connection
+from oncelog.net.connection import ClientConnection
 from oncelog.protocol.schema import Message
 
 
@@ -22,7 +22,7 @@ class ByVersion(NamedTuple):
 Request = Message | ByVersion
 
 
-def for_connection(request: Request, version: int | None, connection: Connection) -> tuple[Message, int | None]:
+def for_connection(request: Request, version: int | None, connection: ClientConnection) -> tuple[Message, int | None]:
     """(what to send there, in which version; None: the highest of both); NoCommonVersionError."""
     if isinstance(request, Message):
         return request, version

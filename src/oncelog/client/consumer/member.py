@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
 from oncelog.client.group_offsets import GroupMetadata
-from oncelog.net.connection import Connection, ConnectionLostError, NoCommonVersionError
+from oncelog.net.connection import ClientConnection, ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.schema import Message
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Member(Generic[M]):
         self._poll_interval: float = options["max_poll_interval_ms"] / 1000
         self._last_poll = reader.loop.time()
         self._beating: asyncio.Task[None] | None = None
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         """What the last request went over."""
         self._failure: errors.KafkaError | None = None
         self._backoff = Backoff(options["retry_backoff_ms"], options["retry_backoff_max_ms"])

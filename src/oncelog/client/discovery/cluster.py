@@ -21,7 +21,7 @@ from oncelog.client.connections.pool import Connections, Outage, parse_bootstrap
 from oncelog.client.connections.versions import Request, for_connection
 from oncelog.client.discovery.topology import Partition, Topic, Topology
 from oncelog.client.response_errors import first_error
-from oncelog.net.connection import Connection, ConnectionLostError, NoCommonVersionError
+from oncelog.net.connection import ClientConnection, ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -130,7 +130,7 @@ class ClusterClient:
 
     # -- connections ----------------------------------------------------------------------------------------------
 
-    async def connection(self, node_id: int, purpose: str = "") -> Connection:
+    async def connection(self, node_id: int, purpose: str = "") -> ClientConnection:
         """A live connection to a broker; those of different `purpose` (a consumer's waiting fetches, its group) differ.
 
         ConnectionFailedError when the broker cannot be reached or is not known.
@@ -147,11 +147,11 @@ class ClusterClient:
         except ConnectionLostError as error:
             raise errors.ConnectionFailedError(f"broker {node_id}: {error}") from error
 
-    def open_connection(self, node_id: int, purpose: str = "") -> Connection | None:
+    def open_connection(self, node_id: int, purpose: str = "") -> ClientConnection | None:
         """The connection to a broker if there is one already."""
         return self._connections.find((node_id, purpose))
 
-    async def _any_connection(self) -> Connection:
+    async def _any_connection(self) -> ClientConnection:
         """Return a connection to any broker: the least loaded open one, otherwise a new one.
 
         So different brokers answer, and the client does not ask the same slow broker each time.
@@ -292,7 +292,7 @@ class ClusterClient:
         """One broker's response; one that is away is waited for, wherever it comes back."""
         lost = False
 
-        async def where() -> Connection:
+        async def where() -> ClientConnection:
             if lost or node_id not in self.topology.brokers:
                 await self.refresh([])
             return await self.connection(node_id)
@@ -308,7 +308,7 @@ class ClusterClient:
     ) -> Any:
         """The response of the controller (in KRaft, of a broker that passes the request on)."""
 
-        async def where() -> Connection:
+        async def where() -> ClientConnection:
             if self.topology.controller_id not in self.topology.brokers:
                 await self.refresh([])
             return await self.connection(self.topology.controller_id)
@@ -330,7 +330,7 @@ class ClusterClient:
     ) -> Any:
         """The response of a partition's leader to a request about that partition."""
 
-        async def where() -> Connection:
+        async def where() -> ClientConnection:
             leader = (await self.partition(topic, partition)).leader
             if leader < 0:
                 self.topology.forget(topic)
@@ -355,7 +355,7 @@ class ClusterClient:
         """The response of the coordinator (`kind` "group" or "transaction") of a group or transactional id."""
         slot = (KINDS[kind], key)
 
-        async def where() -> Connection:
+        async def where() -> ClientConnection:
             return await self.connection(await self.coordinator(kind, key))
 
         def moved(code: ErrorCode) -> None:
@@ -416,7 +416,7 @@ class ClusterClient:
     async def _answered(
         self,
         request: Request,
-        where: Callable[[], Awaitable[Connection]],
+        where: Callable[[], Awaitable[ClientConnection]],
         version: int | None,
         timeout_ms: float | None,
         moved: Callable[[ErrorCode], None] | None = None,

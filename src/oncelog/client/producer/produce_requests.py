@@ -19,7 +19,7 @@ from oncelog.protocol.schema import NO_UUID
 
 if TYPE_CHECKING:
     from oncelog.client.producer.transaction_manager import TransactionManager
-    from oncelog.net.connection import Connection
+    from oncelog.net.connection import ClientConnection
 
 LAST_BEFORE_TV2 = 11
 """Transactional records in this version and below do not add their partition to the transaction (KIP-890)."""
@@ -55,7 +55,7 @@ Answer = tuple[Batch, ErrorCode, str, BatchAnswer]
 def build(
     batches: Iterable[tuple[Batch, bytearray]],
     topology: Topology,
-    connection: Connection,
+    connection: ClientConnection,
     options: Mapping[str, Any],
     manager: TransactionManager | None,
 ) -> tuple[ProduceRequest, int]:

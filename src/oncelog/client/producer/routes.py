@@ -18,7 +18,7 @@ from oncelog.client.records import check_topic
 
 if TYPE_CHECKING:
     from oncelog.client.producer.send_loop import SendLoop
-    from oncelog.net.connection import Connection
+    from oncelog.net.connection import ClientConnection
 
 
 WEIGHTS_MS = 20
@@ -45,7 +45,7 @@ class Routes:
         self.trouble: dict[int, str] = {}
         """Why a broker that is wanted cannot be reached."""
 
-    def to(self, node: int) -> Connection | None:
+    def to(self, node: int) -> ClientConnection | None:
         """The connection to a broker; None while there is none, which is made then."""
         connection = self._cluster.open_connection(node, "produce")
         if connection is None and node not in self._connecting:

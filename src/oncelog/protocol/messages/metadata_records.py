@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from oncelog.protocol.codec import read_varint, varint
+from oncelog.protocol.primitives import read_varint, varint
 from oncelog.protocol.schema import DecodeError, Message, array, int8, int16, int32, int64, string, uuid
 
 _FRAME_VERSION = 1

@@ -10,7 +10,7 @@ from oncelog import errors
 from oncelog.client.blocking import BlockingCluster
 from oncelog.client.connections.versions import ByVersion
 from oncelog.client.response_errors import error_codes, raise_for_error
-from oncelog.net.connection import Connection, ConnectionLostError
+from oncelog.net.connection import ClientConnection, ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages import describe_transactions as dt
 from oncelog.protocol.messages import init_producer_id as ip
@@ -225,7 +225,7 @@ class Brokers:
                 cluster.forget_coordinator("transaction", name)
             await _pause()
 
-    async def _coordinator(self, name: str, until: float) -> Connection:
+    async def _coordinator(self, name: str, until: float) -> ClientConnection:
         """Return a connection to the id's coordinator; wait for a broker that restarts."""
         cluster = self.cluster.cluster
         while True:
