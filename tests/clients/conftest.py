@@ -1,7 +1,7 @@
 """Runs every test with every client against our broker, or against those that ONCELOG_TEST_SERVERS names.
 
 `ONCELOG_TEST_SERVERS=apache-kafka` is the control: what Apache Kafka does not pass is no test of ours
-(`scripts/conformance` runs it).
+(`scripts/control` runs it).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One test module a row of the feature table, at the wire; the same tests run against Apache Kafka.
 
-`ONCELOG_TEST_SERVERS=apache-kafka` is the control (`scripts/conformance` runs it): what it does not pass is no test of
+`ONCELOG_TEST_SERVERS=apache-kafka` is the control (`scripts/control` runs it): what it does not pass is no test of
 ours. Where the outcome differs on purpose, the test says `DIFFERS[...]` with the reason, and both outcomes are checked.
 """
 
