@@ -38,6 +38,23 @@ find_python() {
     die "needs Python 3.11 or newer with its venv module; name one with PYTHON=/path/to/python3"
 }
 
+# interpreter VERSION: print the path of Python VERSION (as 3.13): from PATH, from pyenv, or from uv, which downloads it.
+interpreter() {
+    for candidate in "python$1" "$(pyenv root 2>/dev/null)/versions/$1"*"/bin/python$1"; do
+        if "$candidate" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    uv=$(command -v uv) || {
+        uv=$ROOT/.cache/uv/bin/uv
+        [ -x "$uv" ] || { "$(find_python)" -m venv "$ROOT/.cache/uv" && "$ROOT/.cache/uv/bin/pip" install -q uv >&2; } ||
+            die "could not install uv, which fetches Python $1. Put python$1 on PATH."
+    }
+    "$uv" python install -q "$1" && "$uv" python find --managed-python "$1" ||
+        die "found no Python $1, and uv could not fetch it. Put python$1 on PATH."
+}
+
 # Runs a command to its end. SIGTERM and Ctrl-C reach it as SIGTERM; the script ends when it has cleaned up.
 guarded() {
     stopped=
@@ -52,13 +69,13 @@ guarded() {
     return "$status"
 }
 
-# environment [demo]: create .venv and install oncelog into it, with the packages that the demo needs, or (the default) with
-# those that tests and checks need as well. Install nothing if this was done before with the same pyproject.toml. During an
-# installation, .cache/venv.unfinished exists. A run that finds it creates .venv again.
+# environment [demo]: create the environment $VENV (by default .venv) and install oncelog into it. With demo, install the
+# packages that the demo needs, otherwise those of tests and checks, too. Install nothing if this was done before with the
+# same pyproject.toml. During an installation, a file in .cache exists. A run that finds it creates the environment again.
 environment() {
     wanted=${1:-dev}
     stamp=$(cksum pyproject.toml)
-    unfinished=$ROOT/.cache/venv.unfinished
+    unfinished=$ROOT/.cache/$(basename "$VENV").unfinished
     if [ ! -e "$unfinished" ] && [ -x "$VENV/bin/python" ]; then
         if installed .installed || { [ "$wanted" = demo ] && installed .installed-demo; }; then
             return
@@ -68,17 +85,16 @@ environment() {
     mkdir -p "$ROOT/.cache"
     if [ -e "$unfinished" ] || ! "$VENV/bin/python" -c 'import pip' 2>/dev/null; then
         : >"$unfinished"
-        say "Making .venv with $("$python" -V)"
+        say "Making ${VENV#"$ROOT/"} with $("$python" -V)"
         guarded "$python" -m venv --clear "$VENV" || die "could not make $VENV"
     fi
     : >"$unfinished"
     if [ "$wanted" = demo ]; then
-        say "Installing oncelog and what the demo uses into .venv (the first time some 1.2 GB: PySpark, a JDK, Arrow)"
-        mark=.installed-demo
+        needs='what the demo uses' size='1.2 GB' mark=.installed-demo
     else
-        say "Installing oncelog and what its tests use into .venv (the first time some 1.7 GB: PySpark, a JDK, Arrow)"
-        mark=.installed
+        needs='what its tests use' size='1.7 GB' mark=.installed
     fi
+    say "Installing oncelog and $needs into ${VENV#"$ROOT/"} (the first time some $size: PySpark, a JDK, Arrow)"
     guarded "$VENV/bin/python" -m pip install --disable-pip-version-check -e ".[$wanted]" >&2 ||
         die "the installation failed, see above; run me again"
     printf '%s\n' "$stamp" >"$VENV/$mark"

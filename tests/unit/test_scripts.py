@@ -159,6 +159,22 @@ def test_the_demo_installs_less_than_the_tests(
     assert log.count("made") == 1
 
 
+def test_tests_run_with_the_python_that_is_named(checkout: Path, begin: Callable[..., subprocess.Popen[bytes]]) -> None:
+    programs = checkout / "programs"
+    programs.mkdir()
+    for name in ("python3", "python3.13"):
+        python = programs / name
+        python.write_text(FAKE_PYTHON)
+        python.chmod(0o755)
+    path = f"{programs}:/usr/bin:/bin"
+    assert begin("test", "--python", "3.13", PATH=path).wait() == 0
+    assert begin("test", "--python", "3.13", PATH=path).wait() == 0
+    assert (checkout / "log").read_text().split() == ["made", "installed", "tested", "tested"]
+    assert (checkout / ".cache" / "venv-3.13" / "bin" / "python").exists()
+    assert not (checkout / ".venv").exists()
+    assert begin("test", "--python", PATH=path).wait() == 1
+
+
 def test_sigterm_leaves_no_broker_behind(checkout: Path, begin: Callable[..., subprocess.Popen[bytes]]) -> None:
     python = checkout / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
