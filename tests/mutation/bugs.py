@@ -125,7 +125,7 @@ BUGS = {
     ),
     "offsets expire while transactional ones are pending": Bug(
         "KAFKA-14505",
-        "coordinator/groups/expiry.py",
+        "coordinator/groups/deletion.py",
         "                or store.is_unstable(group_id, partition)\n",
         "",
         "tests/features/test_groups_offsets.py::test_nothing_expires_while_a_transaction_has_an_offset_pending",

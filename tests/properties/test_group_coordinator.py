@@ -15,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from oncelog.coordinator.groups.config import GroupConfig
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
 from oncelog.coordinator.groups.group import Group
-from oncelog.coordinator.groups.states import GroupState as S
+from oncelog.coordinator.groups.group import GroupState as S
 from oncelog.protocol.errors import ErrorCode as E
 from support.group_driver import GROUP, SESSION_MS, GroupDriver, Waiting, subscription
 

@@ -302,7 +302,7 @@ class GroupDriver:
         group = OffsetFetchRequestGroup(
             group_id=GROUP, topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])]
         )
-        answer = self.coordinator.fetch_offsets(group, stable).topics[0].partitions[0]
+        answer = self.coordinator.offsets.fetch(group, stable).topics[0].partitions[0]
         return ErrorCode(answer.error_code) if answer.error_code else int(answer.committed_offset)
 
     def stable_group(self, count: int, **options: Any) -> list[str]:

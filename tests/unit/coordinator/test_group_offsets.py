@@ -8,9 +8,9 @@ import pytest
 
 from oncelog.coordinator.effects import Effects
 from oncelog.coordinator.groups.config import GroupConfig
-from oncelog.coordinator.groups.coordinator import CLEANUP_LIMIT, CLEANUP_LOOKS, CLEANUP_PAUSE_MS
+from oncelog.coordinator.groups.coordinator import CLEANUP_CHECKS, CLEANUP_LIMIT, CLEANUP_PAUSE_MS
+from oncelog.coordinator.groups.group import GroupState as S
 from oncelog.coordinator.groups.records import CommittedOffset, decode_record, offset_record
-from oncelog.coordinator.groups.states import GroupState as S
 from oncelog.protocol.errors import ErrorCode as E
 from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
@@ -102,14 +102,14 @@ def test_a_commit_that_cannot_be_written_is_none() -> None:
 def test_all_offsets_are_fetched_when_no_topic_is_named() -> None:
     driver = GroupDriver()
     driver.commit({("t", 0): 1, ("t", 1): 2, ("u", 0): 3})
-    answer = driver.coordinator.fetch_offsets(OffsetFetchRequestGroup(group_id=GROUP, topics=None), False)
+    answer = driver.coordinator.offsets.fetch(OffsetFetchRequestGroup(group_id=GROUP, topics=None), False)
     assert {
         (topic.name, partition.partition_index): partition.committed_offset
         for topic in answer.topics
         for partition in topic.partitions
     } == {("t", 0): 1, ("t", 1): 2, ("u", 0): 3}
     unknown = OffsetFetchRequestGroup(group_id="unknown", topics=None)
-    assert driver.coordinator.fetch_offsets(unknown, False).topics == []
+    assert driver.coordinator.offsets.fetch(unknown, False).topics == []
 
 
 def test_the_offset_of_a_former_topic_of_that_name_is_none() -> None:
@@ -121,7 +121,7 @@ def test_the_offset_of_a_former_topic_of_that_name_is_none() -> None:
     def fetch(topic_id: UUID) -> tuple[int, int]:
         topics = [OffsetFetchRequestTopics(name="t", topic_id=topic_id, partition_indexes=[0])]
         group = OffsetFetchRequestGroup(group_id=GROUP, topics=topics)
-        answer = driver.coordinator.fetch_offsets(group, False).topics[0].partitions[0]
+        answer = driver.coordinator.offsets.fetch(group, False).topics[0].partitions[0]
         return answer.committed_offset, answer.committed_leader_epoch
 
     assert fetch(ids[0]) == (5, 3)
@@ -297,7 +297,7 @@ def test_a_group_that_is_being_joined_is_kept() -> None:
 
 def test_clean_up_looks_at_few_offsets_in_one_tick() -> None:
     driver = expiring()
-    driver.commit({("t", partition): 1 for partition in range(3 * CLEANUP_LOOKS)})
+    driver.commit({("t", partition): 1 for partition in range(3 * CLEANUP_CHECKS)})
     ticks = 0
     driver.pass_time(HOUR_MS - 1)
     assert driver.coordinator.deadline() == driver.now_ms + 1

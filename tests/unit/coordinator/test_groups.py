@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 
 from oncelog.coordinator.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
-from oncelog.coordinator.groups.group import Group
-from oncelog.coordinator.groups.states import GroupState as S
-from oncelog.coordinator.groups.states import IllegalTransitionError
+from oncelog.coordinator.groups.group import Group, IllegalTransitionError
+from oncelog.coordinator.groups.group import GroupState as S
+from oncelog.coordinator.groups.queries import describe_group, list_groups
 from oncelog.protocol.errors import ErrorCode as E
 from oncelog.protocol.messages.list_groups import ListGroupsRequest
 from support.group_driver import (
@@ -413,7 +413,7 @@ def test_groups_are_listed_by_state_and_type() -> None:
         request = ListGroupsRequest(states_filter=states, types_filter=types)
         return [
             (group.group_id, group.protocol_type, group.group_state, group.group_type)
-            for group in driver.coordinator.list_groups(request)
+            for group in list_groups(driver.coordinator.groups.values(), request)
         ]
 
     mine = [(GROUP, "consumer", "Stable", "classic")]
@@ -427,7 +427,7 @@ def test_groups_are_listed_by_state_and_type() -> None:
 def test_groups_are_described() -> None:
     driver = GroupDriver()
     (one,) = driver.stable_group(1)
-    described = driver.coordinator.describe_group(GROUP, 6)
+    described = describe_group(driver.coordinator.groups, GROUP, 6)
     assert (described.group_state, described.protocol_type, described.protocol_data) == (
         "Stable", "consumer", "range",
     )  # fmt: skip
@@ -435,14 +435,14 @@ def test_groups_are_described() -> None:
     assert (member.member_id, member.client_id, member.client_host) == (one, "client", "/host")
     assert (member.member_metadata, member.member_assignment) == (subscription("t"), one.encode())
     driver.join(one)
-    described = driver.coordinator.describe_group(GROUP, 6)
+    described = describe_group(driver.coordinator.groups, GROUP, 6)
     assert (described.group_state, described.protocol_data) == ("CompletingRebalance", "")
     assert described.members[0].member_metadata == b""
 
 
 @pytest.mark.parametrize(("version", "error"), [(5, E.NONE), (6, E.GROUP_ID_NOT_FOUND)])
 def test_what_is_not_there_is_dead(version: int, error: E) -> None:
-    described = GroupDriver().coordinator.describe_group("nothing", version)
+    described = describe_group({}, "nothing", version)
     assert (described.group_state, described.error_code) == ("Dead", error)
 
 

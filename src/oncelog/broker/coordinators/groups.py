@@ -17,7 +17,7 @@ from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import Effects
 from oncelog.coordinator.groups.config import GroupConfig
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
-from oncelog.coordinator.groups.queries import GROUP_TYPE, STATE_NAMES, unknown
+from oncelog.coordinator.groups.queries import GROUP_TYPE, STATE_NAMES, describe_group, list_groups, unknown
 from oncelog.coordinator.groups.records import decode_record
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_groups import DeletableGroupResult
@@ -230,7 +230,7 @@ class GroupService:
         home = self.shell.partition_for(request.group_id)
         if request.topics is None:
             request = copy(request)
-            request.topics = await self.shell.read(home, lambda shard: shard.committed_topics(request.group_id))
+            request.topics = await self.shell.read(home, lambda shard: shard.offsets.topics(request.group_id))
         answers: list[OffsetFetchResponseGroup] = []
         for part in parts_of(request, "topics", "partition_indexes"):
             if answers:
@@ -341,7 +341,7 @@ class GroupService:
         request.types_filter = await _known(request.types_filter, (GROUP_TYPE,))
         groups = []
         for _, shard in tuple(self.shell.shards()):
-            groups += shard.list_groups(request)
+            groups += list_groups(shard.groups.values(), request)
             await asyncio.sleep(0)
         return ListGroupsResponse(groups=groups)
 
@@ -353,7 +353,7 @@ class GroupService:
             shard = self.shell.shard(self.shell.partition_for(group_id))
         except ProtocolError as error:
             return DescribedGroup(group_id=group_id, error_code=operation_error(error))
-        return shard.describe_group(group_id, version)
+        return describe_group(shard.groups, group_id, version)
 
     def _home(self, group_id: str) -> int:
         if not group_id:
@@ -390,7 +390,7 @@ def _delete_offsets(part: OffsetDeleteRequest, shard: GroupCoordinator, token: A
 
 
 def _fetch(part: OffsetFetchRequestGroup, require_stable: bool, shard: GroupCoordinator) -> OffsetFetchResponseGroup:
-    return shard.fetch_offsets(part, require_stable)
+    return shard.offsets.fetch(part, require_stable)
 
 
 def operation_error(error: ProtocolError) -> ErrorCode:

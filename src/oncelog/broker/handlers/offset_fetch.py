@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from oncelog.broker.coordinators.groups import operation_error
 from oncelog.broker.turns import Turns, in_turns
-from oncelog.coordinator.groups.commits import no_offset
+from oncelog.coordinator.groups.offsets import no_offset
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.offset_fetch import (

@@ -1,16 +1,19 @@
-"""Settings of the group coordinator; times in ms, defaults are Kafka's but for the initial delay."""
+"""Settings of the group coordinator."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""How long a member that has never been in a generation may take to come back (KAFKA-7610)."""
+"""How long a member that has never been in a generation may wait before it has to join again (KAFKA-7610)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """The `group.*` and `offsets.*` keys of a broker."""
+    """The `group.*` and `offsets.*` settings of a broker. Times are in ms.
+
+    The defaults are Kafka's, except for the initial rebalance delay.
+    """
 
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000

@@ -1,18 +1,20 @@
-"""DeleteGroups and OffsetDelete (KIP-229, KIP-496), after Kafka's `GroupCoordinatorShard.deleteGroups` and
-`OffsetMetadataManager.deleteOffsets`.
+"""Tombstones of groups and offsets: deleted on request, expired, or of a deleted topic (KIP-211, KIP-229, KIP-496).
+
+A coordinator may have a million offsets. Functions that look at all of them are generators, which yield None for each
+offset that stays: the caller may pause there, and the coordinator may change meanwhile. After Kafka's
+`GroupCoordinatorShard.deleteGroups` and `OffsetMetadataManager`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from uuid import UUID
 
-from oncelog.coordinator.effects import CoordinatorRecord, Effects
-from oncelog.coordinator.groups.group import CONSUMER_PROTOCOL, Group
-from oncelog.coordinator.groups.offsets import OffsetStore
-from oncelog.coordinator.groups.records import group_tombstone, offset_tombstone
-from oncelog.coordinator.groups.registry import Registry
-from oncelog.coordinator.groups.states import GroupState
+from oncelog.coordinator.effects import CoordinatorRecord
+from oncelog.coordinator.groups.group import CONSUMER_PROTOCOL, Group, GroupState
+from oncelog.coordinator.groups.offsets import OffsetStore, TopicPartition
+from oncelog.coordinator.groups.records import CommittedOffset, group_tombstone, offset_tombstone
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_groups import DeletableGroupResult
 from oncelog.protocol.messages.offset_delete import (
@@ -21,49 +23,59 @@ from oncelog.protocol.messages.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+from oncelog.protocol.schema import NO_UUID
+
+Groups = Mapping[str, Group]
+
+# -- requests -------------------------------------------------------------------------------------------------------
 
 
 def delete_groups(
-    registry: Registry, store: OffsetStore, group_ids: Iterable[str], effects: Effects
-) -> list[DeletableGroupResult]:
-    """Forgets groups without members, with their offsets; each has its own error."""
+    groups: Groups, store: OffsetStore, group_ids: Iterable[str]
+) -> tuple[list[DeletableGroupResult], list[CoordinatorRecord]]:
+    """Delete groups without members, and their offsets. Each group has its own error."""
     results = []
+    records: list[CoordinatorRecord] = []
     for group_id in group_ids:
         result = DeletableGroupResult(group_id=group_id)
         results.append(result)
-        try:
-            if _existing(registry, group_id).state is not GroupState.EMPTY:
-                raise ProtocolError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members")
-        except ProtocolError as error:
-            result.error_code = error.code
-            continue
-        effects.records += _all_offsets(store, group_id)
-        effects.records.append(group_tombstone(group_id))
-    return results
+        group = groups.get(group_id)
+        if group is None:
+            result.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+        elif group.state is not GroupState.EMPTY:
+            result.error_code = ErrorCode.NON_EMPTY_GROUP
+        else:
+            records += _all_offsets(store, group_id)
+            records.append(group_tombstone(group_id))
+    return results, records
 
 
-def delete_some_offsets(registry: Registry, store: OffsetStore, group_id: str, most: int, effects: Effects) -> int:
+def delete_some_offsets(
+    groups: Groups, store: OffsetStore, group_id: str, most: int
+) -> tuple[int, list[CoordinatorRecord]]:
     """Delete up to `most` offsets of an empty group that has more. Return the number that it had, 0 for other groups.
 
     The deletion of a group is one batch. This makes it small, so that other clients do not wait for it.
     """
-    group = registry.groups.get(group_id)
+    group = groups.get(group_id)
     if group is None or group.state is not GroupState.EMPTY:
-        return 0
+        return 0, []
     count = len(store.committed(group_id))
-    if count > most:
-        effects.records += islice(_all_offsets(store, group_id), most)
-    return count
+    return count, list(islice(_all_offsets(store, group_id), most)) if count > most else []
 
 
 def delete_offsets(
-    registry: Registry, store: OffsetStore, request: OffsetDeleteRequest, effects: Effects
-) -> OffsetDeleteResponse:
-    """Forgets the offsets of topics that no member reads, pending ones too; an error of the group is raised."""
-    group = _existing(registry, request.group_id)
+    groups: Groups, store: OffsetStore, request: OffsetDeleteRequest
+) -> tuple[OffsetDeleteResponse, list[CoordinatorRecord]]:
+    """Delete the offsets of topics that no member reads, pending ones too. Raise an error of the whole group."""
+    group = groups.get(request.group_id)
+    if group is None:
+        raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found.")
     if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
-        raise ProtocolError(ErrorCode.NON_EMPTY_GROUP, f"what the members of {request.group_id} read is not known")
+        message = f"group {request.group_id!r} has members that are not consumers, so their topics are unknown"
+        raise ProtocolError(ErrorCode.NON_EMPTY_GROUP, message)
     response = OffsetDeleteResponse()
+    records = []
     for topic in request.topics:
         answer = OffsetDeleteResponseTopic(name=topic.name)
         response.topics.append(answer)
@@ -73,15 +85,8 @@ def delete_offsets(
             error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
             answer.partitions.append(OffsetDeleteResponsePartition(partition_index=index, error_code=error))
             if not subscribed and store.has(request.group_id, (topic.name, index)):
-                effects.records.append(offset_tombstone(request.group_id, topic.name, index))
-    return response
-
-
-def _existing(registry: Registry, group_id: str) -> Group:
-    group = registry.groups.get(group_id)
-    if group is None:
-        raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-    return group
+                records.append(offset_tombstone(request.group_id, topic.name, index))
+    return response, records
 
 
 def _all_offsets(store: OffsetStore, group_id: str) -> Iterator[CoordinatorRecord]:
@@ -92,3 +97,91 @@ def _all_offsets(store: OffsetStore, group_id: str) -> Iterator[CoordinatorRecor
     for partition in store.unstable(group_id):
         if partition not in committed:
             yield offset_tombstone(group_id, *partition)
+
+
+# -- expiry ---------------------------------------------------------------------------------------------------------
+
+
+def expired_offsets(
+    groups: Groups, store: OffsetStore, retention_ms: int, now_ms: Callable[[], int]
+) -> Iterator[CoordinatorRecord | None]:
+    """Yield a tombstone for each expired offset.
+
+    Keep an offset while a transaction has an offset pending for the partition (KAFKA-14505), and while a member reads
+    the topic.
+    """
+    for group_id in tuple(groups):
+        for partition in tuple(store.committed(group_id)):
+            group, committed = groups.get(group_id), store.committed(group_id).get(partition)
+            if (
+                group is None
+                or committed is None
+                or not _is_expired(group, committed, retention_ms, now_ms())
+                or group.is_subscribed(partition[0])
+                or store.is_unstable(group_id, partition)
+            ):
+                yield None
+            else:
+                yield offset_tombstone(group_id, *partition)
+        yield None
+
+
+def empty_groups(groups: Groups, store: OffsetStore) -> Iterator[CoordinatorRecord | None]:
+    """Yield a tombstone for each group without members and offsets."""
+    for group_id in tuple(groups):
+        group = groups.get(group_id)
+        if (
+            group is None
+            or group.state is not GroupState.EMPTY
+            or group.pending_joins
+            or store.committed(group_id)
+            or any(True for _ in store.unstable(group_id))
+        ):
+            yield None
+        else:
+            yield group_tombstone(group_id)
+
+
+def _is_expired(group: Group, committed: CommittedOffset, retention_ms: int, now_ms: int) -> bool:
+    since_ms = committed.commit_timestamp_ms
+    if group.protocol_type is not None:
+        if group.state is GroupState.EMPTY:
+            if group.state_timestamp_ms != -1:
+                since_ms = group.state_timestamp_ms
+        elif not (
+            group.protocol_type == CONSUMER_PROTOCOL
+            and group.subscribed_topics is not None
+            and group.state is GroupState.STABLE
+        ):
+            return False
+    if committed.expire_timestamp_ms is not None:
+        return now_ms >= committed.expire_timestamp_ms
+    return now_ms - since_ms >= retention_ms
+
+
+# -- deleted topics -------------------------------------------------------------------------------------------------
+
+
+def offsets_of_deleted_topic(store: OffsetStore, topic: str, topic_id: UUID) -> Iterator[CoordinatorRecord | None]:
+    """Yield a tombstone for each offset of a deleted topic, committed or pending.
+
+    Keep the offsets that a group commits after this call: they belong to a new topic of the same name.
+    """
+    return _older_offsets(store, topic, topic_id, store.newest)
+
+
+def _older_offsets(store: OffsetStore, topic: str, topic_id: UUID, newest: int) -> Iterator[CoordinatorRecord | None]:
+    for group_id in sorted(store.group_ids()):
+        for partition in dict.fromkeys((*store.committed(group_id), *store.unstable(group_id))):
+            if partition[0] == topic and _is_of_topic(store, group_id, partition, topic_id, newest):
+                yield offset_tombstone(group_id, *partition)
+            else:
+                yield None
+
+
+def _is_of_topic(store: OffsetStore, group_id: str, partition: TopicPartition, topic_id: UUID, newest: int) -> bool:
+    """Return whether a partition has offsets of the topic, and no newer ones."""
+    offsets = tuple(store.offsets_of(group_id, partition))
+    return any(offset.topic_id in (NO_UUID, topic_id) for offset in offsets) and all(
+        offset.sequence <= newest for offset in offsets
+    )

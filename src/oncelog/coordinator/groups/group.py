@@ -3,37 +3,118 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
-from oncelog.coordinator.groups.member import Member
-from oncelog.coordinator.groups.states import GroupState, check_transition
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from oncelog.protocol.schema import DecodeError
 
 CONSUMER_PROTOCOL = "consumer"
-"""The protocol type of consumers; others (Connect's, for one) are opaque."""
+"""The protocol type of consumers. The metadata of other types, for example Connect's, is opaque."""
+
+Protocols = tuple[tuple[str, bytes], ...]
+"""(name, metadata) of each protocol of a member, in its order of preference."""
+
+
+class GroupState(Enum):
+    """The state of a classic group, with its name in ListGroups and DescribeGroups (Kafka's `ClassicGroupState`)."""
+
+    EMPTY = "Empty"
+    """The group has no members. It may have offsets."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """The group waits until every member has sent JoinGroup."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """The group waits for the leader's assignment."""
+    STABLE = "Stable"
+    """Every member has its assignment, or can fetch it."""
+    DEAD = "Dead"
+    """The group is deleted."""
+
+
+_S = GroupState
+
+PREVIOUS: dict[GroupState, frozenset[GroupState]] = {
+    _S.EMPTY: frozenset({_S.PREPARING_REBALANCE}),
+    _S.PREPARING_REBALANCE: frozenset({_S.STABLE, _S.COMPLETING_REBALANCE, _S.EMPTY}),
+    _S.COMPLETING_REBALANCE: frozenset({_S.PREPARING_REBALANCE}),
+    _S.STABLE: frozenset({_S.COMPLETING_REBALANCE}),
+    _S.DEAD: frozenset(_S),
+}
+"""The legal predecessors of each state."""
+
+
+class IllegalTransitionError(RuntimeError):
+    """A bug in the coordinator: the group's state does not lead to the next one."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One member of a classic group. Times are in ms. `joining` and `syncing` are the tokens of waiting requests."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    assignment: bytes = b""
+    joining: Any = None
+    syncing: Any = None
+    is_new: bool = False
+    """The member is not part of a generation yet. It may expire although its JoinGroup waits."""
+    due_ms: int | None = None
+    """The end of the member's session, on the steady clock."""
+
+    @property
+    def is_static(self) -> bool:
+        """Return whether the member keeps its place when its process restarts (KIP-345)."""
+        return self.group_instance_id is not None
+
+    @property
+    def heartbeat_satisfied(self) -> bool:
+        """Return whether the member need not send heartbeats, because its request waits for an answer.
+
+        A new member may expire all the same.
+        """
+        return not self.is_new and (self.joining is not None or self.syncing is not None)
+
+    def metadata(self, protocol: str) -> bytes:
+        """Return the member's metadata for a protocol. Raises KeyError if the member does not support it."""
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        raise KeyError(protocol)
+
+    def vote(self, candidates: Collection[str]) -> str:
+        """Return the member's preferred candidate. Raises KeyError if it supports none of them."""
+        for name, _ in self.protocols:
+            if name in candidates:
+                return name
+        raise KeyError(f"member {self.member_id} supports none of {sorted(candidates)}")
 
 
 @dataclass(slots=True)
 class InitialDelay:
-    """A new group waits a little for more members, and goes on waiting while they come (KIP-134); ms."""
+    """How long a new group waits for more members, and how long it may still wait in total (KIP-134). In ms."""
 
     delay_ms: int
     remaining_ms: int
 
 
 class Group:
-    """State and membership; answers and timers are the business of `rebalance` and `membership`."""
+    """The state and the members of a group. `GroupOperation` has the answers and the timers."""
 
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.DEAD
         self.state_timestamp_ms: int = now_ms
-        """When the state was entered; -1 where an old record does not say."""
+        """When the group entered its state, on the wall clock; -1 if an old record does not contain it."""
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
@@ -41,10 +122,11 @@ class Group:
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
         self.pending_joins: dict[str, int] = {}
-        """Member ids handed out (KIP-394) that have not come back: until when they are kept."""
+        """Member ids whose clients have not joined with them yet (KIP-394), and when they expire."""
         self.pending_syncs: set[str] = set()
+        """Members of this generation that have not sent SyncGroup yet."""
         self.subscribed_topics: frozenset[str] | None = None
-        """Topics of all members; None when not known."""
+        """The topics of all members, or None if they are unknown."""
         self.join_due_ms: int | None = None
         self.initial_delay: InitialDelay | None = None
         self.sync_due_ms: int | None = None
@@ -57,19 +139,21 @@ class Group:
     # -- state --------------------------------------------------------------------------------------------------
 
     def transition_to(self, state: GroupState, now_ms: int) -> None:
-        """Enters a state; IllegalTransitionError."""
-        check_transition(self.group_id, self.state, state)
+        """Enter a state. Raises IllegalTransitionError."""
+        if self.state not in PREVIOUS[state]:
+            message = f"group {self.group_id} cannot change from {self.state.value} to {state.value}"
+            raise IllegalTransitionError(message)
         self.previous_state = self.state
         self.state = state
         self.state_timestamp_ms = now_ms
 
     @property
     def can_rebalance(self) -> bool:
-        """Whether a rebalance may begin now."""
+        """Return whether a rebalance may start now."""
         return self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY)
 
     def next_generation(self, now_ms: int) -> None:
-        """Ends the join phase with those who are members now."""
+        """Start a generation with the current members. An empty group becomes EMPTY."""
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
         self.subscribed_topics = self.compute_subscribed_topics()
@@ -77,7 +161,7 @@ class Group:
         self.pending_syncs.clear()
 
     def next_due_ms(self) -> int | None:
-        """The first moment at which something is due."""
+        """Return the group's next deadline on the steady clock, or None."""
         dues = [member.due_ms for member in self.members.values() if member.due_ms is not None]
         dues += self.pending_joins.values()
         dues += [due for due in (self.join_due_ms, self.sync_due_ms) if due is not None]
@@ -86,7 +170,7 @@ class Group:
     # -- members ------------------------------------------------------------------------------------------------
 
     def add(self, member: Member) -> None:
-        """Takes a member in; the first one decides on the protocol type and leads."""
+        """Add a member. The first one becomes the leader, and its protocol type that of the group."""
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
         if not self.members:
@@ -98,7 +182,7 @@ class Group:
         self.pending_joins.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """Forgets a member, or a pending one; another one leads if it did."""
+        """Remove a member, or a pending member id. If it was the leader, another member becomes the leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._speakers.subtract(_names(member.protocols))
@@ -110,7 +194,7 @@ class Group:
         self.pending_syncs.discard(member_id)
 
     def replace(self, old_id: str, new: Member) -> Member:
-        """Puts `new` in a static member's place and returns the old one."""
+        """Replace a static member by `new`, and return the old one."""
         old = self.members[old_id]
         self.members = {
             member.member_id: member for member in (new if known is old else known for known in self.members.values())
@@ -127,38 +211,45 @@ class Group:
         return old
 
     def update(self, member: Member, protocols: tuple[tuple[str, bytes], ...], joining: Any) -> None:
-        """What a member says of itself when it joins again."""
+        """Store the protocols and the token of a member that joins again."""
         self._speakers.subtract(_names(member.protocols))
         member.protocols = protocols
         self._speakers.update(_names(protocols))
         member.joining = joining
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> Member:
-        """The member; UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when another one has taken its place."""
+        """Return the member. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has replaced it."""
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
             if current is None:
-                raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"no static member {group_instance_id}")
+                message = f"group {self.group_id!r} has no static member {group_instance_id!r}"
+                raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, message)
             if current != member_id:
-                message = f"{group_instance_id} is {current} now, no longer {member_id}"
+                message = f"the static member {group_instance_id!r} is now {current!r}, no longer {member_id!r}"
                 raise ProtocolError(ErrorCode.FENCED_INSTANCE_ID, message)
         member = self.members.get(member_id)
         if member is None:
-            raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group_id} has no member {member_id!r}")
+            raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group_id!r} has no member {member_id!r}")
         return member
+
+    def check_generation(self, generation: int) -> None:
+        """Raise ILLEGAL_GENERATION unless it is the group's current generation."""
+        if generation != self.generation:
+            message = f"generation {generation} of group {self.group_id!r} is not the current one, {self.generation}"
+            raise ProtocolError(ErrorCode.ILLEGAL_GENERATION, message)
 
     @property
     def waiting_joins(self) -> int:
-        """How many members wait for the end of the join phase."""
+        """Return how many members wait for the end of the join phase."""
         return sum(member.joining is not None for member in self.members.values())
 
     @property
     def all_joined(self) -> bool:
-        """Whether nobody has to be waited for any more."""
+        """Return whether all members have joined, and all pending member ids as well."""
         return not self.pending_joins and all(member.joining is not None for member in self.members.values())
 
     def elect_joined_leader(self) -> bool:
-        """Makes somebody lead who has joined; False when nobody has."""
+        """Make sure that the leader is a member that has joined. Return False if no member has."""
         if self.leader is None:
             return False
         leader = self.members.get(self.leader)
@@ -171,13 +262,13 @@ class Group:
         return False
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest that a member asks for."""
+        """Return the longest rebalance time-out of the members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     # -- protocols ----------------------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, protocols: Iterable[tuple[str, bytes]]) -> bool:
-        """Whether somebody with these protocols can be a member beside those there are."""
+        """Return whether a client with these protocols can join the current members."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in protocols)
         return self.protocol_type == protocol_type and any(
@@ -185,7 +276,10 @@ class Group:
         )
 
     def select_protocol(self, *, instead: tuple[str, Member] | None = None) -> str:
-        """The protocol that all speak and most like best; `instead` = (id, the member that would take its place)."""
+        """Return the protocol that all members support and most of them prefer.
+
+        `instead`: the id of a member, and the member to count in its place.
+        """
         members = [
             instead[1] if instead is not None and member.member_id == instead[0] else member
             for member in self.members.values()
@@ -193,10 +287,10 @@ class Group:
         speakers = Counter(name for member in members for name in _names(member.protocols))
         candidates = {name for name, count in speakers.items() if count == len(members)}
         votes = Counter(member.vote(candidates) for member in members)
-        return max(votes, key=votes.__getitem__)  # of equals, the one that was voted for first
+        return max(votes, key=votes.__getitem__)  # if several have equally many votes, the first one voted for
 
     def compute_subscribed_topics(self) -> frozenset[str] | None:
-        """What the members say that they read; None when they are no consumers or cannot be understood."""
+        """Return the topics in the members' subscriptions, or None if they are not consumers or cannot be decoded."""
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if not self.members:
@@ -206,7 +300,7 @@ class Group:
         topics: set[str] = set()
         try:
             for member in self.members.values():
-                # Version 0 is a prefix of all the later ones.
+                # Version 0 is a prefix of all later versions.
                 data = member.metadata(self.protocol)[2:]
                 subscription, _ = ConsumerProtocolSubscription.decode_from(data, 0, 0)
                 topics.update(subscription.topics)
@@ -215,7 +309,7 @@ class Group:
         return frozenset(topics)
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member reads the topic; consumers whose subscription is not known may read any."""
+        """Return whether a member reads the topic. Consumers with an unknown subscription may read any topic."""
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER_PROTOCOL
         return topic in self.subscribed_topics

@@ -1,6 +1,6 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup of the classic protocol (KIP-345, 394, 559, 800, 814).
 
-After the classic paths of Kafka's `GroupMetadataManager`; what it checks, in its order.
+After the classic paths of Kafka's `GroupMetadataManager`, with the same checks in the same order.
 """
 
 from __future__ import annotations
@@ -8,14 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from oncelog.coordinator.clock import Now
-from oncelog.coordinator.effects import Effects, Reply
-from oncelog.coordinator.groups import rebalance
-from oncelog.coordinator.groups.group import Group
-from oncelog.coordinator.groups.member import Member, Protocols
-from oncelog.coordinator.groups.records import group_record, new_group_record
-from oncelog.coordinator.groups.registry import Registry
-from oncelog.coordinator.groups.states import GroupState
+from oncelog.coordinator.effects import Reply
+from oncelog.coordinator.groups.group import Group, GroupState, Member, Protocols
+from oncelog.coordinator.groups.operation import GroupOperation, join_response, joined_members, sync_response
+from oncelog.coordinator.groups.records import group_record
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -31,14 +27,14 @@ from oncelog.protocol.schema import MAX_STRING
 NEEDS_KNOWN_MEMBER_ID = 4
 """From this version of JoinGroup on, a dynamic member joins in two steps (KIP-394)."""
 SKIPS_ASSIGNMENT = 9
-"""From this version of JoinGroup on, a static leader is told that it need not assign (KIP-814)."""
+"""From this version of JoinGroup on, a static leader need not assign partitions again (KIP-814)."""
 LEAVES_IN_BATCHES = 3
 _REBALANCE_TIMEOUT_SINCE = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """One JoinGroup request on its way through; `client_host` as Kafka writes it, with a slash in front."""
+    """One JoinGroup request and its token. `client_host` begins with a slash, as in Kafka."""
 
     request: JoinGroupRequest
     version: int
@@ -48,18 +44,18 @@ class Joining:
 
     @property
     def protocols(self) -> Protocols:
-        """What the member speaks, the best first."""
+        """Return the member's protocols, in its order of preference."""
         return tuple((protocol.name, bytes(protocol.metadata)) for protocol in self.request.protocols)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """Version 0 has only the session time-out."""
+        """Return the rebalance time-out. In version 0, it is the session time-out."""
         if self.version < _REBALANCE_TIMEOUT_SINCE:
             return self.request.session_timeout_ms
         return self.request.rebalance_timeout_ms
 
     def member(self, member_id: str) -> Member:
-        """The member that it makes."""
+        """Create the member that joins."""
         return Member(
             member_id=member_id,
             group_instance_id=self.request.group_instance_id,
@@ -73,7 +69,7 @@ class Joining:
         )
 
     def refusal(self, error: ErrorCode, member_id: str | None = None) -> Reply:
-        """The answer with an error; the member id is the request's own unless another is given."""
+        """Return the answer with an error. By default, its member id is that of the request."""
         known = self.request.member_id if member_id is None else member_id
         return Reply(self.token, JoinGroupResponse(error_code=error, member_id=known, protocol_name=None))
 
@@ -81,93 +77,80 @@ class Joining:
 # -- JoinGroup ------------------------------------------------------------------------------------------------------
 
 
-def join(registry: Registry, joining: Joining, effects: Effects, now: Now) -> None:
-    """Answers at once, or keeps the request until the join phase is over."""
-    request = joining.request
-    config = registry.config
-    if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
-        effects.replies.append(joining.refusal(ErrorCode.INVALID_SESSION_TIMEOUT))
-        return
-    is_new_group = request.group_id not in registry.groups
-    if is_new_group and request.member_id:
-        effects.replies.append(joining.refusal(ErrorCode.UNKNOWN_MEMBER_ID))
-        return
-    group = registry.get_or_make(request.group_id, now.wall_ms)
-    if not _has_room(registry, group, request.member_id):
-        group.remove(request.member_id)
-        effects.replies.append(joining.refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
-        rebalance.complete_if_all_joined(registry, group, effects, now)  # it may have been the last one awaited
-    elif not request.member_id:
-        _join_new(registry, group, joining, effects, now)
+def join(operation: GroupOperation, joining: Joining) -> None:
+    """Answer a JoinGroup at once, or let it wait for the end of the join phase."""
+    group, member_id = operation.group, joining.request.member_id
+    if not _has_capacity(group, member_id, operation.registry.config.max_size):
+        group.remove(member_id)
+        operation.effects.replies.append(joining.refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
+        operation.complete_join_if_all_joined()  # the join phase may have waited for this member only
+    elif not member_id:
+        _join_new(operation, joining)
     else:
-        _join_known(registry, group, joining, effects, now)
-    if is_new_group:
-        registry.write(new_group_record(group), effects)
+        _join_known(operation, joining)
 
 
-def _has_room(registry: Registry, group: Group, member_id: str) -> bool:
+def _has_capacity(group: Group, member_id: str, max_size: int) -> bool:
     member = group.members.get(member_id)
     if group.state is GroupState.EMPTY:
         return True
     if group.state is GroupState.PREPARING_REBALANCE:
-        # The first ones back have a place: a group over its size shrinks at its next rebalance.
-        return (member is not None and member.joining is not None) or group.waiting_joins < registry.config.max_size
-    return member is not None or len(group.members) < registry.config.max_size
+        # The first members to join keep their places, so a group over its size limit shrinks at its next rebalance.
+        return (member is not None and member.joining is not None) or group.waiting_joins < max_size
+    return member is not None or len(group.members) < max_size
 
 
-def _join_new(registry: Registry, group: Group, joining: Joining, effects: Effects, now: Now) -> None:
-    request = joining.request
+def _join_new(operation: GroupOperation, joining: Joining) -> None:
+    group, request, replies = operation.group, joining.request, operation.effects.replies
     if not group.supports(request.protocol_type, joining.protocols):
-        effects.replies.append(joining.refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ""))
+        replies.append(joining.refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ""))
         return
     instance = request.group_instance_id
-    member_id = f"{joining.client_id if instance is None else instance}-{registry.new_uuid()}"
+    member_id = f"{joining.client_id if instance is None else instance}-{operation.registry.new_uuid()}"
     if len(member_id.encode()) > MAX_STRING:  # no answer or record can contain it; Kafka fails to encode them
-        effects.replies.append(joining.refusal(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
-        return
-    if instance is None and joining.version >= NEEDS_KNOWN_MEMBER_ID:
-        due_ms = now.steady_ms + request.session_timeout_ms
+        replies.append(joining.refusal(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
+    elif instance is None and joining.version >= NEEDS_KNOWN_MEMBER_ID:
+        due_ms = operation.now.steady_ms + request.session_timeout_ms
         group.pending_joins[member_id] = due_ms
-        registry.wake(group, due_ms)
-        effects.replies.append(joining.refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        operation.wake(due_ms)
+        replies.append(joining.refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
     elif instance is not None and instance in group.static_members:
-        _replace_static(registry, group, joining, member_id, effects, now)
+        _replace_static(operation, joining, group.static_members[instance], joining.member(member_id))
     else:
-        rebalance.admit(registry, group, joining.member(member_id), effects, now)
+        operation.admit(joining.member(member_id))
 
 
-def _join_known(registry: Registry, group: Group, joining: Joining, effects: Effects, now: Now) -> None:
-    request = joining.request
+def _join_known(operation: GroupOperation, joining: Joining) -> None:
+    group, request, replies = operation.group, joining.request, operation.effects.replies
     if not group.supports(request.protocol_type, joining.protocols):
-        effects.replies.append(joining.refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        replies.append(joining.refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         return
     if request.member_id in group.pending_joins and request.group_instance_id is None:
-        rebalance.admit(registry, group, joining.member(request.member_id), effects, now)
+        operation.admit(joining.member(request.member_id))
         return
     try:
         member = group.check_member(request.member_id, request.group_instance_id)
     except ProtocolError as error:
-        effects.replies.append(joining.refusal(error.code))
+        replies.append(joining.refusal(error.code))
         return
-    if _begins_rebalance(group, member, joining):
+    if _starts_rebalance(group, member, joining):
         if member.joining is not None and member.joining is not joining.token:
-            # A retry over another connection: the first request has no reader any more.
-            rebalance.refuse_join(member, effects, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
+            # A retry over another connection: the client no longer reads the answer to its first request.
+            operation.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
         group.update(member, joining.protocols, joining.token)
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
-        rebalance.rebalance_or_complete(registry, group, effects, now)
+        operation.rebalance_or_complete_join()
     elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
-        # The answer got lost: the member may have it again.
+        # A retry after a lost answer: send the answer again.
         with_members = group.state is GroupState.COMPLETING_REBALANCE and group.leader == member.member_id
-        response = rebalance.join_response(group, member.member_id, with_members=with_members)
-        effects.replies.append(Reply(joining.token, response))
+        operation.reply(joining.token, join_response(group, member.member_id, with_members=with_members))
     else:
-        effects.replies.append(joining.refusal(ErrorCode.UNKNOWN_MEMBER_ID))
+        replies.append(joining.refusal(ErrorCode.UNKNOWN_MEMBER_ID))
 
 
-def _begins_rebalance(group: Group, member: Member, joining: Joining) -> bool:
-    """Whether a member's JoinGroup is news: a changed subscription, or the leader asking for a new assignment."""
+def _starts_rebalance(group: Group, member: Member, joining: Joining) -> bool:
+    """Return whether a member's JoinGroup changes its subscription, or the leader asks for a new assignment."""
     changed = member.protocols != joining.protocols
     return {
         GroupState.PREPARING_REBALANCE: True,
@@ -176,31 +159,25 @@ def _begins_rebalance(group: Group, member: Member, joining: Joining) -> bool:
     }.get(group.state, False)
 
 
-def _replace_static(
-    registry: Registry, group: Group, joining: Joining, new_id: str, effects: Effects, now: Now
-) -> None:
-    """A static member is back under a new id; while the group is stable it gets its place without a rebalance."""
-    instance = joining.request.group_instance_id
-    assert instance is not None
-    old_id = group.static_members[instance]
+def _replace_static(operation: GroupOperation, joining: Joining, old_id: str, new: Member) -> None:
+    """Replace a static member that restarted. A stable group needs no rebalance for it."""
+    group = operation.group
     old = group.members[old_id]
-    new = joining.member(new_id)
     new.assignment = old.assignment
-    new.client_id, new.client_host = old.client_id, old.client_host  # as Kafka keeps them
+    new.client_id, new.client_host = old.client_id, old.client_host  # Kafka keeps them, too
     if group.state is GroupState.STABLE and group.select_protocol(instead=(old_id, new)) == group.protocol:
-        _replace_in_stable(registry, group, joining, old_id, new, effects, now)
+        _replace_in_stable(operation, joining, old_id, new)
         return
-    rebalance.refuse_join(old, effects, ErrorCode.FENCED_INSTANCE_ID, old_id)
-    rebalance.answer_sync(registry, group, old, effects, now, error=ErrorCode.FENCED_INSTANCE_ID)
+    operation.refuse_join(old, ErrorCode.FENCED_INSTANCE_ID, old_id)
+    operation.refuse_sync(old, ErrorCode.FENCED_INSTANCE_ID)
     group.replace(old_id, new)
-    registry.heard(group, new, now)
-    rebalance.rebalance_or_complete(registry, group, effects, now)
+    operation.touch_session(new)
+    operation.rebalance_or_complete_join()
 
 
-def _replace_in_stable(
-    registry: Registry, group: Group, joining: Joining, old_id: str, new: Member, effects: Effects, now: Now
-) -> None:
-    """The group changes when the record is in the log, and not at all if that fails."""
+def _replace_in_stable(operation: GroupOperation, joining: Joining, old_id: str, new: Member) -> None:
+    """Replace a static member when the record is in the log. If the append fails, the group stays as it is."""
+    group = operation.group
     new.joining = None
     members = [new if member.member_id == old_id else member for member in group.members.values()]
     leads = group.leader == old_id
@@ -210,105 +187,93 @@ def _replace_in_stable(
         generation_id=group.generation,
         protocol_type=group.protocol_type,
         protocol_name=group.protocol,
-        # Older clients must not take themselves for the leader: their assignment would not be handed out.
+        # An older client must not become the leader: the group would not accept its assignment.
         leader=(new.member_id if leads and skips else group.leader) or "",
-        members=rebalance.joined_members(group, members) if leads and skips else [],
+        members=joined_members(group, members) if leads and skips else [],
     )
     if skips:
         response.skip_assignment = leads
-    effects.replies.append(Reply(joining.token, response))
+    operation.reply(joining.token, response)
+
+    registry, now = operation.registry, operation.now
 
     def replaced() -> None:
         old = group.replace(old_id, new)
         old.due_ms = None
-        registry.heard(group, new, now)
+        registry.touch_session(group, new, now)
 
     assignments = {member.member_id: member.assignment for member in members}
     leader = new.member_id if leads else None
-    registry.write(group_record(group, assignments, members=members, leader=leader), effects, replaced)
+    operation.write(group_record(group, assignments, members=members, leader=leader), replaced)
 
 
 # -- SyncGroup ------------------------------------------------------------------------------------------------------
 
 
-def sync(registry: Registry, request: SyncGroupRequest, token: Any, effects: Effects, now: Now) -> None:
-    """Keeps a follower's request until the leader's has come."""
-    group = registry.groups.get(request.group_id)
-    if group is None or group.state is GroupState.EMPTY:
-        effects.replies.append(_sync_refusal(token, ErrorCode.UNKNOWN_MEMBER_ID))
-        return
+def sync(operation: GroupOperation, request: SyncGroupRequest, token: Any) -> None:
+    """Answer a SyncGroup at once, or let it wait for the leader's."""
+    group = operation.group
     try:
-        member = group.check_member(request.member_id, request.group_instance_id)
-        _check_sync(group, request)
+        member = _check_sync(group, request)
     except ProtocolError as error:
-        effects.replies.append(_sync_refusal(token, error.code))
-        return
-    if group.state is GroupState.PREPARING_REBALANCE:
-        effects.replies.append(_sync_refusal(token, ErrorCode.REBALANCE_IN_PROGRESS))
+        operation.reply(token, SyncGroupResponse(error_code=error.code))
         return
     group.pending_syncs.discard(member.member_id)
     if not group.pending_syncs:
         group.sync_due_ms = None
     if group.state is GroupState.STABLE:
-        response = SyncGroupResponse(
-            protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
-        )
-        effects.replies.append(Reply(token, response))
+        operation.reply(token, sync_response(group, member.assignment))
         return
     if member.syncing is not None and member.syncing is not token:
-        rebalance.answer_sync(registry, group, member, effects, now, error=ErrorCode.REBALANCE_IN_PROGRESS)
+        operation.refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
     member.syncing = token
     if group.leader == member.member_id:
-        known = group.members
-        assigned = {
-            entry.member_id: bytes(entry.assignment) for entry in request.assignments if entry.member_id in known
-        }
-        _hand_out(registry, group, assigned, effects, now)
+        _assign(operation, {entry.member_id: bytes(entry.assignment) for entry in request.assignments})
 
 
-def _hand_out(registry: Registry, group: Group, assigned: dict[str, bytes], effects: Effects, now: Now) -> None:
-    """Writes the generation with its assignment and answers all who wait for theirs."""
+def _check_sync(group: Group, request: SyncGroupRequest) -> Member:
+    """Return the member. Raises ProtocolError if the request is not one of the current generation."""
+    if group.state is GroupState.EMPTY:
+        raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group.group_id!r} has no members")
+    member = group.check_member(request.member_id, request.group_instance_id)
+    group.check_generation(request.generation_id)
+    for asked, known in ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol)):
+        if asked is not None and known is not None and asked != known:
+            message = f"the member's protocol is {asked!r}, that of group {group.group_id!r} is {known!r}"
+            raise ProtocolError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
+    if group.state is GroupState.PREPARING_REBALANCE:
+        message = f"group {group.group_id!r} waits for its members to join"
+        raise ProtocolError(ErrorCode.REBALANCE_IN_PROGRESS, message)
+    return member
+
+
+def _assign(operation: GroupOperation, assigned: dict[str, bytes]) -> None:
+    """Write the generation with the leader's assignment, and answer all members that wait for it."""
+    group, wall_ms = operation.group, operation.now.wall_ms
     assignments = {member_id: assigned.get(member_id, b"") for member_id in group.members}
     for member in group.members.values():
-        assignment = assignments[member.member_id]
-        rebalance.answer_sync(registry, group, member, effects, now, assignment=assignment)
+        operation.answer_sync(member, assignments[member.member_id])
 
     def stable() -> None:
         for member in group.members.values():
             member.assignment = assignments[member.member_id]
-        group.transition_to(GroupState.STABLE, now.wall_ms)
+        group.transition_to(GroupState.STABLE, wall_ms)
 
-    registry.write(group_record(group, assignments), effects, stable)
-
-
-def _check_sync(group: Group, request: SyncGroupRequest) -> None:
-    if request.generation_id != group.generation:
-        message = f"generation {request.generation_id}, but the group is in {group.generation}"
-        raise ProtocolError(ErrorCode.ILLEGAL_GENERATION, message)
-    for asked, known in ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol)):
-        if asked is not None and known is not None and asked != known:
-            raise ProtocolError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{asked} instead of {known}")
-
-
-def _sync_refusal(token: Any, error: ErrorCode) -> Reply:
-    return Reply(token, SyncGroupResponse(error_code=error))
+    operation.write(group_record(group, assignments), stable)
 
 
 # -- Heartbeat ------------------------------------------------------------------------------------------------------
 
 
-def heartbeat(registry: Registry, request: HeartbeatRequest, now: Now) -> ErrorCode:
-    """Says whether the member has to join again."""
-    group = registry.groups.get(request.group_id)
-    if group is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
+def heartbeat(operation: GroupOperation, request: HeartbeatRequest) -> ErrorCode:
+    """Restart the member's session. Return REBALANCE_IN_PROGRESS if the member has to join again."""
+    group = operation.group
     try:
         member = group.check_member(request.member_id, request.group_instance_id)
+        group.check_generation(request.generation_id)
     except ProtocolError as error:
         return error.code
-    if request.generation_id != group.generation:
-        return ErrorCode.ILLEGAL_GENERATION
-    registry.heard(group, member, now)
+    operation.touch_session(member)
     preparing = group.state is GroupState.PREPARING_REBALANCE
     return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
 
@@ -316,32 +281,32 @@ def heartbeat(registry: Registry, request: HeartbeatRequest, now: Now) -> ErrorC
 # -- LeaveGroup -----------------------------------------------------------------------------------------------------
 
 
-def leave(
-    registry: Registry, request: LeaveGroupRequest, version: int, effects: Effects, now: Now
-) -> LeaveGroupResponse:
-    """Each member has its own error; versions before 3 name one member and have its error as their own."""
+def leave(operation: GroupOperation | None, request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
+    """Remove members, each with its own error. No operation: the group does not exist.
+
+    Versions before 3 name one member, whose error is that of the response.
+    """
     identities = request.members
     if version < LEAVES_IN_BATCHES:
         identities = [MemberIdentity(member_id=request.member_id)]
-    group = registry.groups.get(request.group_id)
     responses = []
     for identity in identities:
-        error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else _leave_one(group, identity, effects)
+        error = ErrorCode.UNKNOWN_MEMBER_ID if operation is None else _leave_one(operation, identity)
         responses.append(
             MemberResponse(member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error)
         )
-    if group is not None and any(response.error_code == ErrorCode.NONE for response in responses):
-        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            rebalance.prepare(registry, group, effects, now)
-        elif group.state is GroupState.PREPARING_REBALANCE:
-            rebalance.complete_if_all_joined(registry, group, effects, now)
+    if operation is not None and any(response.error_code == ErrorCode.NONE for response in responses):
+        if operation.group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            operation.prepare_rebalance()
+        elif operation.group.state is GroupState.PREPARING_REBALANCE:
+            operation.complete_join_if_all_joined()
     if version < LEAVES_IN_BATCHES:
         return LeaveGroupResponse(error_code=responses[0].error_code)
     return LeaveGroupResponse(members=responses)
 
 
-def _leave_one(group: Group, identity: MemberIdentity, effects: Effects) -> ErrorCode:
-    member_id = identity.member_id
+def _leave_one(operation: GroupOperation, identity: MemberIdentity) -> ErrorCode:
+    group, member_id = operation.group, identity.member_id
     if not member_id:
         # An administrator removes a static member by its instance id alone.
         found = group.static_members.get(identity.group_instance_id or "")
@@ -357,9 +322,7 @@ def _leave_one(group: Group, identity: MemberIdentity, effects: Effects) -> Erro
         except ProtocolError as error:
             return error.code
     member = group.members[member_id]
-    rebalance.refuse_join(member, effects, ErrorCode.UNKNOWN_MEMBER_ID)
-    if member.syncing is not None:
-        effects.replies.append(_sync_refusal(member.syncing, ErrorCode.UNKNOWN_MEMBER_ID))
-        member.syncing = None
+    operation.refuse_join(member, ErrorCode.UNKNOWN_MEMBER_ID)
+    operation.refuse_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)
     group.remove(member_id)
     return ErrorCode.NONE

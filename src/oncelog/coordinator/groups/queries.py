@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from oncelog.coordinator.groups.group import Group
-from oncelog.coordinator.groups.member import Member
-from oncelog.coordinator.groups.states import GroupState
+from oncelog.coordinator.groups.group import Group, GroupState, Member
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from oncelog.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
 
 GROUP_TYPE = "classic"
-"""The only type of group here, as Kafka's coordinator writes it (`Group.GroupType`)."""
+"""The only type of group here, spelled as in Kafka's coordinator (`Group.GroupType`)."""
 STATE_NAMES = frozenset(state.value.lower() for state in GroupState)
-"""What a filter may name; its case does not count."""
+"""The valid states of a filter, in lower case."""
 _KNOWS_GROUP_NOT_FOUND = 6
 
 
-def listed(groups: Iterable[Group], request: ListGroupsRequest) -> list[ListedGroup]:
-    """The groups that pass the filters, whose case does not count; no filter lets all pass."""
+def list_groups(groups: Iterable[Group], request: ListGroupsRequest) -> list[ListedGroup]:
+    """Return the groups that pass the filters, which ignore case. An empty filter lets all groups pass."""
     states = {state.strip().lower() for state in request.states_filter}
     types = {kind.strip().lower() for kind in request.types_filter}
     if types and GROUP_TYPE.lower() not in types:
@@ -36,8 +34,11 @@ def listed(groups: Iterable[Group], request: ListGroupsRequest) -> list[ListedGr
     ]
 
 
-def described(group: Group) -> DescribedGroup:
-    """Members with what they said and were given, while the group is stable."""
+def describe_group(groups: Mapping[str, Group], group_id: str, version: int) -> DescribedGroup:
+    """Return the description of a group. A stable group shows its members' metadata and assignments."""
+    group = groups.get(group_id)
+    if group is None:
+        return unknown(group_id, version)
     stable = group.state is GroupState.STABLE
     describe: Callable[[Member], DescribedGroupMember] = _without_metadata
     if stable and group.protocol is not None:
@@ -56,7 +57,7 @@ def described(group: Group) -> DescribedGroup:
 
 
 def unknown(group_id: str, version: int) -> DescribedGroup:
-    """What is said of a group that there is not: dead, and since version 6 an error."""
+    """Return the description of a group that does not exist: state Dead, and an error since version 6."""
     group = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
     if version >= _KNOWS_GROUP_NOT_FOUND:
         group.error_code = ErrorCode.GROUP_ID_NOT_FOUND

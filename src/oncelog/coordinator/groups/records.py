@@ -1,7 +1,7 @@
 """Groups and offsets as records of `__consumer_offsets`, in the versions that Kafka 4.3 writes.
 
-After Kafka's `GroupCoordinatorRecordHelpers`: OffsetCommitValue is v4, or v1 when the client named a retention time;
-GroupMetadataValue is v3, although v4 exists and is read.
+After Kafka's `GroupCoordinatorRecordHelpers`: OffsetCommitValue is v4, or v1 if the client sent a retention time.
+GroupMetadataValue is written as v3, although v4 exists and can be read.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from oncelog.coordinator.effects import CoordinatorRecord
-from oncelog.coordinator.groups.group import Group
-from oncelog.coordinator.groups.member import Member
-from oncelog.coordinator.groups.states import GroupState
+from oncelog.coordinator.groups.group import Group, GroupState, Member
 from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue
 from oncelog.protocol.schema import NO_UUID, Message, read_version
@@ -39,7 +37,7 @@ class CommittedOffset:
 
 
 def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset) -> CoordinatorRecord:
-    """The record of one committed offset."""
+    """Return the record of one committed offset."""
     expires = committed.expire_timestamp_ms
     value = OffsetCommitValue(
         offset=committed.offset,
@@ -54,12 +52,12 @@ def offset_record(group_id: str, topic: str, partition: int, committed: Committe
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
-    """The record that forgets a committed offset, and with it the pending ones."""
+    """Return the record that deletes a committed offset, and the pending ones of the same partition."""
     return CoordinatorRecord(_offset_key(group_id, topic, partition), OFFSET_KEY_VERSION, None)
 
 
 def committed_offset(value: OffsetCommitValue, sequence: int) -> CommittedOffset:
-    """The offset in a record."""
+    """Return the offset in a record."""
     return CommittedOffset(
         offset=value.offset,
         leader_epoch=value.leader_epoch,
@@ -78,7 +76,7 @@ def group_record(
     members: Iterable[Member] | None = None,
     leader: str | None = None,
 ) -> CoordinatorRecord:
-    """The record of a group's generation; `members` and `leader` where they are to be others than the group's."""
+    """Return the record of a group's generation. `members` and `leader` replace those of the group."""
     protocol = group.protocol
     return _group_record(
         group.group_id,
@@ -106,7 +104,7 @@ def group_record(
 
 
 def new_group_record(group: Group) -> CoordinatorRecord:
-    """The record of a group that has had no generation."""
+    """Return the record of a group that has had no generation."""
     value = GroupMetadataValue(
         protocol_type="",
         generation=0,
@@ -118,12 +116,12 @@ def new_group_record(group: Group) -> CoordinatorRecord:
 
 
 def group_tombstone(group_id: str) -> CoordinatorRecord:
-    """The record that forgets a group."""
+    """Return the record that deletes a group."""
     return CoordinatorRecord(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION, None)
 
 
 def group_of(group_id: str, value: GroupMetadataValue, now_ms: int) -> Group:
-    """The group in a record, as it is after loading: stable, or empty when it had no members."""
+    """Return the group in a record, as it is after loading: STABLE, or EMPTY if it had no members."""
     group = Group(group_id, now_ms)
     group.state = GroupState.STABLE if value.members else GroupState.EMPTY
     group.state_timestamp_ms = value.current_state_timestamp
@@ -151,7 +149,7 @@ def group_of(group_id: str, value: GroupMetadataValue, now_ms: int) -> Group:
 
 
 def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
-    """A record of the topic; None for keys and values of versions unknown here (KIP-848 groups, newer brokers)."""
+    """Decode a record of the topic. Return None for unknown versions (KIP-848 groups, newer brokers)."""
     key_version = read_version(key)
     if key_version == GROUP_KEY_VERSION:
         decoded_key: Message = GroupMetadataKey.decode(key[2:], key_version)
