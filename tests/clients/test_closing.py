@@ -139,7 +139,7 @@ def commit_elsewhere(producer: Producer, topic: str, pool: ThreadPoolExecutor) -
     producer.begin_transaction()
     producer.send(topic, b"in a transaction")
     committing = pool.submit(producer.commit_transaction, WITHIN_S)
-    wait_until(lambda: producer._sender._ending, "the commit is under way")
+    wait_until(lambda: producer._core._ending, "the commit is under way")
     return committing
 
 
@@ -160,7 +160,7 @@ def test_close_lets_a_commit_complete_that_can(server: Server, admin: Admin, nam
     with ThreadPoolExecutor(2) as pool:
         committing = commit_elsewhere(producer, name, pool)
         closing = pool.submit(producer.close)
-        wait_until(lambda: producer._sender.closing, "close() has begun")
+        wait_until(lambda: producer._core.closing, "close() has begun")
         proxy.rule = lambda request: PASS
         closing.result(WITHIN_S)
         committing.result(WITHIN_S)
@@ -179,9 +179,9 @@ def test_close_aborts_the_transaction_of_a_commit_that_fails_meanwhile(
         producer.send(name, b"written").result(WITHIN_S)
         producer.send(name, b"rejected")
         committing = pool.submit(producer.commit_transaction, WITHIN_S)
-        wait_until(lambda: producer._sender._ending, "the commit is under way")
+        wait_until(lambda: producer._core._ending, "the commit is under way")
         closing = pool.submit(producer.close)
-        wait_until(lambda: producer._sender.closing, "close() has begun")
+        wait_until(lambda: producer._core.closing, "close() has begun")
         proxy.rule = lambda request: ErrorCode.INVALID_RECORD
         with pytest.raises(errors.KafkaError):
             committing.result(WITHIN_S)
@@ -235,7 +235,7 @@ def test_an_outcome_that_cannot_come_any_more_does_not_keep_the_process(tmp_path
     program = """
         from oncelog import Producer
         producer = Producer("localhost:1")
-        producer._sender.counts["t"] = 1
+        producer._core.counts["t"] = 1
         def waiting():
             try:
                 yield

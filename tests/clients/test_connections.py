@@ -26,9 +26,9 @@ def test_what_is_idle_is_closed_and_made_anew(server: Server, admin: Admin, name
     with Producer(server.bootstrap, **IDLE) as producer:
         for number in range(3):
             assert producer.send(name, b"%d" % number).result(30).offset == number
-            wait_until(lambda: hung_up(producer._sender.cluster), "idle connections are closed")
-        assert producer._sender.manager is not None
-        assert producer._sender.manager.producer_epoch == 0, "no sequence was in doubt over it"
+            wait_until(lambda: hung_up(producer._core.cluster), "idle connections are closed")
+        assert producer._core.manager is not None
+        assert producer._core.manager.producer_epoch == 0, "no sequence was in doubt over it"
     with Consumer(server.bootstrap, group_id=name, auto_offset_reset="earliest", **IDLE) as consumer:
         consumer.assign([(name, 0)])
         assert [record.value for record in consumer.poll(30)] == [b"0", b"1", b"2"]

@@ -78,7 +78,7 @@ def test_a_topic_that_is_created_again_with_fewer_partitions_is_asked_for_with_p
     admin.create_topics(name, 3)
     with Producer(server.bootstrap, retry_backoff_ms=100, linger_ms=0) as producer:
         producer.send(name, b"x", partition=2).result(WITHIN_S)
-        cluster = producer._sender.cluster
+        cluster = producer._core.cluster
         asked: list[None] = []
         refresh = cluster._refresh
 

@@ -142,7 +142,7 @@ def test_tables(server: Server, admin: Admin, name: str) -> None:
         with producer.transaction() as txn:
             first = txn.send_table(name, table).result(30)
         assert producer.first_offsets == first
-        by_one = {key: producer._sender.partitioner(name, key, None, 3) for key in set(keys)}
+        by_one = {key: producer._core.buffer.partitioner(name, key, None, 3) for key in set(keys)}
     with Consumer(server.bootstrap, **COMMITTED) as consumer:
         consumer.assign([(name, index) for index in range(3)])
         seen: list[pa.Table] = []

@@ -181,7 +181,7 @@ def test_a_commit_that_a_group_refuses_leaves_nothing_to_abort(server: Server, a
                 txn.send(name, b"refused")
                 txn.send_offsets(former, {(name, 0): 1})
                 if early:
-                    wait_until(lambda: producer._sender.manager.error, "the refusal")  # type: ignore[union-attr]
+                    wait_until(lambda: producer._core.manager.error, "the refusal")  # type: ignore[union-attr]
             with producer.transaction() as txn:
                 txn.send(name, b"after it")
     assert read(server, name, 1) == [b"after it", b"after it"]

@@ -78,7 +78,7 @@ def test_producer_id_and_sequence_are_given_when_it_is_first_sent(
     wire.create_topic(name)
     with Producer(server.bootstrap, linger_ms=60_000) as producer:
         producer.send(name, b"v")
-        (batch,) = producer._sender.accumulator.incomplete()
+        (batch,) = producer._core.accumulator.incomplete()
         assert (batch.producer_id, batch.base_sequence) == (-1, -1)
         producer.flush()
         assert (batch.producer_id, batch.base_sequence) == (producer.producer_id, 0)
@@ -101,11 +101,11 @@ def test_memory_is_bounded_and_waited_for(wire: Wire, server: Server, proxy: Pro
         except errors.TimedOutError as error:
             assert "buffer_memory" in str(error)  # noqa: PT017 after how many is what matters
         assert 10 <= sent < 20
-        producer._sender.options["max_block_ms"] = 30_000
+        producer._core.options["max_block_ms"] = 30_000
         threading.Timer(0.05, opened.set).start()
         producer.send(name, b"y" * 1_000).result(30)
         producer.flush()
-        assert producer._sender.accumulator.used == 0
+        assert producer._core.accumulator.used == 0
     assert wire.offset(name) == sent + 1
 
 

@@ -63,7 +63,7 @@ def test_the_last_acknowledged_sequence_and_offset_are_known(wire: Wire, server:
     with Producer(server.bootstrap) as producer:
         assert producer.send(name, b"v").result(30).offset == 0
         producer.send(name, b"v").result(30)
-        manager = producer._sender.manager
+        manager = producer._core.manager
         assert manager is not None
         assert manager.sequences._of((name, 0)).last_acked == 1
         assert manager.sequences.last_acked_offset((name, 0)) == 1
@@ -76,9 +76,9 @@ def test_the_count_goes_on_at_zero_after_the_last_sequence(wire: Wire, server: S
     with Producer(server.bootstrap, linger_ms=60_000) as producer:
         producer.send(name, b"-")
         producer.flush()
-        manager = producer._sender.manager
+        manager = producer._core.manager
         assert manager is not None
-        with producer._sender.lock:  # another producer, known nowhere, begins near the end of the circle
+        with producer._core.lock:  # another producer, known nowhere, begins near the end of the circle
             manager.sequences.set_producer(producer.producer_id + 500_000, 0)
             partition = manager.sequences._of((name, 0))
             partition.next, partition.last_acked = MAX_SEQUENCE - 3, MAX_SEQUENCE - 4

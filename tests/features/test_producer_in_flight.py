@@ -48,7 +48,7 @@ def test_no_more_requests_are_under_way_than_allowed(
         try:
             producer.send(name, b"first").result(30)
             futures = [producer.send(name, b"%d" % number) for number in range(12)]
-            wait_until(lambda: producer._sender._in_flight.get(1, 0) == limit, "as many as allowed are sent")
+            wait_until(lambda: producer._core.sender.in_flight.get(1, 0) == limit, "as many as allowed are sent")
             assert len(waiting) == 1, "the proxy holds the first, the others wait behind it"
         finally:
             gate.set()

@@ -76,7 +76,7 @@ def test_our_clients_exception_says_which(
     producer: Producer, server: Server, name: str, sequence: int, kind: type[errors.OutOfOrderError]
 ) -> None:
     """DIFFERS: from Apache Kafka's answer our client cannot tell."""
-    manager = producer._sender.manager
+    manager = producer._core.manager
     assert manager is not None
     # The client believes to be elsewhere than the broker: as after a restored backup, or a fault of ours.
     partition = manager.sequences._of((name, 0))

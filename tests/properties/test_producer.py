@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oncelog import errors
+from oncelog.client.producer.core import ProducerCore
 from oncelog.client.producer.options import producer_options
-from oncelog.client.producer.sender import Sender
 from oncelog.client.producer.transaction_manager import ManagerState
 from support.model_cluster import BUSY, FAULTS, FINE, LATE, LOST_ANSWER, LOST_REQUEST, ModelCluster
 from support.virtual_time import run
@@ -30,23 +30,23 @@ def faults(seed: int, rate: float, kinds: tuple[str, ...] = FAULTS) -> Callable[
     return lambda: chance.choice(kinds) if chance.random() < rate else FINE
 
 
-def make_sender(cluster: ModelCluster, **options: Any) -> Sender:
+def make_core(cluster: ModelCluster, **options: Any) -> ProducerCore:
     import asyncio
 
     loop = asyncio.get_running_loop()
     defaults = {"batch_size": 200, "linger_ms": 1, "retry_backoff_ms": 2, "retry_backoff_max_ms": 10}
     full = producer_options(None, {"bootstrap_servers": "model:1", **defaults, **options})
-    return Sender(full, loop, clock=lambda: int(loop.time() * 1000), cluster=cluster)  # type: ignore[arg-type]
+    return ProducerCore(full, loop, clock=lambda: int(loop.time() * 1000), cluster=cluster)  # type: ignore[arg-type]
 
 
-async def send_numbers(sender: Sender, chance: random.Random, start: int, count: int) -> list[tuple[int, int, Any]]:
+async def send_numbers(core: ProducerCore, chance: random.Random, start: int, count: int) -> list[tuple[int, int, Any]]:
     import asyncio
 
-    await sender.learn_topic("t")
+    await core.learn_topic("t")
     sent = []
     for number in range(start, start + count):
         partition = chance.randrange(PARTITIONS)
-        future = sender.append("t", b"%d" % number, None, partition, 0, ())
+        future = core.buffer.append("t", b"%d" % number, None, partition, 0, ())
         assert future is not None
         sent.append((number, partition, future))
         if chance.random() < 0.2:
@@ -75,12 +75,12 @@ def check_log(cluster: ModelCluster, sent: list[tuple[int, int, Any]]) -> None:
 def test_idempotence(seed: int, rate: float, in_flight: int, largest: int) -> None:
     async def body() -> None:
         cluster = ModelCluster(PARTITIONS, faults(seed, rate), version=2, largest=largest)
-        sender = make_sender(cluster, max_in_flight_requests_per_connection=in_flight)
-        sent = await send_numbers(sender, random.Random(seed), 0, 120)
-        await sender.flush()
+        core = make_core(cluster, max_in_flight_requests_per_connection=in_flight)
+        sent = await send_numbers(core, random.Random(seed), 0, 120)
+        await core.flush()
         check_log(cluster, sent)
         assert all(future.exception(0) is None for _, _, future in sent)
-        await sender.close()
+        await core.close()
 
     run(body())
 
@@ -92,41 +92,41 @@ def test_expired_batches_leave_no_hole_that_blocks(seed: int, largest: int) -> N
     async def body() -> None:
         broken = faults(seed, 0.8, (LOST_REQUEST, LOST_ANSWER, BUSY, LATE))
         cluster = ModelCluster(PARTITIONS, broken, version=2, largest=largest)
-        sender = make_sender(cluster, delivery_timeout_ms=60, request_timeout_ms=40)
+        core = make_core(cluster, delivery_timeout_ms=60, request_timeout_ms=40)
         chance = random.Random(seed)
-        sent = await send_numbers(sender, chance, 0, 80)
-        await sender.flush()
+        sent = await send_numbers(core, chance, 0, 80)
+        await core.flush()
         cluster.fault = lambda: FINE
-        healed = await send_numbers(sender, chance, 80, 40)
-        await sender.flush()
+        healed = await send_numbers(core, chance, 80, 40)
+        await core.flush()
         check_log(cluster, sent + healed)
         for _, _, future in sent:
             assert future.exception(0) is None or isinstance(future.exception(0), errors.TimedOutError)
         assert [future.exception(0) for _, _, future in healed] == [None] * 40
-        await sender.close()
+        await core.close()
 
     run(body())
 
 
 async def try_transaction(
-    sender: Sender, cluster: ModelCluster, chance: random.Random, start: int, sent: list[tuple[int, int, Any]]
+    core: ProducerCore, cluster: ModelCluster, chance: random.Random, start: int, sent: list[tuple[int, int, Any]]
 ) -> str:
     """Outcome of a transaction: "committed" or "aborted"; what was sent is added to `sent`."""
     try:
-        sender.begin()
-        sent += await send_numbers(sender, chance, start, chance.randrange(12))
+        core.begin()
+        sent += await send_numbers(core, chance, start, chance.randrange(12))
         if chance.random() < 0.15:
             cluster.time_out()
         if chance.random() < 0.25:
-            await sender.abort()
+            await core.abort()
             return "aborted"
         if chance.random() < 0.3:
-            handle = await sender.prepare()
+            handle = await core.prepare()
             assert sum(last >= first for _, _, first, last in handle.spans) == len({where for _, where, _ in sent})
-        await sender.commit()
+        await core.commit()
         return "committed"
     except errors.AbortableError:
-        await sender.abort()
+        await core.abort()
         return "aborted"
 
 
@@ -136,12 +136,12 @@ def test_transactions_are_whole(seed: int, rate: float, version: int, largest: i
     async def body() -> None:
         chance = random.Random(seed)
         cluster = ModelCluster(PARTITIONS, faults(seed, rate), version=version, largest=largest)
-        sender = make_sender(cluster, transactional_id="tx")
-        await sender.init_transactions()
+        core = make_core(cluster, transactional_id="tx")
+        await core.init_transactions()
         outcomes = []
         for turn in range(8):
             sent: list[tuple[int, int, Any]] = []
-            outcome = await try_transaction(sender, cluster, chance, turn * 100, sent)
+            outcome = await try_transaction(core, cluster, chance, turn * 100, sent)
             outcomes.append((outcome, sent))
         for partition in range(PARTITIONS):
             log = numbers(cluster, partition)
@@ -152,9 +152,9 @@ def test_transactions_are_whole(seed: int, rate: float, version: int, largest: i
                 if where == partition and outcome == "committed"
             ]  # fmt: skip
             assert visible == expected
-        assert sender.manager is not None
-        assert sender.manager.state is ManagerState.READY, "time-outs are always recovered from"
-        await sender.close()
+        assert core.manager is not None
+        assert core.manager.state is ManagerState.READY, "time-outs are always recovered from"
+        await core.close()
 
     run(body())
 
@@ -162,7 +162,7 @@ def test_transactions_are_whole(seed: int, rate: float, version: int, largest: i
 def test_a_successor_fences() -> None:
     async def body() -> None:
         cluster = ModelCluster(PARTITIONS, lambda: FINE, version=2)
-        old, new = (make_sender(cluster, transactional_id="tx") for _ in range(2))
+        old, new = (make_core(cluster, transactional_id="tx") for _ in range(2))
         await old.init_transactions()
         old.begin()
         await send_numbers(old, random.Random(0), 0, 10)

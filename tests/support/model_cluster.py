@@ -105,7 +105,7 @@ class Log:
 
 
 class ModelCluster:
-    """What `Sender` uses of a ClusterClient, with one topic `t` and every coordinator on one broker."""
+    """What `ProducerCore` uses of a ClusterClient, with one topic `t` and every coordinator on one broker."""
 
     def __init__(self, partitions: int, fault: Callable[[], str], *, version: int, largest: int = 1 << 20) -> None:
         self.logs = {("t", index): Log(largest) for index in range(partitions)}

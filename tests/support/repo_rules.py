@@ -25,8 +25,8 @@ WORLD = frozenset({"asyncio", "socket", "time", "random", "os", "threading"})
 DRIVERS = (
     *("blocking", "calls", "table_kernels", "connections/pool", "discovery/cluster"),
     *("requests/broker_fanout", "requests/offsets"),
-    *(f"producer/{name}" for name in ("blocking", "asynchronous", "send_loop", "coordinator_driver", "routes")),
-    *(f"producer/{name}" for name in ("delivery", "tables", "markers", "resumed")),
+    *(f"producer/{name}" for name in ("blocking", "asynchronous", "core", "turns", "buffer", "sender")),
+    *(f"producer/{name}" for name in ("coordinator_driver", "routes", "delivery", "tables", "markers", "resumed")),
     *(f"consumer/{name}" for name in ("blocking", "asynchronous", "reader", "fetch_loop", "positions", "commits")),
     *(f"consumer/{name}" for name in ("member", "classic_member", "consumer_member", "subscription")),
     *(f"admin/{name}" for name in ("topics", "transactions")),
@@ -51,9 +51,6 @@ EDGES = {
 
 KNOWN_CIRCLES = frozenset(
     {
-        "oncelog.client.producer.coordinator_driver",
-        "oncelog.client.producer.routes",
-        "oncelog.client.producer.send_loop",
         "oncelog.client.consumer.classic_member",
         "oncelog.client.consumer.commits",
         "oncelog.client.consumer.consumer_member",

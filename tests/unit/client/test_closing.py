@@ -65,16 +65,16 @@ def calls_of(client: Any) -> list[Calls]:
 
 
 def is_waiting(client: Any) -> bool:
-    sender = getattr(client, "_started", None)
-    return any(calls._under_way for calls in calls_of(client)) or bool(getattr(sender, "_memory_waiters", 0))
+    buffer = getattr(getattr(client, "_started", None), "buffer", None)
+    return any(calls._under_way for calls in calls_of(client)) or bool(getattr(buffer, "_memory_waiters", 0))
 
 
 def prepare(client: Any) -> Any:
     """Give a consumer a partition, and a producer a topic."""
     if hasattr(client, "assign"):
         client.assign([TP])
-    elif hasattr(client, "_sender"):
-        client._sender.counts["t"] = 1
+    elif hasattr(client, "_core"):
+        client._core.counts["t"] = 1
         return client.send("t", b"x" * 800)
     return None
 
@@ -140,11 +140,11 @@ def test_a_cancelled_call_stays_cancelled_although_its_client_is_closed() -> Non
 
 def test_a_producer_that_is_being_closed_takes_no_more_records() -> None:
     producer = Producer(NOWHERE)
-    producer._sender.counts["t"] = 1
+    producer._core.counts["t"] = 1
     future = producer.send("t", b"x")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         closing = pool.submit(producer.close, 1.0)
-        wait_until(lambda: producer._sender.closing, "close() has begun")
+        wait_until(lambda: producer._core.closing, "close() has begun")
         with pytest.raises(errors.ClientClosedError):
             producer.send("t", b"late")
         with pytest.raises(errors.TimedOutError):

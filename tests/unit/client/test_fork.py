@@ -38,10 +38,10 @@ def test_what_a_child_starts_on_its_parents_loop_is_refused() -> None:
 
 def test_a_child_is_told_that_its_parents_producer_does_not_send() -> None:
     producer = Producer("nobody:1")
-    producer._sender.counts["t"] = 1
+    producer._core.counts["t"] = 1
     assert told_in_a_child(lambda: producer.send("t", b"x"))
     assert not producer.send("t", b"x").done()
-    producer._thread.run(producer._sender._hang_up())
+    producer._thread.run(producer._core.sender.close())
 
 
 TP = ("t", 0)
@@ -79,7 +79,7 @@ def test_a_child_is_told_by_its_parents_admin_and_producer() -> None:
 
 def test_a_child_does_not_wait_for_the_outcome_of_its_parents_record() -> None:
     producer = Producer("localhost:1")
-    producer._sender.counts["t"] = 1
+    producer._core.counts["t"] = 1
     future = producer.send("t", b"x")
     assert told_in_a_child(future.result)
     with pytest.raises(errors.TimedOutError):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from oncelog import Producer, aio, errors
-from oncelog.client.producer.sender import Sender
+from oncelog.client.producer.core import ProducerCore
 from oncelog.protocol.records import Record, decode_records
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -50,9 +50,9 @@ def blocking(known: bool, arguments: dict[str, Any]) -> list[Record]:
     producer = Producer("localhost:1", linger_ms=100_000)
     try:
         if known:
-            producer._sender.counts["t"] = 1
+            producer._core.counts["t"] = 1
         producer.send(**{"topic": "t", **arguments})
-        return waiting(producer._sender)
+        return waiting(producer._core)
     finally:
         with contextlib.suppress(errors.TimedOutError):
             producer.close(0)
@@ -64,9 +64,9 @@ def awaited(known: bool, arguments: dict[str, Any]) -> list[Record]:
         await producer.start()
         try:
             if known:
-                producer._sender.counts["t"] = 1
+                producer._core.counts["t"] = 1
             await producer.send(**{"topic": "t", **arguments})
-            return waiting(producer._sender)
+            return waiting(producer._core)
         finally:
             with contextlib.suppress(errors.TimedOutError):
                 await producer.close(0)
@@ -74,8 +74,8 @@ def awaited(known: bool, arguments: dict[str, Any]) -> list[Record]:
     return asyncio.run(main())
 
 
-def waiting(sender: Sender) -> list[Record]:
-    return [record for batch in sender.accumulator.incomplete() for record in decode_records(memoryview(batch.wire()))]
+def waiting(core: ProducerCore) -> list[Record]:
+    return [record for batch in core.accumulator.incomplete() for record in decode_records(memoryview(batch.wire()))]
 
 
 PRODUCERS = pytest.mark.parametrize("send", [blocking, awaited])
@@ -104,7 +104,7 @@ def test_what_a_partitioner_raises_stays_what_it_is(
     def broken(*_: object) -> int:
         raise ValueError("mine")
 
-    monkeypatch.setattr("oncelog.client.producer.send_loop.make_partitioner", lambda *_: broken)
+    monkeypatch.setattr("oncelog.client.producer.core.make_partitioner", lambda *_: broken)
     with pytest.raises(ValueError, match=r"^mine$"):
         send(True, {"value": "x"})
 

@@ -1,4 +1,4 @@
-"""What a producer's sender owes to those who wait, whatever they gave it and whenever they come."""
+"""What a producer's core owes to those who wait, whatever they gave it and whenever they come."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from oncelog import errors
 from oncelog.client.group_offsets import GroupMetadata
+from oncelog.client.producer.buffer import NotAddedError
 from oncelog.client.producer.coordinator_requests import handle, next_request
+from oncelog.client.producer.core import ProducerCore
 from oncelog.client.producer.options import producer_options
-from oncelog.client.producer.send_loop import NotAddedError
-from oncelog.client.producer.sender import Sender
 from oncelog.client.producer.transaction_manager import ManagerState, TransactionManager
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.end_txn import EndTxnRequest
@@ -29,17 +29,17 @@ from support.model_cluster import FINE, ModelCluster, ModelConnection
 from support.virtual_time import run
 
 
-def with_sender(
-    body: Callable[[Sender, ModelCluster], Awaitable[None]], cluster: ModelCluster | None = None, **options: Any
+def with_core(
+    body: Callable[[ProducerCore, ModelCluster], Awaitable[None]], cluster: ModelCluster | None = None, **options: Any
 ) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         model = cluster or ModelCluster(1, lambda: FINE, version=2)
         full = producer_options(None, {"bootstrap_servers": "model:1", **options})
-        sender = Sender(full, loop, clock=lambda: int(loop.time() * 1000), cluster=model)  # type: ignore[arg-type]
-        await sender.learn_topic("t")
-        await body(sender, model)
-        await sender.close()
+        core = ProducerCore(full, loop, clock=lambda: int(loop.time() * 1000), cluster=model)  # type: ignore[arg-type]
+        await core.learn_topic("t")
+        await body(core, model)
+        await core.close()
 
     run(main())
 
@@ -52,28 +52,28 @@ def values(cluster: ModelCluster) -> list[bytes]:
     ("timestamp", "headers"), [(1.5, ()), (-5, ()), (1 << 63, ()), (0, [(b"name", b"x")]), (0, [("name", "text")])]
 )
 def test_a_record_that_cannot_be_encoded_is_refused_at_once_and_leaves_nothing(timestamp: Any, headers: Any) -> None:
-    async def body(sender: Sender, cluster: ModelCluster) -> None:
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         with pytest.raises((TypeError, NotAddedError, errors.UsageError)):
-            sender.append("t", b"bad", None, 0, timestamp, headers)
-        assert sender.accumulator.empty
-        good = sender.append("t", b"good", None, 0, 0, ())
+            core.buffer.append("t", b"bad", None, 0, timestamp, headers)
+        assert core.accumulator.empty
+        good = core.buffer.append("t", b"good", None, 0, 0, ())
         assert good is not None
-        await sender.flush(10_000)
+        await core.flush(10_000)
         assert good.result(0).offset == 0
         assert values(cluster) == [b"good"]
 
-    with_sender(body)
+    with_core(body)
 
 
 def test_a_record_that_cannot_be_encoded_leaves_the_batch_before_it_as_it_was() -> None:
-    async def body(sender: Sender, cluster: ModelCluster) -> None:
-        sender.append("t", b"good", None, 0, 1_000, ())
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        core.buffer.append("t", b"good", None, 0, 1_000, ())
         with pytest.raises(NotAddedError):
-            sender.append("t", b"bad", None, 0, 2_000, [("name", "text")])  # type: ignore[list-item]
-        (batch,) = sender.accumulator.incomplete()
+            core.buffer.append("t", b"bad", None, 0, 2_000, [("name", "text")])  # type: ignore[list-item]
+        (batch,) = core.accumulator.incomplete()
         assert (batch.count, batch.max_timestamp) == (1, 1_000)
 
-    with_sender(body, linger_ms=100)
+    with_core(body, linger_ms=100)
 
 
 def test_a_request_that_cannot_be_made_fails_its_records() -> None:
@@ -89,14 +89,14 @@ def test_a_request_that_cannot_be_made_fails_its_records() -> None:
                 self._connection = Broken(self)
             return self._connection
 
-    async def body(sender: Sender, cluster: ModelCluster) -> None:
-        future = sender.append("t", b"x", None, 0, 0, ())
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        future = core.buffer.append("t", b"x", None, 0, 0, ())
         assert future is not None
-        await sender.flush(10_000)
+        await core.flush(10_000)
         with pytest.raises(errors.KafkaError, match="too much of it"):
             future.result(0)
 
-    with_sender(body, BrokenCluster(1, lambda: FINE, version=2))
+    with_core(body, BrokenCluster(1, lambda: FINE, version=2))
 
 
 def test_without_answers_sending_goes_on_when_the_connection_takes_more() -> None:
@@ -125,47 +125,47 @@ def test_without_answers_sending_goes_on_when_the_connection_takes_more() -> Non
                 self._connection = Slow(self)
             return self._connection
 
-    async def body(sender: Sender, cluster: ModelCluster) -> None:
-        futures = [sender.append("t", b"x" * 100, None, 0, 0, ()) for _ in range(10)]
-        await sender.flush(1_000)
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        futures = [core.buffer.append("t", b"x" * 100, None, 0, 0, ()) for _ in range(10)]
+        await core.flush(1_000)
         assert all(future is not None and future.exception(0) is None for future in futures)
 
-    with_sender(body, SlowCluster(1, lambda: FINE, version=2), acks=0, batch_size=150)
+    with_core(body, SlowCluster(1, lambda: FINE, version=2), acks=0, batch_size=150)
 
 
 def test_nothing_is_taken_in_once_closing_has_failed_the_rest() -> None:
-    async def body(sender: Sender, cluster: ModelCluster) -> None:
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         def close_meanwhile(*_: object) -> int:  # as another thread may, after `append` has looked the first time
-            sender.closing = True
+            core.buffer.closing = True
             return 0
 
-        sender.partitioner = close_meanwhile
+        core.buffer.partitioner = close_meanwhile
         with pytest.raises(errors.UsageError, match="closed"):
-            sender.append("t", b"late", None, None, 0, ())
-        assert sender.accumulator.empty
+            core.buffer.append("t", b"late", None, None, 0, ())
+        assert core.accumulator.empty
 
-    with_sender(body)
+    with_core(body)
 
 
 @pytest.mark.parametrize("what", ["commit", "abort"])
 def test_an_end_that_ran_out_of_time_can_be_called_again_though_it_has_come_meanwhile(what: str) -> None:
-    async def body(sender: Sender, cluster: ModelCluster) -> None:
-        await sender.init_transactions()
-        sender.begin()
-        sender.append("t", b"x", None, 0, 0, ())
-        await sender.flush()
-        end = sender.commit if what == "commit" else sender.abort
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        await core.init_transactions()
+        core.begin()
+        core.buffer.append("t", b"x", None, 0, 0, ())
+        await core.flush()
+        end = core.commit if what == "commit" else core.abort
         with pytest.raises(errors.TimedOutError):
             await end(0)
         await asyncio.sleep(1)
-        assert sender.manager is not None
-        assert sender.manager.state is ManagerState.READY
+        assert core.manager is not None
+        assert core.manager.state is ManagerState.READY
         await end()
         assert values(cluster) == ([b"x"] if what == "commit" else [])
         with pytest.raises(errors.UsageError, match="begin one first"):
             await end()
 
-    with_sender(body, transactional_id="id")
+    with_core(body, transactional_id="id")
 
 
 def test_an_abort_while_it_is_asked_who_was_fenced_starts_the_next_transaction_clean() -> None:
@@ -203,31 +203,31 @@ def test_a_fault_in_the_talk_with_the_coordinator_is_told_and_not_repeated() -> 
 
     odd = Odd(1, lambda: FINE, version=2)
 
-    async def body(sender: Sender, cluster: ModelCluster) -> None:
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         with pytest.raises(errors.FatalError, match="nobody thought of this"):
-            await sender.init_transactions(10_000)
+            await core.init_transactions(10_000)
         assert odd.asked == 1
 
-    with_sender(body, odd, transactional_id="id")
+    with_core(body, odd, transactional_id="id")
 
 
 def test_topics_that_nobody_sends_to_are_asked_for_no_more() -> None:
-    async def body(sender: Sender, cluster: ModelCluster) -> None:
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         for _ in range(4):
-            assert sender.append("t", b"x", None, 0, 0, ()) is not None
+            assert core.buffer.append("t", b"x", None, 0, 0, ()) is not None
             await asyncio.sleep(4)
-            assert "t" in sender.counts
+            assert "t" in core.counts
         await asyncio.sleep(8)
-        assert "t" not in sender.counts
-        assert sender.append("t", b"x", None, 0, 0, ()) is None
-        await sender.learn_topic("t")
-        assert sender.append("t", b"x", None, 0, 0, ()) is not None
+        assert "t" not in core.counts
+        assert core.buffer.append("t", b"x", None, 0, 0, ()) is None
+        await core.learn_topic("t")
+        assert core.buffer.append("t", b"x", None, 0, 0, ()) is not None
 
-    with_sender(body, metadata_max_age_ms=1_000, metadata_max_idle_ms=5_000)
+    with_core(body, metadata_max_age_ms=1_000, metadata_max_idle_ms=5_000)
 
 
 def test_a_partition_without_a_leader_is_asked_for_with_patience_and_the_others_go_on() -> None:
-    async def body(sender: Sender, cluster: ModelCluster) -> None:
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         asked = 0
         refresh = cluster.refresh
 
@@ -242,9 +242,9 @@ def test_a_partition_without_a_leader_is_asked_for_with_patience_and_the_others_
             cluster.topology.topics["t"] = replace(known, partitions=partitions)
 
         cluster.refresh = counted  # type: ignore[method-assign]
-        await sender.cluster.refresh(["t"])
-        waits = sender.append("t", b"waits", None, 1, 0, ())
-        goes = sender.append("t", b"goes", None, 0, 0, ())
+        await core.cluster.refresh(["t"])
+        waits = core.buffer.append("t", b"waits", None, 1, 0, ())
+        goes = core.buffer.append("t", b"goes", None, 0, 0, ())
         assert waits is not None
         assert goes is not None
         await asyncio.sleep(60)
@@ -252,16 +252,16 @@ def test_a_partition_without_a_leader_is_asked_for_with_patience_and_the_others_
         assert not waits.done()
         assert asked < 120  # once a second (retry.backoff.max.ms), but for the first
         cluster.refresh = refresh  # type: ignore[method-assign]
-        await sender.flush(10_000)
+        await core.flush(10_000)
         assert waits.result(0).offset == 0
 
-    with_sender(body, ModelCluster(2, lambda: FINE, version=2))
+    with_core(body, ModelCluster(2, lambda: FINE, version=2))
 
 
 def test_a_partition_that_a_new_topic_of_the_same_name_lacks_is_asked_for_with_patience() -> None:
     """It was asked for without a pause, 12,000 times a second."""
 
-    async def body(sender: Sender, cluster: ModelCluster) -> None:
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         asked = 0
         refresh = cluster.refresh
 
@@ -275,25 +275,25 @@ def test_a_partition_that_a_new_topic_of_the_same_name_lacks_is_asked_for_with_p
             cluster.topology.topics["t"] = replace(known, partitions={0: known.partitions[0]})
 
         cluster.refresh = counted  # type: ignore[method-assign]
-        await sender.cluster.refresh(["t"])
-        waits = sender.append("t", b"waits", None, 1, 0, ())
+        await core.cluster.refresh(["t"])
+        waits = core.buffer.append("t", b"waits", None, 1, 0, ())
         assert waits is not None
         await asyncio.sleep(60)
         assert not waits.done()
         assert asked < 120  # once a second (retry.backoff.max.ms), but for the first
-        assert sender.counts["t"] == 1
-        goes = sender.append("t", b"goes", None, None, 0, ())
+        assert core.counts["t"] == 1
+        goes = core.buffer.append("t", b"goes", None, None, 0, ())
         assert goes is not None
         await asyncio.sleep(1)
         assert goes.result(0).partition == 0
         await asyncio.sleep(60)
         assert isinstance(waits.exception(0), errors.TimedOutError)
 
-    with_sender(body, ModelCluster(2, lambda: FINE, version=2))
+    with_core(body, ModelCluster(2, lambda: FINE, version=2))
 
 
 def test_a_partition_that_was_just_added_is_waited_for() -> None:
-    async def body(sender: Sender, cluster: ModelCluster) -> None:
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
         refresh, full = cluster.refresh, cluster._topic
 
         async def grows_late(*args: Any, **options: Any) -> None:
@@ -302,15 +302,15 @@ def test_a_partition_that_was_just_added_is_waited_for() -> None:
                 cluster.topology.topics["t"] = replace(full, partitions={0: full.partitions[0]})
 
         grown_at = asyncio.get_running_loop().time() + 5
-        sender.counts["t"] = 1
+        core.counts["t"] = 1
         cluster.refresh = grows_late  # type: ignore[method-assign]
-        assert sender.append("t", b"x", None, 1, 0, ()) is None
-        await sender.learn_topic("t", 1)
+        assert core.buffer.append("t", b"x", None, 1, 0, ()) is None
+        await core.learn_topic("t", 1)
         assert asyncio.get_running_loop().time() < grown_at + 2
-        assert sender.append("t", b"x", None, 1, 0, ()) is not None
+        assert core.buffer.append("t", b"x", None, 1, 0, ()) is not None
         with pytest.raises(errors.UnknownTopicError, match=r"partitions 0 to 1, not 2, after 60000 ms"):
-            await sender.learn_topic("t", 2)
+            await core.learn_topic("t", 2)
         with pytest.raises(errors.UsageError, match="partition = -1"):
-            sender.append("t", b"x", None, -1, 0, ())
+            core.buffer.append("t", b"x", None, -1, 0, ())
 
-    with_sender(body, ModelCluster(2, lambda: FINE, version=2))
+    with_core(body, ModelCluster(2, lambda: FINE, version=2))

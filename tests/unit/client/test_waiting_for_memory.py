@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from oncelog import Producer, aio, errors
-from oncelog.client.producer.send_loop import NoRoomError
-from oncelog.client.producer.sender import Sender
+from oncelog.client.producer.buffer import NoRoomError
+from oncelog.client.producer.core import ProducerCore
 
 OPTIONS: dict[str, Any] = {
     "linger_ms": 100_000,
@@ -25,43 +25,43 @@ RECORD = b"x" * 1_000
 RECORDS = 100
 
 
-def settle(sender: Sender) -> None:
+def settle(core: ProducerCore) -> None:
     """Whatever is in the buffer has its outcome, and its memory is free."""
-    with sender._settling() as settlement:
+    with core.buffer.settling() as settlement:
         settlement.drop_undrained(errors.TimedOutError("given up"))
 
 
 @contextlib.contextmanager
-def counted(sender: Sender) -> Iterator[list[int]]:
+def counted(core: ProducerCore) -> Iterator[list[int]]:
     """The partitions that are chosen, in order."""
-    sender.counts["t"] = 3
+    core.counts["t"] = 3
     chosen: list[int] = []
-    choose = sender.partitioner
+    choose = core.buffer.partitioner
 
     def counting(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
         chosen.append(choose(topic, key, value, partitions))
         return chosen[-1]
 
-    sender.partitioner = counting
+    core.buffer.partitioner = counting
     yield chosen
     assert chosen == [index % 3 for index in range(len(chosen))]
 
 
 @contextlib.contextmanager
-def made(**options: Any) -> Iterator[tuple[Producer, Sender]]:
+def made(**options: Any) -> Iterator[tuple[Producer, ProducerCore]]:
     """A producer without a broker; its records fail."""
     producer = Producer("localhost:1", **{**OPTIONS, **options})
-    producer._sender.counts["t"] = 3
+    producer._core.counts["t"] = 3
     try:
-        yield producer, producer._sender
+        yield producer, producer._core
     finally:
         with contextlib.suppress(errors.TimedOutError):
             producer.close(0)
 
 
 def blocking(headers: Any) -> list[int]:
-    with made() as (producer, sender), counted(sender) as chosen:
-        sender.wait_for_memory = lambda *_: settle(sender) or True  # type: ignore[method-assign, func-returns-value]
+    with made() as (producer, core), counted(core) as chosen:
+        core.buffer.wait_for_memory = lambda *_: settle(core) or True  # type: ignore[method-assign, func-returns-value]
         places = [producer.send("t", RECORD, headers=headers)._delivery.tp[1] for _ in range(RECORDS)]
         assert places == chosen
     return chosen
@@ -71,14 +71,14 @@ def awaited(headers: Any) -> list[int]:
     async def main() -> list[int]:
         producer = aio.Producer("localhost:1", **OPTIONS)
         await producer.start()
-        sender = producer._sender
+        core = producer._core
 
         async def freed(*_: object) -> bool:
-            settle(sender)
+            settle(core)
             return True
 
-        with counted(sender) as chosen:
-            sender.memory_freed = freed  # type: ignore[method-assign]
+        with counted(core) as chosen:
+            core.buffer.memory_freed = freed  # type: ignore[method-assign]
             places = [(await producer.send("t", RECORD, headers=headers))._delivery.tp[1] for _ in range(RECORDS)]
             assert places == chosen
         with contextlib.suppress(errors.TimedOutError):
@@ -97,8 +97,8 @@ def test_a_record_has_its_partition_chosen_once(send: Callable[[Any], list[int]]
 def test_memory_freed_between_the_refusal_and_the_wait_is_noticed() -> None:
     """By another thread: here at the worst moment."""
     waits: list[bool] = []
-    with made() as (producer, sender):
-        append, wait = producer._append, sender.wait_for_memory
+    with made() as (producer, core):
+        append, wait = producer._append, core.buffer.wait_for_memory
         refused = 0
 
         def freed_behind(*arguments: Any) -> Any:
@@ -108,7 +108,7 @@ def test_memory_freed_between_the_refusal_and_the_wait_is_noticed() -> None:
             except NoRoomError:
                 refused += 1
                 if refused % 2 == 0:  # `send` goes the long way behind the first refusal, and waits behind the second
-                    settle(sender)
+                    settle(core)
                 raise
 
         def waited(timeout: float, releases: int) -> bool:
@@ -116,7 +116,7 @@ def test_memory_freed_between_the_refusal_and_the_wait_is_noticed() -> None:
             return waits[-1]
 
         producer._append = freed_behind
-        sender.wait_for_memory = waited  # type: ignore[method-assign]
+        core.buffer.wait_for_memory = waited  # type: ignore[method-assign]
         for _ in range(RECORDS):
             producer.send("t", RECORD)
     assert waits
@@ -125,22 +125,22 @@ def test_memory_freed_between_the_refusal_and_the_wait_is_noticed() -> None:
 
 def test_so_is_what_is_freed_for_a_table() -> None:
     waits: list[bool] = []
-    with made() as (producer, sender):
-        append, wait = sender.append_encoded, sender.wait_for_memory
+    with made() as (producer, core):
+        append, wait = core.buffer.append_encoded, core.buffer.wait_for_memory
 
         def freed_behind(*arguments: Any) -> Any:
             try:
                 return append(*arguments)
             except NoRoomError:
-                settle(sender)
+                settle(core)
                 raise
 
         def waited(timeout: float, releases: int) -> bool:
             waits.append(wait(timeout, releases))
             return waits[-1]
 
-        sender.append_encoded = freed_behind  # type: ignore[method-assign]
-        sender.wait_for_memory = waited  # type: ignore[method-assign]
+        core.buffer.append_encoded = freed_behind  # type: ignore[method-assign]
+        core.buffer.wait_for_memory = waited  # type: ignore[method-assign]
         producer.send_table("t", pa.table({"value": [RECORD] * RECORDS}))
     assert waits
     assert all(waits)

@@ -1,4 +1,4 @@
-"""What the blocking producer and the one for asyncio have in common: all that neither waits nor awaits."""
+"""What the blocking producer and the one for asyncio share: the methods that need not wait."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
 from oncelog.client.calls import FORKED
-from oncelog.client.producer.sender import Sender
+from oncelog.client.producer.core import ProducerCore
 from oncelog.client.producer.transaction_manager import ManagerState
 from oncelog.client.types import TopicPartition
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class ProducerBase:
-    """The user's view of a `Sender`. Raises UsageError before the sender exists, and in a forked child process."""
+    """The methods that need not wait. They raise UsageError before the producer has started, and after a fork."""
 
     options: dict[str, Any]
-    _started: Sender | None = None
+    _started: ProducerCore | None = None
 
     @property
-    def _sender(self) -> Sender:
+    def _core(self) -> ProducerCore:
         if self._started is None:
             raise errors.UsageError("start() the producer first, or use it as `async with`")
         if self._started.cluster.calls.forked:
@@ -32,21 +32,21 @@ class ProducerBase:
     @property
     def producer_id(self) -> int:
         """The producer id, -1 while there is none."""
-        return -1 if self._sender.manager is None else self._sender.manager.producer_id
+        return -1 if self._core.manager is None else self._core.manager.producer_id
 
     @property
     def producer_epoch(self) -> int:
         """The producer's epoch, -1 while there is none."""
-        return -1 if self._sender.manager is None else self._sender.manager.producer_epoch
+        return -1 if self._core.manager is None else self._core.manager.producer_epoch
 
     @property
     def first_offsets(self) -> dict[TopicPartition, int]:
         """(topic, partition) -> first offset of the current (or last) transaction there, as far as acknowledged."""
-        return {} if self._sender.manager is None else dict(self._sender.manager.first_offsets)
+        return {} if self._core.manager is None else dict(self._core.manager.first_offsets)
 
     def begin_transaction(self) -> None:
         """Begin a transaction; `transaction()` is the shorter way."""
-        self._sender.begin()
+        self._core.begin()
 
     def send_offsets(
         self, source: Positioned | GroupMetadata | str, offsets: Mapping[TopicPartition, int] | None = None
@@ -60,19 +60,16 @@ class ProducerBase:
         from oncelog.client.group_offsets import group_and_offsets
 
         group, found = group_and_offsets(source, offsets)
-        self._sender.check_open()
-        with self._sender.lock:
-            self._sender._transactional().add_offsets(group, found)
-        self._sender.wake()
+        self._core.add_offsets(group, found)
 
     def _may_abort(self) -> bool:
-        manager = self._sender.manager
-        if manager is None or self._sender.closing:
+        manager = self._core.manager
+        if manager is None or self._core.closing:
             return False
         return manager.state in (ManagerState.IN_TRANSACTION, ManagerState.ABORTABLE_ERROR)
 
     def _is_prepared(self) -> bool:
-        manager = self._sender.manager
+        manager = self._core.manager
         return manager is not None and manager.state is ManagerState.PREPARED
 
     def _no_room(self) -> errors.TimedOutError:
@@ -83,14 +80,14 @@ class ProducerBase:
 
 
 def abort_failed(error: BaseException, second: errors.KafkaError) -> None:
-    """Tells in `error`, for which a transaction was aborted, that this failed, too; the worse of the two is raised."""
+    """Note in `error` that the abort for it failed, too. Raise `second` if it is worse: fatal after abortable."""
     if isinstance(second, errors.FatalError) and isinstance(error, errors.AbortableError):
         raise second from error
     error.add_note(f"aborting the transaction failed: {second}")
 
 
 def closing_failed(error: BaseException, second: errors.OncelogError) -> None:
-    """Tells in `error`, with which a `with` block was left, what went wrong when the producer was closed for it."""
+    """Note in `error`, which has ended a `with` block, why closing the producer failed."""
     error.add_note(f"closing the producer: {second}")
     for note in getattr(second, "__notes__", ()):
         error.add_note(f"closing the producer: {note}")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from oncelog import errors
 from oncelog.client.producer._shared import ProducerBase, abort_failed, closing_failed
+from oncelog.client.producer.buffer import NoRoomError, NotAddedError
+from oncelog.client.producer.core import ProducerCore
 from oncelog.client.producer.delivery import OnDelivery, RecordFuture
 from oncelog.client.producer.options import producer_options
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.resumed import AsyncResumedTransaction
-from oncelog.client.producer.send_loop import NoRoomError, NotAddedError
-from oncelog.client.producer.sender import Sender
 from oncelog.client.records import HeaderData, Text, checked, ms, to_bytes
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Producer(ProducerBase):
     async def start(self) -> None:
         """Take the running loop; with a transactional id, get producer id and epoch, fencing predecessors."""
         loop = asyncio.get_running_loop()
-        self._started = Sender(self.options, loop, clock=lambda: int(loop.time() * 1000))
+        self._started = ProducerCore(self.options, loop, clock=lambda: int(loop.time() * 1000))
         if self.options["transactional_id"] is not None:
             try:
                 await self._started.init_transactions()
@@ -64,7 +64,7 @@ class Producer(ProducerBase):
         record is raised that nobody has looked at (`result`, `exception`, a callback), with a note of how many there
         are: what `send` was given is in the log, or somebody is told.
         """
-        await self._sender.close(ms(timeout))
+        await self._core.close(ms(timeout))
 
     async def detach(self) -> None:
         """Send what is left, wait for the answers and hang up, leaving the transaction open.
@@ -72,9 +72,9 @@ class Producer(ProducerBase):
         Whoever knows (transactional id, `producer_id`, `producer_epoch`) can end it, until its time-out. Raises the
         error of a transaction that could not be committed, and leaves that one open, too.
         """
-        await self._sender.close(detach=True)
-        if self._sender.manager is not None:
-            self._sender.manager.require_no_error()
+        await self._core.close(detach=True)
+        if self._core.manager is not None:
+            self._core.manager.require_no_error()
 
     async def send(
         self,
@@ -88,7 +88,7 @@ class Producer(ProducerBase):
         on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
         """Send a record; await what it returns for the record's place. `on_delivery` as in `oncelog.Producer.send`."""
-        append: Callable[..., RecordFuture | None] = self._sender.append
+        append: Callable[..., RecordFuture | None] = self._core.buffer.append
         try:
             future = append(topic, to_bytes(value), to_bytes(key), partition, timestamp, headers)
         except (AttributeError, TypeError, ValueError):
@@ -112,22 +112,22 @@ class Producer(ProducerBase):
     ) -> RecordFuture:
         """The long way: arguments are looked at, metadata and memory are waited for."""
         data, name, pairs = checked(topic, value, key, partition, timestamp, headers)
-        sender = self._sender
+        core = self._core
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.options["max_block_ms"] / 1000
         while True:
             try:
-                future = sender.append(topic, data, name, partition, timestamp, pairs)
+                future = core.buffer.append(topic, data, name, partition, timestamp, pairs)
             except NoRoomError as full:
                 partition = full.partition
                 left = deadline - loop.time()
                 if left <= 0:
                     raise self._no_room() from None
-                await sender.memory_freed(min(left, 0.5))
+                await core.buffer.memory_freed(min(left, 0.5))
                 continue
             if future is not None:
                 return future
-            await sender.learn_topic(topic, partition)
+            await core.learn_topic(topic, partition)
 
     async def send_table(
         self, topic: str, table: object, *, key: Format | None = None, value: Format | None = None
@@ -135,21 +135,21 @@ class Producer(ProducerBase):
         """As `oncelog.Producer.send_table`; await what it returns for the offsets."""
         from oncelog.client.producer.tables import send_table_async
 
-        if topic not in self._sender.counts:
-            await self._sender.learn_topic(topic)
-        return await send_table_async(self._sender, topic, table, self._no_room, key=key, value=value)
+        if topic not in self._core.counts:
+            await self._core.learn_topic(topic)
+        return await send_table_async(self._core, topic, table, self._no_room, key=key, value=value)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send everything now and wait for the answers, up to `timeout` seconds (default: as long as it takes, which
         delivery.timeout.ms bounds); failures are in the futures. TimedOutError: nothing is given up, call it again.
         """
-        await self._sender.flush(ms(timeout))
+        await self._core.flush(ms(timeout))
 
     async def partitions_for(self, topic: str) -> int:
         """As `oncelog.Producer.partitions_for`."""
-        if topic not in self._sender.counts:
-            await self._sender.learn_topic(topic)
-        return self._sender.counts[topic]
+        if topic not in self._core.counts:
+            await self._core.learn_topic(topic)
+        return self._core.counts[topic]
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
@@ -177,11 +177,11 @@ class Producer(ProducerBase):
         AbortableError: abort. TimedOutError (`timeout` seconds, default max.block.ms): the outcome is open, call it
         again.
         """
-        await self._sender.commit(ms(timeout))
+        await self._core.commit(ms(timeout))
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
         """Abort; afterwards another transaction may begin."""
-        await self._sender.abort(ms(timeout))
+        await self._core.abort(ms(timeout))
 
     async def prepare(self, timeout: float | None = None) -> PreparedTransaction:
         """Wait until everything of the transaction is acknowledged; a handle with which any process can end it.
@@ -190,7 +190,7 @@ class Producer(ProducerBase):
         others do by `Transaction.resume(handle, ...)`, until transaction.timeout.ms has passed since its first record
         or a newer producer with the transactional id is made: both abort it. May be repeated after TimedOutError.
         """
-        return await self._sender.prepare(ms(timeout))
+        return await self._core.prepare(ms(timeout))
 
 
 class AsyncTransaction:

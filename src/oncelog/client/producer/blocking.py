@@ -16,18 +16,18 @@ from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.calls import FORKED
 from oncelog.client.producer._shared import ProducerBase, abort_failed, closing_failed
 from oncelog.client.producer.asynchronous import Producer as Awaited
+from oncelog.client.producer.buffer import NoRoomError, NotAddedError
+from oncelog.client.producer.core import ProducerCore
 from oncelog.client.producer.delivery import OnDelivery, RecordFuture, RecordMetadata
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.resumed import AsyncResumedTransaction, ResumedTransaction
-from oncelog.client.producer.send_loop import NoRoomError, NotAddedError
-from oncelog.client.producer.sender import Sender
 from oncelog.client.records import HeaderData, Text, checked, to_bytes
 
 __all__ = ["Producer", "RecordFuture", "RecordMetadata", "Transaction"]
 
 _MADE_HERE: WeakSet[Producer] = WeakSet()
 """Of this process."""
-_AT_WORK: WeakSet[Sender] = WeakSet()
+_AT_WORK: WeakSet[ProducerCore] = WeakSet()
 """What may still have something to send: a producer that nobody holds any more goes on with what it was given."""
 
 log = logging.getLogger(__name__)
@@ -49,13 +49,13 @@ class Producer(ProducerBase, Blocking[Awaited]):
     ) -> None:
         super().__init__(Awaited(bootstrap_servers, config, **options))
         self.options = self._awaited.options
-        self._started = self._awaited._started = Sender(self.options, self._thread.loop)
-        self._append: Callable[..., RecordFuture | None] = self._sender.append
+        self._started = self._awaited._started = ProducerCore(self.options, self._thread.loop)
+        self._append: Callable[..., RecordFuture | None] = self._core.buffer.append
         _MADE_HERE.add(self)
         _AT_WORK.add(self._started)
         if self.options["transactional_id"] is not None:
             try:
-                self._thread.run(self._sender.init_transactions())
+                self._thread.run(self._core.init_transactions())
             except BaseException:
                 self.close(0)
                 raise
@@ -132,13 +132,13 @@ class Producer(ProducerBase, Blocking[Awaited]):
                 continue
             if future is not None:
                 return future
-            self._thread.run(self._sender.learn_topic(topic, partition))
+            self._thread.run(self._core.learn_topic(topic, partition))
 
     def _wait_for_room(self, full: NoRoomError, deadline: float) -> None:
         self._thread.refuse_its_own("waiting for buffer memory in a callback (on_delivery)")
         left = deadline - time.monotonic()
         if left <= 0 or (
-            not self._sender.wait_for_memory(min(left, 0.5), full.releases) and time.monotonic() >= deadline
+            not self._core.buffer.wait_for_memory(min(left, 0.5), full.releases) and time.monotonic() >= deadline
         ):
             raise self._no_room() from None
 
@@ -158,19 +158,19 @@ class Producer(ProducerBase, Blocking[Awaited]):
         from oncelog.client.producer.tables import send_table
 
         def learn(partition: int | None = None) -> None:
-            self._thread.run(self._sender.learn_topic(topic, partition))
+            self._thread.run(self._core.learn_topic(topic, partition))
 
-        if topic not in self._sender.counts:
+        if topic not in self._core.counts:
             learn()
-        return send_table(self._sender, topic, table, self._wait_for_room, learn, key=key, value=value)
+        return send_table(self._core, topic, table, self._wait_for_room, learn, key=key, value=value)
 
     flush = blocking(Awaited.flush)
 
     def partitions_for(self, topic: str) -> int:
         """The number of a topic's partitions; UnknownTopicError."""
-        if topic not in self._sender.counts:
-            self._thread.run(self._sender.learn_topic(topic))
-        return self._sender.counts[topic]
+        if topic not in self._core.counts:
+            self._thread.run(self._core.learn_topic(topic))
+        return self._core.counts[topic]
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ def _refuse(*_: object) -> RecordFuture | None:
 
 def _tell_of_unsent() -> None:
     """At the end of the process: what it takes along."""
-    count = sum(batch.count for sender in _AT_WORK if not sender.closed for batch in sender.accumulator.incomplete())
+    count = sum(batch.count for core in _AT_WORK if not core.closed for batch in core.accumulator.incomplete())
     if count:
         log.warning(
             "%d records were not acknowledged when the process ended, and may be lost: close() the producer",

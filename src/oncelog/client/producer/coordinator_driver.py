@@ -1,76 +1,89 @@
-"""A producer's conversation with its coordinators: one request at a time, beside the sender's turns.
+"""Send a producer's requests to its coordinators, one at a time, beside the sender's turns.
 
-What is said, and what answers mean, is `coordinator_requests`'; this carries it.
+`coordinator_requests` decides what to send, and what the answers mean.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Mapping
 
 from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
-from oncelog.client.discovery.cluster import COORDINATOR_MOVED
+from oncelog.client.discovery.cluster import COORDINATOR_MOVED, ClusterClient
 from oncelog.client.producer import coordinator_requests as coordination
 from oncelog.client.producer.transaction_manager import TransactionManager
+from oncelog.client.producer.turns import Turns
 from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 
-if TYPE_CHECKING:
-    from oncelog.client.producer.send_loop import SendLoop
-
 CONCURRENT_BACKOFF_MS = 20
-"""First wait while the former transaction is still being ended: mostly a matter of milliseconds."""
+"""First wait while the coordinator still ends the previous transaction, which mostly takes milliseconds."""
 
 
 class CoordinatorDriver:
-    """Of one sender, for its transaction manager. Runs on the sender's loop."""
+    """Send the requests of one transaction manager, which `lock` guards, on the event loop of `turns`.
 
-    def __init__(self, sender: SendLoop, manager: TransactionManager) -> None:
-        self._sender = sender
+    `all_settled()` says whether every batch has its outcome.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        manager: TransactionManager,
+        lock: threading.Lock,
+        turns: Turns,
+        *,
+        all_settled: Callable[[], bool],
+        max_backoff_ms: int,
+    ) -> None:
+        self._cluster = cluster
         self._manager = manager
-        self._cluster = sender.cluster
+        self._lock = lock
+        self._turns = turns
+        self._all_settled = all_settled
+        self._max_backoff_ms = max_backoff_ms
         self._going_on = False
         self.trouble = ""
-        """Why the last request went without an answer that settles it; empty if it got one."""
+        """Why the last request has no final answer; empty if it has one."""
 
     def go_on(self) -> None:
-        """Say what there is to say, unless that is being done."""
+        """Send the next requests, unless a task is already doing so."""
         if not self._going_on and self._next_request() is not None:
             self._going_on = True
-            self._sender.spawn(self._talk())
+            self._turns.spawn(self._talk())
 
     def _next_request(self) -> coordination.CoordinatorRequest | None:
-        with self._sender.lock:
+        with self._lock:
             before = self._manager.state
-            asked = coordination.next_request(self._manager, drained=self._sender.accumulator.empty)
+            asked = coordination.next_request(self._manager, drained=self._all_settled())
             changed = self._manager.state is not before
         if changed:
-            self._sender.changed()
+            self._turns.changed()
         return asked
 
     async def _talk(self) -> None:
-        backoff = Backoff(CONCURRENT_BACKOFF_MS, self._sender.options["retry_backoff_max_ms"])
+        backoff = Backoff(CONCURRENT_BACKOFF_MS, self._max_backoff_ms)
         try:
-            while not self._sender.closed and (asked := self._next_request()) is not None:
+            while not self._turns.closed and (asked := self._next_request()) is not None:
                 code = await self._ask(asked)
-                self._sender.changed()
+                self._turns.changed()
                 if code is None:
                     backoff.reset()
                     continue
                 if code in COORDINATOR_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
                     self._cluster.forget_coordinator("group" if asked.kind == "group" else "transaction", asked.key)
                 await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
-        except Exception as error:  # noqa: BLE001 a fault of ours must not be asked for again and again, unheard
-            with self._sender.lock:
+        except Exception as error:  # noqa: BLE001 a fault of ours must end the calls that wait, and not repeat
+            with self._lock:
                 self._manager.fatal(errors.FatalError(f"the talk with the coordinator failed: {error!r}"))
-            self._sender.changed()
+            self._turns.changed()
         finally:
             self._going_on = False
-            self._sender.wake()
+            self._turns.wake()
 
     async def _ask(self, asked: coordination.CoordinatorRequest) -> ErrorCode | None:
         """Send a request once. Return the error code if it has to be sent again."""
@@ -83,7 +96,7 @@ class CoordinatorDriver:
                 version = min(connection.version_for(type(asked.request)), asked.max_version)
                 if isinstance(asked.request, InitProducerIdRequest) and asked.kind == "transaction":
                     self._learn_version(manager, connection.features)
-                with self._sender.lock:
+                with self._lock:
                     coordination.sent(manager, asked)
                 response = await connection.call(asked.request, version)
         except errors.RetriableError as error:
@@ -94,10 +107,10 @@ class CoordinatorDriver:
             return ErrorCode.NETWORK_EXCEPTION
         except (NoCommonVersionError, errors.KafkaError) as error:
             failure = errors.UnsupportedError(str(error)) if isinstance(error, NoCommonVersionError) else error
-            with self._sender.lock:
+            with self._lock:
                 coordination.not_found(manager, failure)
             return None
-        with self._sender.lock:
+        with self._lock:
             code = coordination.handle(manager, asked, response)
         self.trouble = "" if code is None else f"{type(asked.request).__name__}: {code.text}"
         return code

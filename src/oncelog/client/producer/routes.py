@@ -1,6 +1,6 @@
-"""The ways from a producer's batches to their brokers: partitions, leaders and connections, found beside its turns.
+"""The ways from a producer's batches to their brokers: partitions, leaders and connections.
 
-`Sender` asks what is known and goes on; what is not known is looked for in tasks that wake it when they have it.
+`Sender` uses what is known. `Routes` looks up the rest in tasks beside the sender's turns, and wakes it up after that.
 """
 
 from __future__ import annotations
@@ -8,71 +8,82 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Mapping
+from typing import Any
 
 from oncelog import errors
 from oncelog.client.calls import Calls, ends_when_closed
 from oncelog.client.connections.backoff import Backoff
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.producer.accumulator import Accumulator
 from oncelog.client.producer.partitioner import spread
+from oncelog.client.producer.turns import Turns
 from oncelog.client.records import check_topic
-
-if TYPE_CHECKING:
-    from oncelog.client.producer.send_loop import SendLoop
-    from oncelog.net.connection import ClientConnection
-
+from oncelog.net.connection import ClientConnection
 
 WEIGHTS_MS = 20
 """How long a topic's weights are used: with many partitions they take longer than a batch."""
 
 
 class Routes:
-    """What a sender knows of partitions and brokers. Runs on the sender's loop."""
+    """Know the partitions and brokers of one producer, on its event loop. `lock` guards the accumulator."""
 
-    def __init__(self, sender: SendLoop) -> None:
-        self._sender = sender
-        self._cluster = sender.cluster
-        self._backoff = (sender.options["retry_backoff_ms"], sender.options["retry_backoff_max_ms"])
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        options: Mapping[str, Any],
+        accumulator: Accumulator,
+        lock: threading.Lock,
+        turns: Turns,
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._accumulator = accumulator
+        self._lock = lock
+        self._turns = turns
+        self._backoff = (options["retry_backoff_ms"], options["retry_backoff_max_ms"])
         self._connecting: set[int] = set()
         self._looking: set[str] = set()
         self._fresh = False
         self._stuck: dict[int, int] = {}
-        """Brokers that take nothing although something is ready, since when."""
+        """Brokers that accept no request although a batch is ready, with the time since when."""
         self._weights: dict[tuple[str, int], tuple[int, list[int] | None]] = {}
         self._used: dict[str, int] = {}
-        """When something was last added to a topic, as far as was looked."""
+        """When a record was last added to a topic, as far as `_forget_idle` has seen."""
         self.counts: dict[str, int] = {}
-        """Number of partitions by topic: kept beside the topology so that `append` needs one look."""
+        """Number of partitions by topic, so that `append` needs a single lookup."""
         self.trouble: dict[int, str] = {}
-        """Why a broker that is wanted cannot be reached."""
+        """Why a broker that is needed cannot be reached."""
 
     def to(self, node: int) -> ClientConnection | None:
-        """The connection to a broker; None while there is none, which is made then."""
+        """Return the connection to a broker. If there is none, return None and open one."""
         connection = self._cluster.open_connection(node, "produce")
         if connection is None and node not in self._connecting:
             self._connecting.add(node)
-            self._sender.spawn(self._connect(node))
+            self._turns.spawn(self._connect(node))
         return connection
 
     def note(self, node: int, *, ready: bool) -> None:
-        """Whether a broker for which something is ready takes it."""
+        """Record whether a broker accepts the batches that are ready for it."""
         if ready:
             self._stuck.pop(node, None)
         elif node not in self._stuck:
-            self._stuck[node] = self._sender.now_ms()
+            self._stuck[node] = self._turns.now_ms()
 
     def weights(self, topic: str, count: int) -> list[int] | None:
-        """How often each partition is to be chosen for records without a key (KIP-794); None: all alike."""
-        now = self._sender.now_ms()
+        """Return how often to choose each partition for records without a key (KIP-794); None: equally often."""
+        now = self._turns.now_ms()
         until, known = self._weights.get((topic, count), (0, None))
         if now < until:
             return known
-        options, leader = self._sender.options, self._cluster.topology.leader
+        options, leader = self._options, self._cluster.topology.leader
         limit = options["partitioner_availability_timeout_ms"] or now + 1
         late = {node for node, since in self._stuck.copy().items() if now - since > limit}
         usable = [(at := leader(topic, partition)) >= 0 and at not in late for partition in range(count)]
         queues = [0] * count
         if options["partitioner_adaptive_partitioning_enable"]:
-            queues = [self._sender.accumulator.queued((topic, partition)) for partition in range(count)]
+            queues = [self._accumulator.queued((topic, partition)) for partition in range(count)]
         found = spread(queues, usable)
         self._weights[topic, count] = (now + WEIGHTS_MS, found)
         return found
@@ -90,8 +101,8 @@ class Routes:
         """
         check_topic(topic)
         begun = asyncio.get_running_loop().time()
-        create = self._sender.options["allow_auto_create_topics"]
-        limit = self._sender.options["max_block_ms"]
+        create = self._options["allow_auto_create_topics"]
+        limit = self._options["max_block_ms"]
         try:
             found = await self._cluster.topic(topic, create=create, timeout_ms=limit)
         except errors.ConnectionFailedError as error:
@@ -101,7 +112,7 @@ class Routes:
         self.counts[topic] = len(found.partitions)
         if not self._fresh:
             self._fresh = True
-            self._sender.spawn(self._keep_fresh())
+            self._turns.spawn(self._keep_fresh())
         if partition is not None:
             await self._await_partition(topic, partition, begun + limit / 1000)
 
@@ -118,7 +129,7 @@ class Routes:
         except TimeoutError:
             if not scope.expired():
                 raise
-            limit = self._sender.options["max_block_ms"]
+            limit = self._options["max_block_ms"]
             raise errors.UnknownTopicError(
                 f"topic {topic!r} has partitions 0 to {self.counts[topic] - 1}, not {partition}, "
                 f"after {limit} ms (max_block_ms)"
@@ -130,9 +141,9 @@ class Routes:
             self.counts[topic] = len(found.partitions)
 
     async def _keep_fresh(self) -> None:
-        """Ask again by age (metadata.max.age.ms), so that new partitions get records without an error first."""
-        age = max(self._sender.options["metadata_max_age_ms"], self._sender.options["retry_backoff_max_ms"]) / 1000
-        while not self._sender.closed:
+        """Refresh the metadata every metadata.max.age.ms, so that new partitions get records without an error first."""
+        age = max(self._options["metadata_max_age_ms"], self._options["retry_backoff_max_ms"]) / 1000
+        while not self._turns.closed:
             await asyncio.sleep(age)
             self._forget_idle()
             with contextlib.suppress(errors.KafkaError):  # no broker now: the next round asks again
@@ -141,12 +152,11 @@ class Routes:
                 self._count(topic)
 
     def _forget_idle(self) -> None:
-        """Ask no more for topics that nothing was sent to (metadata.max.idle.ms, KIP-526)."""
-        now, limit = self._sender.now_ms(), self._sender.options["metadata_max_idle_ms"]
-        with self._sender.lock:
-            accumulator = self._sender.accumulator
-            used = accumulator.used_topics | {batch.tp[0] for batch in accumulator.incomplete()}
-            accumulator.used_topics = set()
+        """Forget the topics that got no record for metadata.max.idle.ms (KIP-526)."""
+        now, limit = self._turns.now_ms(), self._options["metadata_max_idle_ms"]
+        with self._lock:
+            used = self._accumulator.used_topics | {batch.tp[0] for batch in self._accumulator.incomplete()}
+            self._accumulator.used_topics = set()
         self._used.update(dict.fromkeys(used, now))
         for topic in list(self.counts):
             if now - self._used.setdefault(topic, now) > limit:
@@ -157,7 +167,7 @@ class Routes:
     async def _connect(self, node: int) -> None:
         backoff = Backoff(*self._backoff)
         try:
-            while not self._sender.closed and self._sender.accumulator.waiting:
+            while not self._turns.closed and self._accumulator.waiting:
                 try:
                     await self._cluster.connection(node, "produce")
                     self.trouble.pop(node, None)
@@ -171,31 +181,31 @@ class Routes:
                         return
         finally:
             self._connecting.discard(node)
-            self._sender.wake()
+            self._turns.wake()
 
     def find_leaders(self, topic: str) -> None:
-        """Look for a topic's leaders, unless that is being done."""
+        """Look up a topic's leaders, unless a task is already doing so."""
         if topic not in self._looking:
             self._looking.add(topic)
-            self._sender.spawn(self._learn_again(topic))
+            self._turns.spawn(self._learn_again(topic))
 
     async def _learn_again(self, topic: str) -> None:
         backoff = Backoff(*self._backoff)
         try:
-            while not self._sender.closed:
+            while not self._turns.closed:
                 with contextlib.suppress(errors.KafkaError):
                     await self._cluster.refresh([topic])
                 if topic in self._cluster.topology.topics:
                     self._count(topic)
-                    with self._sender.lock:
-                        waiting = self._sender.accumulator.partitions_waiting(topic)
+                    with self._lock:
+                        waiting = self._accumulator.partitions_waiting(topic)
                     # A topic that was created again may lack this partition, which then has no leader either.
                     if all(self._cluster.topology.leader(topic, partition) >= 0 for partition in waiting):
                         return
-                    self._sender.wake()  # those that have a leader need not wait for the others
+                    self._turns.wake()  # the partitions that have a leader need not wait for the others
                 await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
-                if not self._sender.accumulator.waiting:
+                if not self._accumulator.waiting:
                     return
         finally:
             self._looking.discard(topic)
-            self._sender.wake()
+            self._turns.wake()

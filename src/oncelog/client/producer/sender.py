@@ -1,154 +1,161 @@
-"""A producer without its face: what the blocking producer and the one for asyncio ask of it, on `send_loop`."""
+"""The loop that sends: turn the accumulator's batches into Produce requests, and the answers into outcomes.
+
+A turn of the sender: expire what is too old, settle sequences in doubt, drain, send. Beside the turns run the requests
+to coordinators (`coordinator_driver`) and the search for leaders and connections (`routes`).
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections import deque
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from oncelog import errors
-from oncelog.client.calls import Calls, ends_when_closed
-from oncelog.client.producer.batch import all_done
-from oncelog.client.producer.prepared import PreparedTransaction
-from oncelog.client.producer.send_loop import SendLoop
-from oncelog.client.producer.transaction_manager import ManagerState, TransactionManager
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.producer import produce_requests as produce
+from oncelog.client.producer.accumulator import Accumulator
+from oncelog.client.producer.batch import Batch
+from oncelog.client.producer.buffer import RecordBuffer
+from oncelog.client.producer.coordinator_driver import CoordinatorDriver
+from oncelog.client.producer.routes import Routes
+from oncelog.client.producer.transaction_manager import TransactionManager
+from oncelog.client.producer.turns import Turns
+from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
+from oncelog.protocol.errors import ErrorCode
 
 
-class Sender(SendLoop):
-    """Everything of a producer but its face."""
+class Sender:
+    """Send batches, on the event loop of `turns` (Kafka's Sender)."""
 
-    @property
-    def _calls(self) -> Calls:
-        return self.cluster.calls
-
-    def _transactional(self) -> TransactionManager:
-        if self.manager is None or not self.manager.transactional:
-            raise errors.UsageError("transactions need the option transactional_id")
-        return self.manager
-
-    @ends_when_closed
-    async def init_transactions(self, timeout_ms: float | None = None) -> None:
-        """Get producer id and epoch, ending whatever a predecessor with this transactional id left open."""
-        manager = self._transactional()
-        with self.lock:
-            manager.initialize()
-        timeout = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
-        await self.until(lambda: manager.state is not ManagerState.INITIALIZING, timeout, "init_transactions")
-        manager.require_no_error()
-
-    def begin(self) -> None:
-        """Begin a transaction (any thread)."""
-        manager = self._transactional()
-        self.check_open()
-        with self.lock:
-            manager.begin()
-
-    @ends_when_closed
-    async def commit(self, timeout_ms: float | None = None) -> None:
-        """Commit. After TimedOutError the outcome is open: commit again."""
-        manager = self._transactional()
-        with self.lock:
-            manager.begin_commit()
-        await self._end(manager, ManagerState.COMMITTING, "commit", timeout_ms)
-
-    @ends_when_closed
-    async def abort(self, timeout_ms: float | None = None) -> None:
-        """Abort: what waits is dropped, what is under way is waited for."""
-        await self._abort(timeout_ms)
-
-    async def _abort(self, timeout_ms: float | None) -> None:
-        manager = self._transactional()
-        with self._settling() as settlement:
-            manager.begin_abort()
-            settlement.drop_undrained(errors.AbortableError("the transaction was aborted"))
-        await self._end(manager, ManagerState.ABORTING, "abort", timeout_ms)
-
-    def fail_transaction(self, why: str) -> None:
-        """Have the transaction in progress refuse to be committed (any thread)."""
-        with self.lock:
-            self._transactional().fail_with(errors.AbortableError(why))
-        self.wake()
-
-    async def _end(
-        self, manager: TransactionManager, ending: ManagerState, what: str, timeout_ms: float | None
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        options: Mapping[str, Any],
+        buffer: RecordBuffer,
+        accumulator: Accumulator,
+        manager: TransactionManager | None,
+        turns: Turns,
+        *,
+        routes: Routes,
+        coordinator: CoordinatorDriver | None,
     ) -> None:
-        timeout = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
-        self.accumulator.flushing += 1
-        self._ending += 1
-        try:
-            await self.until(lambda: manager.state not in (ending, ManagerState.INITIALIZING), timeout, what)
-            manager.untold = None
-        finally:
-            self._ending -= 1
-            self.accumulator.flushing -= 1
-            self.changed()  # `close` may wait for this
-        manager.require_no_error()
+        self._cluster = cluster
+        self._options = options
+        self._buffer = buffer
+        self._accumulator = accumulator
+        self._manager = manager
+        self._turns = turns
+        self._routes = routes
+        self._coordinator = coordinator
+        self._acks: int = options["acks"]
+        self._max_in_flight: int = options["max_in_flight_requests_per_connection"]
+        self.in_flight: dict[int, int] = {}
+        """Unanswered requests by broker."""
+        self._on_wire: dict[Batch, None] = {}
+        turns.start(self._turn)
 
-    @ends_when_closed
-    async def flush(self, timeout_ms: float | None = None) -> None:
-        """Send everything now and wait for every answer; failures are in the records' futures."""
-        await self._flush(timeout_ms)
+    # -- turns ----------------------------------------------------------------------------------------------------
 
-    async def _flush(self, timeout_ms: float | None) -> None:
-        with self.lock:
-            batches = deque(self.accumulator.incomplete())
-            self.accumulator.flushing += 1
-        try:
-            timeout = float("inf") if timeout_ms is None else timeout_ms
-            await self.until(lambda: all_done(batches), min(timeout, 2**31), "flush")
-        finally:
-            self.accumulator.flushing -= 1
-
-    @ends_when_closed
-    async def prepare(self, timeout_ms: float | None = None) -> PreparedTransaction:
-        """Everything of the transaction acknowledged; what it takes to end it from anywhere. May be called again."""
-        manager = self._transactional()
-        with self.lock:
-            manager.begin_prepare()
-            self.accumulator.flushing += 1
-        try:
-            timeout = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
-            await self.until(
-                lambda: manager.state is not ManagerState.PREPARED or self._all_in(manager), timeout, "prepare"
+    def _turn(self) -> None:
+        now = self._turns.now_ms()
+        manager = self._manager
+        with self._buffer.settling() as completion:
+            completion.expire(now, self._on_wire)
+            completion.resolve()
+            drained = self._accumulator.drain(
+                now,
+                self._cluster.topology.leader,
+                self._may_send,
+                (lambda batch: False) if manager is None else manager.holds_back,
+                _unnumbered if manager is None else manager.assign,
+                mute=self._max_in_flight == 1,
             )
-        finally:
-            self.accumulator.flushing -= 1
-        manager.require_no_error()
-        return manager.prepared()
+            more = bool(drained.by_node) and self._accumulator.waiting
+        for node, batches in drained.by_node.items():
+            self._send(node, batches)
+        if more:
+            self._turns.wake()  # at most one batch a partition went: more may be under way at once
+        for topic in drained.unknown:
+            self._routes.find_leaders(topic)
+        if self._coordinator is not None:
+            self._coordinator.go_on()
+        expiry = self._accumulator.next_expiry_ms()
+        times = [at for at in (drained.next_ms, expiry) if at is not None]
+        if times:
+            self._turns.wake_at(max(min(times), now), now)
 
-    def _all_in(self, manager: TransactionManager) -> bool:
-        return self.accumulator.empty and manager.joined
+    def _may_send(self, node: int) -> bool:
+        connection = None
+        if self.in_flight.get(node, 0) < self._max_in_flight:
+            connection = self._routes.to(node)
+        ready = connection is not None and not connection.congested
+        if connection is not None and not ready:
+            connection.on_writable(self._turns.wake)
+        self._routes.note(node, ready=ready)
+        return ready
 
-    async def close(self, timeout_ms: float | None = None, *, detach: bool = False) -> None:
-        """Send the remaining records, abort an open transaction (unless `detach`, or it is prepared), close the
-        connections.
+    # -- requests -------------------------------------------------------------------------------------------------
 
-        A commit or abort that another task or thread waits for may complete first. If that commit fails, close()
-        aborts the transaction in the time that is left. Every other call in progress ends with ClientClosedError.
-        Without transactions, raise the first failure that no caller has retrieved.
-        """
-        if self.closed:
-            return
-        self._begin_closing()
-        timeout = self.options["delivery_timeout_ms"] if timeout_ms is None else timeout_ms
-        manager = self.manager
-        transactional = manager is not None and manager.transactional
-        until = self.now_ms() + timeout
+    def _send(self, node: int, sent: list[Batch]) -> None:
+        connection = self._cluster.open_connection(node, "produce")
         try:
-            if self._ending:
-                with contextlib.suppress(errors.TimedOutError):  # the call in progress raises the error
-                    await self.until(lambda: not self._ending, timeout, "close")
-                timeout = max(0, until - self.now_ms())
-            if manager is None or not transactional:
-                with contextlib.suppress(errors.TimedOutError):  # what is left fails then, and that is told
-                    await self._flush(timeout)
-            elif self._ending:
-                pass  # no time is left for an abort
-            elif detach:
-                await self._flush(timeout)
-            elif manager.state in (ManagerState.IN_TRANSACTION, ManagerState.ABORTABLE_ERROR):
-                await self._abort(timeout)
-        finally:
-            await self._hang_up()
-        failure = None if transactional else self.failures.first_unseen()
-        if failure is not None:
-            raise failure
+            if connection is None:
+                raise ConnectionLostError(f"broker {node} hung up")
+            request, version = produce.build(
+                [(batch, batch.wire()) for batch in sent],
+                self._cluster.topology,
+                connection,
+                self._options,
+                self._manager,
+            )
+            if self._acks == 0:
+                connection.send_unanswered(request, version)
+                self._settle([(batch, ErrorCode.NONE, "", produce.UNANSWERED) for batch in sent])
+                return
+            future = connection.send(request, version)
+        except ConnectionLostError as error:
+            self._settle([(batch, ErrorCode.NETWORK_EXCEPTION, str(error), produce.UNANSWERED) for batch in sent])
+            return
+        except NoCommonVersionError as error:
+            self._settle([(batch, ErrorCode.UNSUPPORTED_VERSION, str(error), produce.UNANSWERED) for batch in sent])
+            return
+        except Exception as error:  # noqa: BLE001 whatever it is: otherwise their futures would never have an outcome
+            self._settle([(batch, ErrorCode.UNKNOWN_SERVER_ERROR, repr(error), produce.UNANSWERED) for batch in sent])
+            return
+        self.in_flight[node] = self.in_flight.get(node, 0) + 1
+        self._on_wire.update(dict.fromkeys(sent))
+        future.add_done_callback(lambda done: self._answered(node, sent, done))
+
+    def _answered(self, node: int, sent: list[Batch], future: asyncio.Future[Any]) -> None:
+        self.in_flight[node] -= 1
+        for batch in sent:
+            self._on_wire.pop(batch, None)
+        error = None if future.cancelled() else future.exception()
+        if error is None and not future.cancelled():
+            answers = produce.match(sent, future.result(), self._cluster.topology)
+        else:
+            answers = [(batch, ErrorCode.NETWORK_EXCEPTION, str(error), produce.UNANSWERED) for batch in sent]
+        for batch, code, _, _ in answers:
+            batch.in_doubt |= code in produce.MAY_BE_APPENDED
+        self._settle(answers)
+
+    def _settle(self, answers: Iterable[produce.Answer]) -> None:
+        """Process the answers of a request: some batches are done, others are sent again."""
+        with self._buffer.settling() as completion:
+            stale = completion.answers(self._turns.now_ms(), answers)
+        for topic in stale:
+            self._cluster.topology.forget(topic)
+        self._turns.wake()
+
+    async def close(self) -> None:
+        """Send nothing any more, close the connections, and give every batch its outcome."""
+        self._turns.close()
+        on_wire = dict(self._on_wire)  # closing the connections answers what is under way
+        await self._cluster.close()
+        with self._buffer.settling() as completion:
+            completion.drop_all(on_wire)
+        self._turns.changed()
+
+
+def _unnumbered(batch: Batch) -> None:
+    """Idempotence is off: a drained batch gets no sequence."""
+    batch.in_retry = False

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from oncelog import errors
 from oncelog.client import table_kernels
-from oncelog.client.producer.send_loop import NoRoomError
+from oncelog.client.producer.buffer import NoRoomError
 from oncelog.client.producer.table_batches import MissingPartitionError, TableBatches, Target
 from oncelog.client.types import TopicPartition
 
 if TYPE_CHECKING:
+    from oncelog.client.producer.core import ProducerCore
     from oncelog.client.producer.delivery import Delivery
-    from oncelog.client.producer.sender import Sender
     from oncelog.columns.values import Format
 
 
@@ -73,8 +73,8 @@ def _wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-def _target(sender: Sender, topic: str, key: Format | None, value: Format | None) -> Target:
-    return Target(topic, sender.counts[topic], sender.partitioner, sender.options, key, value, _now_ms)
+def _target(core: ProducerCore, topic: str, key: Format | None, value: Format | None) -> Target:
+    return Target(topic, core.counts[topic], core.buffer.partitioner, core.options, key, value, _now_ms)
 
 
 def _now_ms() -> int:
@@ -106,7 +106,7 @@ class _Sending:
 
 
 @contextmanager
-def _reporting_a_part(sender: Sender, sending: _Sending) -> Iterator[None]:
+def _reporting_a_part(core: ProducerCore, sending: _Sending) -> Iterator[None]:
     """Add what was sent before to an error that is raised instead of returning the table's future.
 
     A transaction can only be aborted then, and the error says why. Without a transaction, it is a PartlySentError,
@@ -117,8 +117,8 @@ def _reporting_a_part(sender: Sender, sending: _Sending) -> Iterator[None]:
     except BaseException as error:
         if not sending.deliveries:
             raise
-        if sender.manager is not None and sender.manager.transactional:
-            sender.fail_transaction(f"part of a table was sent, but not all: {error}")
+        if core.manager is not None and core.manager.transactional:
+            core.fail_transaction(f"part of a table was sent, but not all: {error}")
             raise
         about = f"{sending.rows} rows of a table were sent before this: {error}"
         if not isinstance(error, Exception):  # an interrupt stays one
@@ -128,7 +128,7 @@ def _reporting_a_part(sender: Sender, sending: _Sending) -> Iterator[None]:
 
 
 def send_table(
-    sender: Sender,
+    core: ProducerCore,
     topic: str,
     table: object,
     wait_for_room: Callable[[NoRoomError, float], None],
@@ -141,13 +141,13 @@ def send_table(
 
     `learn(partition)` waits until the topic has that partition.
     """
-    sending = _Sending(table, lambda data: TableBatches(data, _target(sender, topic, key, value)))
-    with _reporting_a_part(sender, sending):
+    sending = _Sending(table, lambda data: TableBatches(data, _target(core, topic, key, value)))
+    with _reporting_a_part(core, sending):
         while True:
             try:
                 for tp, data in sending.batches:
-                    deadline = time.monotonic() + sender.options["max_block_ms"] / 1000
-                    sending.deliveries.append(_append(sender, tp, data, wait_for_room, deadline))
+                    deadline = time.monotonic() + core.options["max_block_ms"] / 1000
+                    sending.deliveries.append(_append(core, tp, data, wait_for_room, deadline))
                 return sending.future()
             except MissingPartitionError as error:
                 missing = error.partition
@@ -156,7 +156,7 @@ def send_table(
 
 
 def _append(
-    sender: Sender,
+    core: ProducerCore,
     tp: TopicPartition,
     data: bytearray,
     wait_for_room: Callable[[NoRoomError, float], None],
@@ -164,13 +164,13 @@ def _append(
 ) -> Delivery:
     while True:
         try:
-            return sender.append_encoded(tp, data).delivery
+            return core.buffer.append_encoded(tp, data).delivery
         except NoRoomError as full:
             wait_for_room(full, deadline)
 
 
 async def send_table_async(
-    sender: Sender,
+    core: ProducerCore,
     topic: str,
     table: object,
     no_room: Callable[[], errors.TimedOutError],
@@ -180,30 +180,30 @@ async def send_table_async(
 ) -> TableFuture:
     """The same on the loop, which has its turn before each batch."""
     await table_kernels.load()
-    sending = _Sending(table, lambda data: TableBatches(data, _target(sender, topic, key, value)))
-    with _reporting_a_part(sender, sending):
+    sending = _Sending(table, lambda data: TableBatches(data, _target(core, topic, key, value)))
+    with _reporting_a_part(core, sending):
         while True:
             try:
                 for tp, data in sending.batches:
                     await asyncio.sleep(0)
-                    sending.deliveries.append(await _append_async(sender, tp, data, no_room))
+                    sending.deliveries.append(await _append_async(core, tp, data, no_room))
                 return sending.future()
             except MissingPartitionError as error:
                 missing = error.partition
-            await sender.learn_topic(topic, missing)
+            await core.learn_topic(topic, missing)
             sending.divide_again()
 
 
 async def _append_async(
-    sender: Sender, tp: TopicPartition, data: bytearray, no_room: Callable[[], errors.TimedOutError]
+    core: ProducerCore, tp: TopicPartition, data: bytearray, no_room: Callable[[], errors.TimedOutError]
 ) -> Delivery:
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + sender.options["max_block_ms"] / 1000
+    deadline = loop.time() + core.options["max_block_ms"] / 1000
     while True:
         try:
-            return sender.append_encoded(tp, data).delivery
+            return core.buffer.append_encoded(tp, data).delivery
         except NoRoomError:
             left = deadline - loop.time()
             if left <= 0:
                 raise no_room() from None
-            await sender.memory_freed(min(left, 0.5))
+            await core.buffer.memory_freed(min(left, 0.5))

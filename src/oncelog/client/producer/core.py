@@ -1,0 +1,289 @@
+"""What the blocking producer and the one for asyncio share: the parts of a producer, and its transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from oncelog import errors
+from oncelog.client.calls import Calls, ends_when_closed
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.group_offsets import GroupMetadata
+from oncelog.client.options import cluster_options
+from oncelog.client.producer.accumulator import Accumulator
+from oncelog.client.producer.batch import all_done
+from oncelog.client.producer.buffer import RecordBuffer
+from oncelog.client.producer.completion import Completion
+from oncelog.client.producer.coordinator_driver import CoordinatorDriver
+from oncelog.client.producer.delivery import Delivery, Failures
+from oncelog.client.producer.partitioner import make_partitioner
+from oncelog.client.producer.prepared import PreparedTransaction
+from oncelog.client.producer.routes import Routes
+from oncelog.client.producer.sender import Sender
+from oncelog.client.producer.transaction_manager import ManagerState, TransactionManager
+from oncelog.client.producer.turns import Turns
+from oncelog.client.types import TopicPartition
+
+
+def _make_accumulator(options: Mapping[str, Any], failures: Failures) -> Accumulator:
+    guard = threading.Condition()
+    return Accumulator(
+        batch_size=options["batch_size"],
+        linger_ms=options["linger_ms"],
+        buffer_memory=options["buffer_memory"],
+        delivery_timeout_ms=options["delivery_timeout_ms"],
+        max_request_size=options["max_request_size"],
+        codec=options["compression_type"],
+        level=options["compression_level"],
+        new_delivery=lambda tp: Delivery(tp, guard, failures.add),
+    )
+
+
+class ProducerCore:
+    """A producer on the event loop `loop`. Any thread may create it.
+
+    `clock` (monotonic ms, callable from any thread that adds records) times lingering and expiry. Records go to
+    `buffer`.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        clock: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+        cluster: ClusterClient | None = None,
+    ) -> None:
+        self.options = options
+        self.cluster = cluster or ClusterClient(
+            options["bootstrap_servers"], what="producer", **cluster_options(options)
+        )
+        self.lock = threading.Lock()
+        """Guards `manager` and `accumulator`."""
+        self.manager = (
+            TransactionManager(options["transactional_id"], options["transaction_timeout_ms"])
+            if options["enable_idempotence"]
+            else None
+        )
+        self._failures = Failures()
+        self.accumulator = _make_accumulator(options, self._failures)
+        self._turns = Turns(loop, clock)
+        self._routes = Routes(self.cluster, options, self.accumulator, self.lock, self._turns)
+        self.counts = self._routes.counts
+        self.learn_topic = self._routes.learn_topic
+        self._coordinator = (
+            None
+            if self.manager is None
+            else CoordinatorDriver(
+                self.cluster,
+                self.manager,
+                self.lock,
+                self._turns,
+                all_settled=lambda: self.accumulator.empty,
+                max_backoff_ms=options["retry_backoff_max_ms"],
+            )
+        )
+        self.buffer = RecordBuffer(
+            self.accumulator,
+            self.manager,
+            Completion(options, self.accumulator, self.manager, self._why, random.random),
+            self.lock,
+            self._turns,
+            partitioner=make_partitioner(options, random.randrange, self._routes.weights),
+            counts=self.counts,
+        )
+        self.sender = Sender(
+            self.cluster,
+            options,
+            self.buffer,
+            self.accumulator,
+            self.manager,
+            self._turns,
+            routes=self._routes,
+            coordinator=self._coordinator,
+        )
+        self._ending = 0
+        """How many calls wait for the end of a transaction."""
+
+    @property
+    def _calls(self) -> Calls:
+        return self.cluster.calls
+
+    @property
+    def closing(self) -> bool:
+        """Whether `close` has begun."""
+        return self.buffer.closing
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has ended: nothing is sent any more."""
+        return self._turns.closed
+
+    def _why(self) -> str:
+        """Return why a broker that is needed cannot be reached; empty if no attempt has failed."""
+        refused = "" if self._coordinator is None else self._coordinator.trouble
+        return self.cluster.unreachable or refused or next(iter(self._routes.trouble.values()), "")
+
+    async def _until(self, condition: Callable[[], bool], timeout_ms: float, what: str) -> None:
+        """Wait for a condition. Raises TimedOutError that names `what`."""
+        self._turns.wake()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not condition():
+                    await self._turns.next_change()
+        except TimeoutError:
+            why = self._why()
+            raise errors.TimedOutError(f"{what} is not done in {timeout_ms:.0f} ms{why and f': {why}'}") from None
+
+    def _within(self, timeout_ms: float | None) -> float:
+        """Return a call's time-out, by default max.block.ms."""
+        limit: float = self.options["max_block_ms"] if timeout_ms is None else timeout_ms
+        return limit
+
+    # -- transactions ---------------------------------------------------------------------------------------------
+
+    def _transactional(self) -> TransactionManager:
+        if self.manager is None or not self.manager.transactional:
+            raise errors.UsageError("transactions need the option transactional_id")
+        return self.manager
+
+    @ends_when_closed
+    async def init_transactions(self, timeout_ms: float | None = None) -> None:
+        """Get producer id and epoch, and end the open transaction of a predecessor with this transactional id."""
+        manager = self._transactional()
+        with self.lock:
+            manager.initialize()
+        initialized = self._within(timeout_ms)
+        await self._until(lambda: manager.state is not ManagerState.INITIALIZING, initialized, "init_transactions")
+        manager.require_no_error()
+
+    def begin(self) -> None:
+        """Begin a transaction (any thread)."""
+        manager = self._transactional()
+        self.buffer.check_open()
+        with self.lock:
+            manager.begin()
+
+    def add_offsets(self, group: GroupMetadata, offsets: Mapping[TopicPartition, tuple[int, int, str]]) -> None:
+        """Commit offsets of a group with the transaction (any thread)."""
+        self.buffer.check_open()
+        with self.lock:
+            self._transactional().add_offsets(group, offsets)
+        self._turns.wake()
+
+    @ends_when_closed
+    async def commit(self, timeout_ms: float | None = None) -> None:
+        """Commit. After TimedOutError the outcome is open: commit again."""
+        manager = self._transactional()
+        with self.lock:
+            manager.begin_commit()
+        await self._end(manager, ManagerState.COMMITTING, "commit", timeout_ms)
+
+    @ends_when_closed
+    async def abort(self, timeout_ms: float | None = None) -> None:
+        """Abort: drop the batches that wait, and wait for the answers about the others."""
+        await self._abort(timeout_ms)
+
+    async def _abort(self, timeout_ms: float | None) -> None:
+        manager = self._transactional()
+        with self.buffer.settling() as completion:
+            manager.begin_abort()
+            completion.drop_undrained(errors.AbortableError("the transaction was aborted"))
+        await self._end(manager, ManagerState.ABORTING, "abort", timeout_ms)
+
+    def fail_transaction(self, why: str) -> None:
+        """Have the transaction in progress refuse to be committed (any thread)."""
+        with self.lock:
+            self._transactional().fail_with(errors.AbortableError(why))
+        self._turns.wake()
+
+    async def _end(
+        self, manager: TransactionManager, ending: ManagerState, what: str, timeout_ms: float | None
+    ) -> None:
+        self.accumulator.flushing += 1
+        self._ending += 1
+        try:
+            before = (ending, ManagerState.INITIALIZING)
+            await self._until(lambda: manager.state not in before, self._within(timeout_ms), what)
+            manager.untold = None
+        finally:
+            self._ending -= 1
+            self.accumulator.flushing -= 1
+            self._turns.changed()  # `close` may wait for this
+        manager.require_no_error()
+
+    @ends_when_closed
+    async def prepare(self, timeout_ms: float | None = None) -> PreparedTransaction:
+        """Wait until the whole transaction is acknowledged. Return the handle that ends it. May be called again."""
+        manager = self._transactional()
+        with self.lock:
+            manager.begin_prepare()
+            self.accumulator.flushing += 1
+        try:
+            await self._until(
+                lambda: manager.state is not ManagerState.PREPARED or (self.accumulator.empty and manager.joined),
+                self._within(timeout_ms),
+                "prepare",
+            )
+        finally:
+            self.accumulator.flushing -= 1
+        manager.require_no_error()
+        return manager.prepared()
+
+    # -- ends -----------------------------------------------------------------------------------------------------
+
+    @ends_when_closed
+    async def flush(self, timeout_ms: float | None = None) -> None:
+        """Send everything now and wait for every answer; failures are in the records' futures."""
+        await self._flush(timeout_ms)
+
+    async def _flush(self, timeout_ms: float | None) -> None:
+        with self.lock:
+            batches = deque(self.accumulator.incomplete())
+            self.accumulator.flushing += 1
+        try:
+            timeout = float("inf") if timeout_ms is None else timeout_ms
+            await self._until(lambda: all_done(batches), min(timeout, 2**31), "flush")
+        finally:
+            self.accumulator.flushing -= 1
+
+    async def close(self, timeout_ms: float | None = None, *, detach: bool = False) -> None:
+        """Send the remaining records, abort an open transaction (unless `detach`, or it is prepared), close the
+        connections.
+
+        A commit or abort that another task or thread waits for may complete first. If that commit fails, close()
+        aborts the transaction in the time that is left. Every other call in progress ends with ClientClosedError.
+        Without transactions, raise the first failure that no caller has retrieved.
+        """
+        if self.closed:
+            return
+        self.buffer.close()
+        timeout = self.options["delivery_timeout_ms"] if timeout_ms is None else timeout_ms
+        manager = self.manager
+        transactional = manager is not None and manager.transactional
+        until = self._turns.now_ms() + timeout
+        try:
+            if self._ending:
+                with contextlib.suppress(errors.TimedOutError):  # the call in progress raises the error
+                    await self._until(lambda: not self._ending, timeout, "close")
+                timeout = max(0, until - self._turns.now_ms())
+            if manager is None or not transactional:
+                with contextlib.suppress(errors.TimedOutError):  # the remaining records fail, and close() raises that
+                    await self._flush(timeout)
+            elif self._ending:
+                pass  # no time is left for an abort
+            elif detach:
+                await self._flush(timeout)
+            elif manager.state in (ManagerState.IN_TRANSACTION, ManagerState.ABORTABLE_ERROR):
+                await self._abort(timeout)
+        finally:
+            await self.sender.close()
+        failure = None if transactional else self._failures.first_unseen()
+        if failure is not None:
+            raise failure
