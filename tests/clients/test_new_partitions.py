@@ -78,15 +78,15 @@ def test_a_topic_that_is_created_again_with_fewer_partitions_is_asked_for_with_p
     admin.create_topics(name, 3)
     with Producer(server.bootstrap, retry_backoff_ms=100, linger_ms=0) as producer:
         producer.send(name, b"x", partition=2).result(WITHIN_S)
-        cluster = producer._core.cluster
+        updater = producer._core.cluster._metadata
         asked: list[None] = []
-        refresh = cluster._refresh
+        refresh = updater._refresh
 
         async def counted(*arguments: object) -> None:
             asked.append(None)
             await refresh(*arguments)  # type: ignore[arg-type]
 
-        cluster._refresh = counted  # type: ignore[method-assign, assignment]
+        updater._refresh = counted  # type: ignore[method-assign, assignment]
         admin.delete_topics(name)
         wait_until(lambda: name not in admin.list_topics(), "the topic is gone")
         admin.create_topics(name, 1)

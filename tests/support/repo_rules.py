@@ -23,7 +23,8 @@ WORLD = frozenset({"asyncio", "socket", "time", "random", "os", "threading"})
 """Modules that reach for the world: state machines get time, randomness and bytes as arguments instead."""
 
 DRIVERS = (
-    *("blocking", "calls", "table_kernels", "connections/pool", "discovery/cluster"),
+    *("blocking", "calls", "table_kernels", "connections/pool"),
+    *(f"discovery/{name}" for name in ("cluster", "metadata", "retries")),
     *("requests/broker_fanout", "requests/offsets"),
     *(f"producer/{name}" for name in ("blocking", "asynchronous", "core", "turns", "buffer", "sender")),
     *(f"producer/{name}" for name in ("coordinator_driver", "routes", "delivery", "tables", "markers", "resumed")),

@@ -26,7 +26,7 @@ PAIRS = [
 """(blocking, of coroutines)"""
 
 INTERNAL = {
-    *("patience", "connection", "open_connection", "require_broker", "unreachable"),
+    *("connection", "open_connection", "require_broker", "unreachable"),
     *("known_coordinator", "learn_coordinator", "forget_coordinator"),
 }
 """Methods of `ClusterClient` that its other methods, the clients' loops and the sink call on the event loop."""

@@ -25,7 +25,7 @@ from oncelog.client.consumer.fetcher import (
     Wanted,
     topic_ids_usable,
 )
-from oncelog.client.discovery.cluster import LEADER_MOVED
+from oncelog.client.discovery.topology import LEADER_MOVED
 from oncelog.client.types import TopicPartition
 from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode, ProtocolError

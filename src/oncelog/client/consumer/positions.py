@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from oncelog import errors
 from oncelog.client.consumer.fetcher import PartitionState
-from oncelog.client.discovery.cluster import LEADER_MOVED
+from oncelog.client.discovery.topology import LEADER_MOVED
 from oncelog.client.group_offsets import OffsetAndMetadata
 from oncelog.client.records import milliseconds
 from oncelog.client.requests import offsets as offset_calls

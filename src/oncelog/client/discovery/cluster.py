@@ -1,9 +1,9 @@
-"""A cluster as a client sees it: bootstrap, metadata, and requests to the broker that they are for.
+"""A cluster as a client sees it: its brokers and topics, and requests to the broker that each is for.
 
-`ClusterClient` is what producer, consumer, admin, the Spark shell and the command line stand on. Its `call_*` methods
-take a request message (`ByVersion` where its form depends on the receiver's version) and return the response message;
-errors that pass by themselves (a leader or coordinator that moves, a lost connection, a transaction that is still being
-ended) are tried again, with back-off, until time is up. Other error codes stay in the response:
+Producer, consumer, admin, the Spark sink and the command line use `ClusterClient`. Its `call_*` methods take a request
+message (`ByVersion` if its form depends on the receiver's version) and return the response message. They repeat a
+request after a temporary error (a leader or coordinator moves, a connection is lost, the coordinator still ends a
+transaction), with back-off, until time is up. Other error codes stay in the response:
 `oncelog.client.response_errors.raise_for_error` turns them into exceptions.
 """
 
@@ -11,25 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from oncelog import errors
 from oncelog.client.calls import Calls
-from oncelog.client.connections.backoff import Backoff
 from oncelog.client.connections.pool import Connections, Outage, parse_bootstrap
-from oncelog.client.connections.versions import Request, for_connection
-from oncelog.client.discovery.topology import Partition, Topic, Topology
-from oncelog.client.response_errors import first_error
-from oncelog.net.connection import ClientConnection, ConnectionLostError, NoCommonVersionError
+from oncelog.client.connections.versions import Request
+from oncelog.client.discovery.metadata import MetadataUpdater
+from oncelog.client.discovery.retries import Retries
+from oncelog.client.discovery.topology import LEADER_MOVED, Partition, Topic
+from oncelog.net.connection import ClientConnection, ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
-from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-T = TypeVar("T")
 
 GROUP = 0
 """Kind of coordinator: of consumer groups."""
@@ -38,26 +35,9 @@ TRANSACTION = 1
 KINDS = {"group": GROUP, "transaction": TRANSACTION}
 
 MISSING_TOPIC_MS = 5_000
-"""How long a topic that nobody knows is asked for again: one just created is not known everywhere yet."""
+"""How long to repeat a lookup of a topic that no broker knows: brokers learn of a new topic one after another."""
 
 COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-LEADER_MOVED = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-    }
-)
-"""Errors that mean that our metadata may be old."""
-
-NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""From a leader: metadata are old. From anybody else: an answer."""
 
 
 class ClusterClient:
@@ -90,16 +70,10 @@ class ClusterClient:
     ) -> None:
         self.calls = Calls(what)
         """Calls of the client's user that `close` ends."""
-        self.bootstrap = parse_bootstrap(bootstrap_servers)
-        self.client_id = client_id
         self.request_timeout_ms = request_timeout_ms
         self.api_timeout_ms = api_timeout_ms
-        self.connect_timeout_ms = connect_timeout_ms
-        self.first_contact_ms = api_timeout_ms if first_contact_ms is None else first_contact_ms
         self.missing_topic_ms = missing_topic_ms
-        self._backoff = (retry_backoff_ms, retry_backoff_max_ms)
         self._max_age = metadata_max_age_ms / 1000
-        self.topology = Topology()
         self._connections = Connections(
             client_id=client_id,
             request_timeout_ms=request_timeout_ms,
@@ -109,11 +83,19 @@ class ClusterClient:
             max_idle_ms=connections_max_idle_ms,
             chance=chance,
         )
-        self._chance = chance
-        self._coordinators: dict[tuple[int, str], int] = {}
-        self._refreshing: dict[tuple[frozenset[str] | None, bool], asyncio.Task[None]] = {}
-        self._refreshed_at = float("-inf")
         self._outage = Outage()
+        self._metadata = MetadataUpdater(self._connections, parse_bootstrap(bootstrap_servers), self._outage)
+        self.topology = self._metadata.topology
+        self.retries = Retries(
+            backoff_ms=(retry_backoff_ms, retry_backoff_max_ms),
+            api_timeout_ms=lambda: self.api_timeout_ms,
+            first_contact_ms=first_contact_ms,
+            request_timeout_ms=request_timeout_ms,
+            outage=self._outage,
+            addresses=self._metadata.addresses,
+            chance=chance,
+        )
+        self._coordinators: dict[tuple[int, str], int] = {}
 
     async def __aenter__(self) -> ClusterClient:
         return self
@@ -126,7 +108,7 @@ class ClusterClient:
     async def close(self) -> None:
         """End all calls in progress, and close all connections."""
         self.calls.close()
-        await self._connections.close(self._refreshing.values())
+        await self._connections.close(self._metadata.requests())
 
     # -- connections ----------------------------------------------------------------------------------------------
 
@@ -152,23 +134,8 @@ class ClusterClient:
         return self._connections.find((node_id, purpose))
 
     async def _any_connection(self) -> ClientConnection:
-        """Return a connection to any broker: the least loaded open one, otherwise a new one.
-
-        So different brokers answer, and the client does not ask the same slow broker each time.
-        """
         self.calls.check()
-        found = self._connections.least_loaded()
-        if found is not None:
-            self._outage.over()
-            return found
-        try:
-            found = await self._connections.get_any((-1, ""), [*self.topology.brokers.values(), *self.bootstrap])
-        except ConnectionLostError as error:
-            what = f"no broker can be reached: {error}"
-            self._outage.failed(what, asyncio.get_running_loop().time())
-            raise errors.ConnectionFailedError(what) from error
-        self._outage.over()
-        return found
+        return await self._metadata.any_connection()
 
     @property
     def unreachable(self) -> str:
@@ -177,47 +144,27 @@ class ClusterClient:
 
     async def reach(self, timeout_ms: float) -> None:
         """Be connected to some broker within this time; ConnectionFailedError names addresses."""
-        await self._retry(self._any_connection, timeout_ms)
+        await self.retries.until_connected(self._any_connection, timeout_ms)
 
     async def features(self) -> dict[str, int]:
         """The cluster's finalized features, as `{"transaction.version": 2, ...}`."""
-        return (await self._retry(self._any_connection, None)).features
+        return (await self.retries.until_connected(self._any_connection, None)).features
 
     # -- metadata -------------------------------------------------------------------------------------------------
 
     async def refresh(
         self, topics: Iterable[str] | None = None, *, create: bool = False, patient: bool = False
     ) -> None:
-        """Ask for brokers and some topics (None: all); equal calls at a time are one; topics' errors are kept.
+        """Request brokers and some topics (None: all). The errors of topics are in `topology`.
 
-        ConnectionFailedError at once when no broker can be reached; `patient`: after api_timeout_ms of trying.
+        Raises ConnectionFailedError at once if no broker can be reached, with `patient` after api_timeout_ms.
         """
-        key = (None if topics is None else frozenset(topics), create)
+        self.calls.check()
+        wanted = None if topics is None else frozenset(topics)
         if patient:
-            await self._retry(lambda: self.refresh(key[0], create=create), None)
-            return
-        task = self._refreshing.get(key)
-        if task is None:
-            task = asyncio.ensure_future(self._refresh(key[0], create))
-            self._refreshing[key] = task
-            task.add_done_callback(lambda done: self._refreshed(key, done))
-        await asyncio.shield(task)
-
-    def _refreshed(self, key: tuple[frozenset[str] | None, bool], task: asyncio.Task[None]) -> None:
-        self._refreshing.pop(key, None)
-        if not task.cancelled():
-            task.exception()  # whoever waited may have had no more time for it
-
-    async def _refresh(self, topics: frozenset[str] | None, create: bool) -> None:
-        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in sorted(topics)]
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
-        connection = await self._any_connection()
-        try:
-            response: MetadataResponse = await connection.call(request)
-        except ConnectionLostError as error:
-            raise errors.ConnectionFailedError(str(error)) from error
-        self.topology.update(response, everything=topics is None)
-        self._refreshed_at = asyncio.get_running_loop().time()
+            await self.retries.until_connected(lambda: self.refresh(wanted, create=create), None)
+        else:
+            await self._metadata.refresh(wanted, create=create)
 
     async def topic(
         self,
@@ -235,21 +182,21 @@ class ClusterClient:
         """
         now = asyncio.get_running_loop().time
         found = self.topology.topics.get(name)
-        if found is not None and partition in found.partitions and now() - self._refreshed_at < self._max_age:
+        if found is not None and partition in found.partitions and self._metadata.is_fresh(self._max_age):
             return found
         missing_ms = self.missing_topic_ms if missing_ms is None else missing_ms
         begun = now()
         limit = begun + (self.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         answered = None
-        backoff = self._new_backoff()
+        delays = self.retries.delays()
         while True:
-            await self._retry(lambda: self.refresh([name], create=create), timeout_ms, begun)
+            await self.retries.until_connected(lambda: self.refresh([name], create=create), timeout_ms, begun)
             answered = now() if answered is None else answered
             found = self.topology.topics.get(name)
             if found is not None and partition in found.partitions:
                 return found
             code = self.topology.failures.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            delay = backoff.next_ms(self._chance()) / 1000
+            delay = delays()
             if not code.retriable or now() + delay > min(limit, answered + missing_ms / 1000):
                 if found is not None:
                     last = len(found.partitions) - 1
@@ -263,12 +210,12 @@ class ClusterClient:
 
     async def topics(self, *, internal: bool = False) -> dict[str, Topic]:
         """All topics by name."""
-        await self._retry(self.refresh, None)
+        await self.retries.until_connected(self.refresh, None)
         return {name: topic for name, topic in self.topology.topics.items() if internal or not topic.internal}
 
     async def brokers(self) -> dict[int, tuple[str, int]]:
         """Address by node id of all brokers."""
-        await self._retry(lambda: self.refresh([]), None)
+        await self.retries.until_connected(lambda: self.refresh([]), None)
         return dict(self.topology.brokers)
 
     async def require_broker(self, node_id: int) -> None:
@@ -284,7 +231,7 @@ class ClusterClient:
 
     async def call_any(self, request: Request, version: int | None = None, *, timeout_ms: float | None = None) -> Any:
         """The response of whichever broker answers."""
-        return await self._answered(request, self._any_connection, version, timeout_ms)
+        return await self.retries.call(request, self._any_connection, version, timeout_ms)
 
     async def call_broker(
         self, node_id: int, request: Request, version: int | None = None, *, timeout_ms: float | None = None
@@ -301,7 +248,7 @@ class ClusterClient:
             nonlocal lost
             lost = code is ErrorCode.NETWORK_EXCEPTION
 
-        return await self._answered(request, where, version, timeout_ms, failed)
+        return await self.retries.call(request, where, version, timeout_ms, failed)
 
     async def call_controller(
         self, request: Request, version: int | None = None, *, timeout_ms: float | None = None
@@ -317,7 +264,7 @@ class ClusterClient:
             if code is ErrorCode.NOT_CONTROLLER:
                 self.topology.controller_id = -1
 
-        return await self._answered(request, where, version, timeout_ms, moved)
+        return await self.retries.call(request, where, version, timeout_ms, moved)
 
     async def call_leader(
         self,
@@ -341,7 +288,7 @@ class ClusterClient:
             if code in LEADER_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
                 self.topology.forget(topic)
 
-        return await self._answered(request, where, version, timeout_ms, moved, about_topic=True)
+        return await self.retries.call(request, where, version, timeout_ms, moved, about_topic=True)
 
     async def call_coordinator(
         self,
@@ -362,7 +309,7 @@ class ClusterClient:
             if code in COORDINATOR_MOVED or code is ErrorCode.NETWORK_EXCEPTION:
                 self._coordinators.pop(slot, None)
 
-        return await self._answered(request, where, version, timeout_ms, moved)
+        return await self.retries.call(request, where, version, timeout_ms, moved)
 
     async def coordinator(self, kind: str, key: str) -> int:
         """Node id of the coordinator of a group or transactional id, one attempt; KafkaError."""
@@ -399,98 +346,3 @@ class ClusterClient:
     def forget_coordinator(self, kind: str, key: str) -> None:
         """Look the coordinator up again before its next request."""
         self._coordinators.pop((KINDS[kind], key), None)
-
-    # -- retries --------------------------------------------------------------------------------------------------
-
-    def _new_backoff(self) -> Backoff:
-        return Backoff(*self._backoff)
-
-    def patience(self, timeout_ms: float | None) -> float:
-        """Seconds for which what fails is tried again."""
-        if timeout_ms is None:
-            timeout_ms = self.api_timeout_ms
-            if not self._outage.reached:
-                timeout_ms = min(timeout_ms, self.first_contact_ms)
-        return timeout_ms / 1000
-
-    async def _answered(
-        self,
-        request: Request,
-        where: Callable[[], Awaitable[ClientConnection]],
-        version: int | None,
-        timeout_ms: float | None,
-        moved: Callable[[ErrorCode], None] | None = None,
-        *,
-        about_topic: bool = False,
-    ) -> Any:
-        """The response, once it is there without an error that passes by itself, or when time is up with it."""
-        now = asyncio.get_running_loop().time
-        begun = now()
-        limit = begun + (self.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        backoff = self._new_backoff()
-        failure: errors.KafkaError | None = None
-        while True:
-            response: Any = None
-            try:
-                connection = await self._in_time(where, timeout_ms, begun, failure)
-                left = max(1.0, min((limit - now()) * 1000, self.request_timeout_ms))
-                message, chosen = for_connection(request, version, connection)
-                response = await connection.call(message, chosen, timeout_ms=left)
-                code = first_error(response)
-                if not code.retriable or (code in NO_SUCH_TOPIC and not about_topic):
-                    return response
-                failure = errors.error_for(code, f"{type(message).__name__}: {code.text}")
-            except ConnectionLostError as error:
-                failure = errors.ConnectionFailedError(str(error))
-            except NoCommonVersionError as error:
-                raise errors.UnsupportedError(str(error)) from error
-            except errors.UnknownTopicError:
-                raise
-            except errors.RetriableError as error:
-                failure = error
-            if moved is not None:
-                moved(failure.code)
-            delay = backoff.next_ms(self._chance()) / 1000
-            if now() + delay >= begun + self.patience(timeout_ms):
-                if response is not None:
-                    return response
-                raise failure
-            await asyncio.sleep(delay)
-
-    async def _retry(
-        self, attempt: Callable[[], Awaitable[T]], timeout_ms: float | None, begun: float | None = None
-    ) -> T:
-        now = asyncio.get_running_loop().time
-        begun = now() if begun is None else begun
-        backoff = self._new_backoff()
-        failure: errors.KafkaError | None = None
-        while True:
-            try:
-                return await self._in_time(attempt, timeout_ms, begun, failure)
-            except errors.ConnectionFailedError as error:
-                failure = error
-                delay = backoff.next_ms(self._chance()) / 1000
-                if now() + delay >= begun + self.patience(timeout_ms):
-                    raise
-                await asyncio.sleep(delay)
-
-    async def _in_time(
-        self,
-        attempt: Callable[[], Awaitable[T]],
-        timeout_ms: float | None,
-        begun: float,
-        failure: errors.KafkaError | None,
-    ) -> T:
-        """What an attempt finds; when a caller's time is over the `failure` before it, or ConnectionFailedError: an
-        address that swallows packets would take as long as it may take to connect.
-        """
-        try:
-            async with asyncio.timeout_at(None if timeout_ms is None else begun + timeout_ms / 1000) as scope:
-                return await attempt()
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            known = dict.fromkeys([*self.bootstrap, *self.topology.brokers.values()])
-            names = ", ".join(f"{host}:{port}" for host, port in known)
-            what = self.unreachable or f"no connection in {timeout_ms:.0f} ms; known brokers: {names}"
-            raise failure or errors.ConnectionFailedError(what) from None

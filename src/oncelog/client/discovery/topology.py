@@ -9,6 +9,24 @@ from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from oncelog.protocol.schema import NO_UUID
 
+LEADER_MOVED = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""Errors after which the metadata may be outdated."""
+
+NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""From a leader, an outdated topology is the cause; from any other broker, this is the answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:

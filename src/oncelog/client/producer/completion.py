@@ -10,7 +10,7 @@ from typing import Any
 
 from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
-from oncelog.client.discovery.cluster import LEADER_MOVED
+from oncelog.client.discovery.topology import LEADER_MOVED
 from oncelog.client.producer.accumulator import Accumulator
 from oncelog.client.producer.batch import Batch
 from oncelog.client.producer.produce_requests import Answer, BatchAnswer

@@ -10,13 +10,17 @@ from typing import Any, Generic, TypeVar
 
 from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
-from oncelog.client.connections.versions import Request, for_connection
-from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.connections.versions import ByVersion, Request, for_connection
+from oncelog.client.discovery.cluster import KINDS, ClusterClient
 from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 
 K = TypeVar("K", bound=Hashable)
 A = TypeVar("A")
+
+COORDINATORS_AT_ONCE = 1_000
+"""Keys in one FindCoordinator request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ async def ask_by_node(
                 left = list(failures)
                 if left:
                     delay = backoff.next_ms(random.random()) / 1000
-                    patience = cluster.patience(timeout_ms if patience_ms is None else patience_ms)
+                    patience = cluster.retries.patience(timeout_ms if patience_ms is None else patience_ms)
                     if now() + delay > min(limit, begun + patience):
                         raise failures[left[0]]
                     await asyncio.sleep(delay)
@@ -175,3 +179,31 @@ async def gather_brokers(
     wanted = list(await cluster.brokers()) if nodes is None else list(nodes)
     answers = await asyncio.gather(*(cluster.call_broker(node, make()) for node in wanted))
     return dict(zip(wanted, answers, strict=True))
+
+
+async def find_coordinators(cluster: ClusterClient, kind: str, keys: Iterable[str]) -> None:
+    """Look up the coordinators (`kind` "group" or "transaction") that the client does not know yet (KIP-699).
+
+    If a key has no coordinator at the moment, it stays unknown: `ClusterClient.coordinator` retries it. If a broker
+    accepts only one key per request (before version 4), `ClusterClient.coordinator` looks up all keys.
+    """
+    unknown = [key for key in dict.fromkeys(keys) if cluster.known_coordinator(kind, key) is None]
+    for start in range(0, len(unknown), COORDINATORS_AT_ONCE):
+        response = await cluster.call_any(_find_request(kind, unknown[start : start + COORDINATORS_AT_ONCE]))
+        if not response.coordinators:
+            return
+        for answer in response.coordinators:
+            if not answer.error_code:
+                cluster.learn_coordinator(kind, answer.key, answer)
+
+
+def _find_request(kind: str, keys: list[str]) -> ByVersion:
+    def make(version: int) -> FindCoordinatorRequest:
+        request = FindCoordinatorRequest(key_type=KINDS[kind])
+        if version < 4:
+            request.key = keys[0]
+        else:
+            request.coordinator_keys = keys
+        return request
+
+    return ByVersion(FindCoordinatorRequest, make)

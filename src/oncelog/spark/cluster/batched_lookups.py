@@ -9,9 +9,8 @@ from typing import Any
 
 from oncelog import errors
 from oncelog.client.discovery.cluster import COORDINATOR_MOVED, ClusterClient
-from oncelog.client.discovery.coordinators import find_coordinators
 from oncelog.client.requests import offsets
-from oncelog.client.requests.broker_fanout import BrokerFanout, ask_by_node
+from oncelog.client.requests.broker_fanout import BrokerFanout, ask_by_node, find_coordinators
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages import describe_producers as dp
 from oncelog.protocol.messages import describe_transactions as dt
