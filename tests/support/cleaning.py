@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from oncelog.log.cleaning.clean import Cleaning, Result, Steps
+from oncelog.log.cleaning.clean import Cleaning, CleaningResult, CleaningSteps
 from oncelog.log.cleaning.plan import make_plan
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
@@ -25,13 +25,13 @@ def put(
 
 def clean(
     log: Log, disk: CrashDisk, *, checkpoint: int | None = None, now_ms: int = NOW, max_keys: int = 100
-) -> Result:
+) -> CleaningResult:
     cleaning = Cleaning(make_plan(log, checkpoint, now_ms), disk, now_ms, max_keys=max_keys)
     carry_out(cleaning.run())
     return cleaning.result
 
 
-def carry_out(steps: Steps, count: int | None = None) -> None:
+def carry_out(steps: CleaningSteps, count: int | None = None) -> None:
     """The next steps, or all."""
     try:
         for step in itertools.islice(steps, count):

@@ -1,7 +1,6 @@
-"""Log compaction: of each key the last record stays, and whoever reads from the start still sees the last state.
+"""Log compaction: the last record of each key stays, so a reader from the start still gets the last state.
 
-`plan` says what of a log may be cleaned, and how dirty it is; `offsets` remembers the last offset of each key in the
-dirty part; `batches` says what stays of a batch, and `transactions` which transaction it belongs to; `reading` reads
-segments; `clean` does the work in small steps and swaps the new segments in.
-Source: Kafka's ``LogCleaner``, KIP-58, KIP-98, KIP-354, KIP-534.
+`plan` finds the part of a log to clean, and how dirty it is. `offsets` has the last offset of each key in the dirty
+part. `batches` decides which records stay. `reading` reads segments. `clean` runs a round in small steps, and replaces
+the segments. Source: Kafka's ``LogCleaner``, KIP-58, KIP-98, KIP-354, KIP-534.
 """

@@ -1,14 +1,17 @@
-"""What compaction leaves of a batch. Source: Kafka's ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``."""
+"""Decide which records of a batch compaction keeps: by their keys, transactions and producers.
+
+Source: Kafka's ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from oncelog.log.cleaning.offsets import OffsetMap
-from oncelog.log.cleaning.transactions import CleanedTransactions
 from oncelog.log.disk import Buffer
 from oncelog.log.producer_state import ProducerEntry
+from oncelog.log.txn_index import AbortedTransaction
 from oncelog.protocol.compression import compress
 from oncelog.protocol.records import (
     CODEC_MASK,
@@ -18,6 +21,7 @@ from oncelog.protocol.records import (
     BatchHeader,
     Record,
     check_crc,
+    decode_control,
     decode_records,
     encode_record,
     iter_batches,
@@ -30,29 +34,74 @@ NO_DATA = -1
 
 
 class LastRecord(NamedTuple):
-    """Where an active producer last wrote data (-1: only a marker is known of it), and its epoch."""
+    """The last offset of an active producer's data (-1 if the log has only a marker of it), and its epoch."""
 
     offset: int
     epoch: int
 
 
 class RetainedBatch(NamedTuple):
-    """A batch that stays, whole, in part or empty."""
+    """A batch that compaction keeps: all its records, some of them, or none."""
 
     header: BatchHeader
     data: Buffer
 
 
 def last_records(producers: Mapping[int, ProducerEntry]) -> dict[int, LastRecord]:
-    """Return what has to stay of each producer so that its sequence and epoch outlive the compaction."""
+    """Return which record of each producer must stay, so that recovery finds its sequence and epoch."""
     return {
         producer_id: LastRecord(entry.batches[-1].last_offset if entry.batches else NO_DATA, entry.epoch)
         for producer_id, entry in producers.items()
     }
 
 
+class CleanedTransactions:
+    """Follow the transactions of a log while its batches are read in order (Kafka's ``CleanedTransactionMetadata``)."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """``aborted``: the aborted transactions with records in the part of the log that is read."""
+        self._coming = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
+        self._aborted: dict[int, tuple[AbortedTransaction, bool]] = {}
+        self._committed: set[int] = set()
+        self.retained: list[AbortedTransaction] = []
+        """The aborted transactions with a marker and at least one batch in this part."""
+
+    def _advance(self, offset: int) -> None:
+        while self._coming and self._coming[-1].first_offset <= offset:
+            aborted = self._coming.pop()
+            self._aborted.setdefault(aborted.producer_id, (aborted, False))
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Process a data batch. Return whether its transaction is aborted, so that its records are deleted."""
+        self._advance(header.last_offset)
+        if not header.is_transactional:
+            return False
+        found = self._aborted.get(header.producer_id)
+        if found is None:
+            self._committed.add(header.producer_id)
+            return False
+        self._aborted[header.producer_id] = found[0], True
+        return True
+
+    def is_spent(self, header: BatchHeader, view: memoryview) -> bool:
+        """Process a marker. Return whether its transaction has no batch left, so that it may be deleted later."""
+        self._advance(header.last_offset)
+        if not header.count:  # an emptied marker, which is only kept for its offset
+            return True
+        commit, _ = decode_control(view)
+        if commit:
+            spent = header.producer_id not in self._committed
+            self._committed.discard(header.producer_id)
+            return spent
+        found, seen = self._aborted.pop(header.producer_id, (None, False))
+        if found is None or not seen:
+            return True
+        self.retained.append(found)
+        return False
+
+
 class BatchFilter:
-    """Decides record by record. One is made for a round, and reads all of the cleaned part in order."""
+    """Filter the records of one round, which reads the cleaned part of the log in order."""
 
     def __init__(
         self,
@@ -70,10 +119,10 @@ class BatchFilter:
         self._delete_retention_ms = delete_retention_ms
 
     def filter(self, chunk: memoryview, keep_end: int) -> list[RetainedBatch]:
-        """Return what stays of the batches in ``chunk``.
+        """Return the batches of ``chunk`` that stay.
 
-        The batch that ends at ``keep_end`` stays, empty if need be: offsets of a segment end where they did. Raises
-        CORRUPT_MESSAGE and INVALID_RECORD for a damaged batch: none is given a new checksum.
+        The batch that ends at ``keep_end`` always stays, perhaps without records, so that the segment keeps its last
+        offset. Raises CORRUPT_MESSAGE and INVALID_RECORD for a damaged batch, which must not get a new checksum.
         """
         retained = []
         for header, view in iter_batches(chunk):
@@ -89,7 +138,7 @@ class BatchFilter:
         if header.is_control:
             spent_marker = self._transactions.is_spent(header, view)
             outlived = spent_marker and horizon is not None and horizon <= self._now_ms
-            # Kafka would empty it: the epoch, for the sake of which it is kept, would be gone at the next recovery.
+            # Kafka empties the marker. Then the next recovery does not find the producer's epoch.
             discard = outlived and not self._is_last_of_producer(header)
         else:
             discard = self._transactions.is_aborted(header)
@@ -122,7 +171,7 @@ class BatchFilter:
 
 
 def _rebuild(header: BatchHeader, records: list[Record], horizon: int | None) -> bytearray:
-    """Return the batch with these records only; offsets, sequences and codec are those that it had."""
+    """Return the batch with these records only, and the same offsets, sequences and codec."""
     base_timestamp = records[0].timestamp if horizon is None else horizon
     payload = b"".join(
         encode_record(

@@ -1,9 +1,9 @@
-"""One round of compaction, in steps that leave the event loop free in between.
+"""One round of compaction, in steps between which the event loop serves other requests.
 
-A new segment is written beside those that it replaces (``.cleaned``), synced, renamed (``.swap``), and only then do the
-old ones go; at whatever point the process dies, `log.leftovers` finishes the change or takes it back at the next start.
-Nothing of a log is locked meanwhile: it is appended to and read, and may be cut or closed, which ends the round.
-Source: Kafka's ``Cleaner`` and ``LocalLog.replaceSegments``.
+A round writes a new segment beside the old ones (``.cleaned``), syncs it, renames it (``.swap``), and deletes the old
+ones last. If the process dies, `log.leftovers` completes or rolls back the change at the next start. The log is not
+locked: clients append to it and read it meanwhile. If it is truncated or closed, the round ends. Source: Kafka's
+``Cleaner`` and ``LocalLog.replaceSegments``.
 """
 
 from __future__ import annotations
@@ -13,36 +13,35 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from oncelog.log.cleaning.batches import BatchFilter, RetainedBatch, last_records
+from oncelog.log.cleaning.batches import BatchFilter, CleanedTransactions, RetainedBatch, last_records
 from oncelog.log.cleaning.offsets import OffsetMap
 from oncelog.log.cleaning.plan import Plan, group_segments
 from oncelog.log.cleaning.reading import SegmentReader
-from oncelog.log.cleaning.transactions import CleanedTransactions
 from oncelog.log.disk import Disk
 from oncelog.log.leftovers import CLEANED_SUFFIX, SWAP_SUFFIX, retire
 from oncelog.log.segment import SEGMENT_SUFFIXES, Segment
 from oncelog.protocol.records import decode_records, iter_batches
 
 
-class Step(NamedTuple):
-    """Something that has to be done before the round goes on."""
+class CleaningStep(NamedTuple):
+    """A piece of work that the caller runs before the round continues."""
 
     run: Callable[[], object]
     io_bytes: int = 0
-    """Bytes that were read or are written around it, for ``log.cleaner.io.max.bytes.per.second``."""
+    """Bytes that this step or the one before reads or writes, for ``log.cleaner.io.max.bytes.per.second``."""
     slow: bool = False
-    """Whether it waits for the device or computes for long: better done in a worker thread."""
+    """Whether it waits for the device, or computes for long. Then it should run in a worker thread."""
 
 
-Steps = Generator[Step, None, None]
+CleaningSteps = Generator[CleaningStep, None, None]
 
 
 class CleaningAbortedError(Exception):
-    """The log was closed, or lost segments that were being cleaned: there is nothing to go on with."""
+    """The log was closed, or has lost segments of this round, so the round ends."""
 
 
-class Result(NamedTuple):
-    """What a round did: the log is clean up to ``end``."""
+class CleaningResult(NamedTuple):
+    """The result of a round: the log is clean up to ``end``."""
 
     end: int
     bytes_read: int
@@ -51,7 +50,7 @@ class Result(NamedTuple):
 
 
 class Cleaning:
-    """One round over one log. `run` yields the steps; `result` counts once they are done."""
+    """One round of one log. `run` yields the steps. `result` is valid after the last one."""
 
     def __init__(self, plan: Plan, disk: Disk, now_ms: int, *, max_keys: int) -> None:
         self._plan = plan
@@ -66,20 +65,20 @@ class Cleaning:
         self._unfinished: Segment | None = None
 
     @property
-    def result(self) -> Result:
-        """What was done so far."""
-        return Result(self._map.latest + 1, self._read, self._written, len(self._map))
+    def result(self) -> CleaningResult:
+        """Return the result."""
+        return CleaningResult(self._map.latest + 1, self._read, self._written, len(self._map))
 
-    def run(self) -> Steps:
-        """Clean the log. Raises CleaningAbortedError, OSError, and ProtocolError where a batch is damaged.
+    def run(self) -> CleaningSteps:
+        """Clean the log. Raises CleaningAbortedError, OSError, and ProtocolError if a batch is damaged.
 
-        Whatever it raises, the log is as before or has whole cleaned segments in it.
+        After each of these errors, the log contains whole segments only, some of which may be cleaned.
         """
         try:
             yield from self._index_keys()
             yield from self._load_indexes()
             log = self._log
-            # Segments are written anew as a whole, also beyond the last key that the map had room for.
+            # A segment is rewritten as a whole, even if the map was full before its last key.
             aborted = log.segments.aborted_between(log.segments.first_offset, self._plan.end)
             rules = BatchFilter(
                 self._map,
@@ -93,7 +92,7 @@ class Cleaning:
         finally:
             if self._unfinished is not None:
                 self._unfinished.close()
-                with suppress(OSError):  # the directory is offline then; the next start takes away what is left
+                with suppress(OSError):  # the directory is offline then, and the next start deletes the files
                     self._discard(self._unfinished.base_offset)
 
     def _discard(self, base_offset: int) -> None:
@@ -110,9 +109,9 @@ class Cleaning:
         if self._log.closed or not all(segment in self._log.segments for segment in segments):
             raise CleaningAbortedError(f"{self._log!r} has changed while it was compacted")
 
-    # --- the dirty part: what the last offset of each key is ---
+    # --- the dirty part: find the last offset of each key ---
 
-    def _index_keys(self) -> Steps:
+    def _index_keys(self) -> CleaningSteps:
         plan = self._plan
         dirty = [segment for segment in self._log.segments.holding(plan.first_dirty) if segment.base_offset < plan.end]
         if not dirty:
@@ -125,10 +124,10 @@ class Cleaning:
             full: list[bool] = []
             reader = SegmentReader(self._disk, segment, start)
             while not reader.done:
-                yield Step(reader.fill, slow=True)
+                yield CleaningStep(reader.fill, slow=True)
                 self._check([segment])
                 for chunk, slow in reader.chunks():
-                    yield Step(partial(self._index_chunk, chunk, full), len(chunk), slow)
+                    yield CleaningStep(partial(self._index_chunk, chunk, full), len(chunk), slow)
                     self._check([segment])
                     if full:
                         return
@@ -150,17 +149,19 @@ class Cleaning:
                         return
             offsets.latest = max(offsets.latest, header.last_offset)
 
-    # --- everything up to there: what stays ---
+    # --- the whole part: copy what stays ---
 
-    def _load_indexes(self) -> Steps:
-        """Read the indexes of the segments, whose sizes decide about the groups, one at a time."""
+    def _load_indexes(self) -> CleaningSteps:
+        """Read the indexes of the segments one at a time. Their sizes determine the groups."""
         segments = [segment for segment in self._log.segments if segment.base_offset <= self._map.latest]
         for segment in segments:
             self._check([segment])
-            yield Step(segment.index_bytes)
+            yield CleaningStep(segment.index_bytes)
         self._check(segments)
 
-    def _clean_group(self, group: list[Segment], rules: BatchFilter, transactions: CleanedTransactions) -> Steps:
+    def _clean_group(
+        self, group: list[Segment], rules: BatchFilter, transactions: CleanedTransactions
+    ) -> CleaningSteps:
         self._check(group)
         cleaned = self._unfinished = self._segment_for(group)
         self._discard(cleaned.base_offset)
@@ -170,27 +171,27 @@ class Cleaning:
         for segment in group:
             reader = SegmentReader(self._disk, segment, 0)
             while not reader.done:
-                yield Step(reader.fill, slow=True)
+                yield CleaningStep(reader.fill, slow=True)
                 self._check(group)
                 for chunk, slow in reader.chunks():
-                    yield Step(partial(self._filter_chunk, rules, chunk, keep_end), len(chunk), slow)
+                    yield CleaningStep(partial(self._filter_chunk, rules, chunk, keep_end), len(chunk), slow)
                     self._check(group)
                     self._read += len(chunk)
-                    yield Step(partial(self._write, cleaned), sum(len(batch.data) for batch in self._found))
+                    yield CleaningStep(partial(self._write, cleaned), sum(len(batch.data) for batch in self._found))
                     self._check(group)
         for aborted in transactions.retained[known:]:
             cleaned.txn_index.append(aborted)
         cleaned.finish()
         for path in cleaned.sync_paths():
-            yield Step(partial(self._disk.sync, path), slow=True)
+            yield CleaningStep(partial(self._disk.sync, path), slow=True)
         self._check(group)
         cleaned.rename(SWAP_SUFFIX)
-        yield Step(partial(self._disk.sync, self._log.directory), slow=True)
+        yield CleaningStep(partial(self._disk.sync, self._log.directory), slow=True)
         self._check(group)
         self._unfinished = None
         self._log.replace_segments(group, cleaned)
         self._written += cleaned.size
-        yield Step(partial(self._disk.sync, self._log.directory), slow=True)
+        yield CleaningStep(partial(self._disk.sync, self._log.directory), slow=True)
 
     def _filter_chunk(self, rules: BatchFilter, chunk: memoryview, keep_end: int) -> None:
         self._found = rules.filter(chunk, keep_end)
