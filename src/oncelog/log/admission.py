@@ -1,34 +1,36 @@
-"""Whether batches may follow what is in the log, by what is known of their producers.
+"""Check batches against the state of their producers before they are written, and apply them to it afterwards.
 
-The producers' state is only looked at: it changes once the batches are written. What is found is counted in
-`LogStatistics`, and gaps are logged.
+`Admission` counts duplicates and gaps in `LogStatistics`, and logs gaps.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from oncelog.log.producer_state import (
     BatchMetadata,
+    CompletedTransaction,
     Origin,
     OutOfOrderSequenceError,
     ProducerAppend,
     ProducerState,
 )
-from oncelog.log.recovery import add_batch
+from oncelog.log.txn_index import AbortedTransaction, TransactionIndex
 from oncelog.log.validate import ValidBatches
+from oncelog.protocol.compression import Buffer
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.records import BatchHeader, assign_offsets
+from oncelog.protocol.records import BatchHeader, assign_offsets, decode_control
 
 logger = logging.getLogger(__name__)
 
 
 class AppendResult(NamedTuple):
-    """Where the batches are; ``append_time_ms`` is -1 unless the topic stamps them with the time of append.
+    """The offsets of the batches. ``append_time_ms`` is -1, unless the topic stamps batches with the time of append.
 
-    A ``duplicate`` was in the log already: the offsets are those of then, ``append_time_ms`` its timestamp, and
-    nothing was written.
+    A ``duplicate`` was in the log already, so nothing was written. Its offsets and its time are those of the first
+    write.
     """
 
     first_offset: int
@@ -50,7 +52,7 @@ class LogStatistics:
 
 
 class Admission:
-    """Checks the batches of one append against a partition's producers. ``name`` is the partition's, for messages."""
+    """Check the batches of one append against a partition's producers. ``name`` is the partition's, for messages."""
 
     __slots__ = ("_name", "_state", "statistics")
 
@@ -60,7 +62,7 @@ class Admission:
         self.statistics = LogStatistics()
 
     def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
-        """Return the remembered batch that a client's batch repeats."""
+        """Return the earlier batch that a client's batch repeats, or None."""
         entry = self._state.entries.get(header.producer_id)
         duplicate = None if entry is None else entry.find_duplicate(header)
         if duplicate is not None:
@@ -77,7 +79,7 @@ class Admission:
         verified: bool = True,
         guard: int | None = None,
     ) -> dict[int, ProducerAppend]:
-        """Return what the batches, which will begin at ``end_offset``, change for each producer id.
+        """Return the changes of the batches, which will begin at ``end_offset``, by producer id.
 
         Raises OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
         TRANSACTION_COORDINATOR_FENCED.
@@ -125,13 +127,13 @@ class Admission:
 
 
 def check_offsets(headers: list[BatchHeader], end_offset: int) -> int:
-    """Return the first offset of batches that bring their own; they must not lie before the end of the log."""
+    """Return the first offset of replicated batches. Raise an error if one of them overlaps the log, or another one."""
     expected = end_offset
     for header in headers:
         if header.base_offset < expected:
             raise ProtocolError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"a replicated batch has the offset {header.base_offset} where {expected} is next",
+                f"a replicated batch has the offset {header.base_offset}, but the next offset is {expected}",
             )
         expected = header.next_offset
     return headers[0].base_offset
@@ -148,3 +150,66 @@ def number(batches: ValidBatches, first: int, leader_epoch: int) -> ValidBatches
         offset += header.last_offset_delta + 1
         position += header.size
     return ValidBatches(headers, batches.view)
+
+
+def add_batch(append: ProducerAppend, header: BatchHeader, view: Buffer, offset: int, version: int = 0) -> None:
+    """Let a producer's append check and note one batch of data, or a marker."""
+    if not header.is_control:
+        append.append_data(header, offset)
+    elif header.count > 0:  # if compaction has emptied a marker, it has removed the transaction as well
+        commit, coordinator_epoch = decode_control(view)
+        append.append_marker(
+            commit,
+            epoch=header.producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            offset=offset,
+            timestamp=header.max_timestamp,
+            transaction_version=version,
+        )
+
+
+def commit_producers(
+    state: ProducerState,
+    headers: list[BatchHeader],
+    appends: Iterable[ProducerAppend],
+    txn_index: TransactionIndex,
+    now_ms: int,
+) -> None:
+    """Apply written batches to the producer state. ``appends`` has their producers."""
+    completed: list[CompletedTransaction] = []
+    for append in appends:
+        state.commit(append, now_ms)
+        completed += append.completed
+    if len(completed) > 1:
+        completed.sort(key=lambda transaction: transaction.last_offset)
+    finish_transactions(state, completed, txn_index)
+    for header in headers:
+        if header.is_transactional:
+            state.end_verification(header)
+
+
+def replay(
+    state: ProducerState, header: BatchHeader, view: Buffer, txn_index: TransactionIndex | None, now_ms: int
+) -> None:
+    """Apply a batch of the log to the producer state."""
+    if header.producer_id >= 0:
+        append = state.prepare(header.producer_id, Origin.REPLICATION)
+        add_batch(append, header, view, header.base_offset)
+        state.commit(append, now_ms)
+        finish_transactions(state, append.completed, txn_index)
+    state.end_offset = header.next_offset
+
+
+def finish_transactions(
+    state: ProducerState, completed: list[CompletedTransaction], txn_index: TransactionIndex | None
+) -> None:
+    """Complete transactions, in the order of their markers, and add the aborted ones to the index."""
+    for transaction in completed:
+        if transaction.aborted and txn_index is not None:
+            last_stable = state.last_stable_offset_after(transaction)
+            txn_index.append(
+                AbortedTransaction(
+                    transaction.producer_id, transaction.first_offset, transaction.last_offset, last_stable
+                )
+            )
+        state.complete(transaction)

@@ -1,7 +1,7 @@
 """The file port of the log, and the real disk behind it.
 
-Everything in this room reads and writes through `Disk`, so that the simulation can put a disk of its own there, which
-loses what was not synced, fails or tears a write. Paths are strings with ``/``; every failure is an ``OSError``.
+All modules of this package use files through `Disk`. The simulation replaces it by a disk that
+loses what was not synced, and fails or tears writes. Paths are strings with ``/``. Each failure is an ``OSError``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The log of one partition: what is appended, in which order, and who may.
+"""The log of one partition: what is appended, in which order, and by which producers.
 
-`Log` ties the rooms' pieces together: validation, producer state, leader epochs, segments. An append checks everything
-first, writes its batches at once, and counts them in only when they are in the file. A failing write leaves what the
-log holds as it was: at most there are files, or a new segment, with nothing in them. There is no clock, no lock and no
-waiting here: one event loop owns a log, and the time comes as an argument. Source: Kafka's UnifiedLog and LocalLog.
+`Log` combines validation, producer state and leader epochs with the files (`log_files`). An append first checks
+everything, then writes its batches at once, and updates the state after the write. A failed write leaves the log as it
+was, except for empty files or an empty segment. There is no clock, no lock and no waiting here: one event loop owns a
+log, and the time is an argument. Source: Kafka's UnifiedLog.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from oncelog.log.admission import Admission, AppendResult, LogStatistics, check_offsets, number
+from oncelog.log.admission import Admission, AppendResult, LogStatistics, check_offsets, commit_producers, number
 from oncelog.log.config import LogConfig
-from oncelog.log.creation import create_files, create_folder, metadata_path
 from oncelog.log.disk import Disk
 from oncelog.log.epochs import UNDEFINED_EPOCH
 from oncelog.log.file_access import FileAccess, torn_on_failure
 from oncelog.log.leftovers import Unlink, unlink_now
+from oncelog.log.log_files import LogFiles
 from oncelog.log.producer_state import Origin, ProducerAppend, ProducerEntry, ProducerInfo
-from oncelog.log.recovery import Loaded, Loader, commit_producers, rebuild_state
+from oncelog.log.recovery import Loaded, Loader
 from oncelog.log.segment import Segment
-from oncelog.log.segments import Segments
 from oncelog.log.steps import Steps, at_once
 from oncelog.log.timestamps import TimeStep
 from oncelog.log.validate import ValidBatches, validate
 from oncelog.protocol.errors import ErrorCode, ProtocolError
-from oncelog.protocol.records import BatchHeader, build_control_batch
+from oncelog.protocol.records import build_control_batch
 
 __all__ = ["AppendResult", "Log", "LogStatistics", "Origin", "ProducerInfo"]
 
@@ -36,41 +35,26 @@ __all__ = ["AppendResult", "Log", "LogStatistics", "Origin", "ProducerInfo"]
 class Log:
     """One partition's log. Use `open`."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        topic: str,
-        partition: int,
-        config: LogConfig,
-        topic_id: uuid.UUID | None,
-        new_segment: Callable[[int, LogConfig], Segment],
-        loaded: Loaded,
-        unlink: Unlink,
-    ) -> None:
+    def __init__(self, topic: str, partition: int, config: LogConfig, files: LogFiles, loaded: Loaded) -> None:
         self.topic = topic
         self.partition = partition
-        self.directory = directory
+        self.directory = files.directory
         self.config = config
-        self._disk = disk
-        self._topic_id = topic_id
-        self._new_segment = new_segment
-        self.unlink = unlink
-        self._segments = Segments(loaded.segments)
-        self._snapshots = loaded.snapshots
+        self.segments = files.segments
+        """The segments, oldest first."""
+        self.unlink = files.unlink
+        self.unsynced = files.unsynced
+        """Small files that were written. A caller that syncs them, and the folder, removes them from the list."""
+        self._files = files
+        self._access = FileAccess(f"{topic}-{partition}")
         self._epochs = loaded.epochs
         self._state = loaded.state
         self._admission = Admission(f"{topic}-{partition}", loaded.state)
-        self.has_files = loaded.exists
-        """The first append creates them, which takes longer than other appends."""
-        self.unsynced = loaded.epochs.unsynced
-        """Small files that were written; a caller that syncs them, and the folder, takes them out."""
-        self._files = FileAccess(f"{topic}-{partition}")
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.high_watermark = loaded.log_start_offset
         self.recovery_point = loaded.recovery_point
-        """What lies before it is known to be on the device."""
+        """All offsets before it are on the device."""
 
     @classmethod
     def open(
@@ -108,15 +92,21 @@ class Log:
         except OSError as error:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot open {topic}-{partition}: {error}") from error
         unlink(loaded.deleted, 0)
-        return cls(disk, directory, topic, partition, config, topic_id, loader.new_segment, loaded, unlink)
+        files = LogFiles(disk, directory, topic_id, config, loader.new_segment, loaded, unlink)
+        return cls(topic, partition, config, files, loaded)
 
     def __repr__(self) -> str:
         return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
 
     @property
     def closed(self) -> bool:
-        """Whether the log reads and writes nothing any more."""
-        return self._files.closed
+        """Return whether the log is closed: it neither reads nor writes."""
+        return self._access.closed
+
+    @property
+    def has_files(self) -> bool:
+        """Return whether the log has files. The first append creates them, which takes longer than other appends."""
+        return self._files.exist
 
     @property
     def statistics(self) -> LogStatistics:
@@ -217,8 +207,8 @@ class Log:
         """Write checked and numbered batches and count them in: one write, then memory."""
         headers = batches.headers
         last = headers[-1]
-        with self._files.to("append to"):
-            segment = self._segment_for(headers[0], last, len(batches.view), now_ms)
+        with self._access.to("append to"):
+            segment = self._files.segment_for(headers[0], last, len(batches.view), now_ms)
             self._epochs.assign_batches(headers)
             try:
                 segment.write(batches.view)
@@ -231,45 +221,14 @@ class Log:
             commit_producers(self._state, headers, appends.values(), segment.txn_index, now_ms)
         self._state.end_offset = self.log_end_offset = last.next_offset
 
-    def _segment_for(self, first: BatchHeader, last: BatchHeader, size: int, now_ms: int) -> Segment:
-        """Return the segment to write ``size`` bytes to, rolling if they do not fit the active one."""
-        if size > self.config.segment_bytes:
-            message = f"{size} bytes of record batches, segment.bytes is {self.config.segment_bytes}"
-            raise ProtocolError(ErrorCode.RECORD_LIST_TOO_LARGE, message)
-        segment = self._segments.active
-        if not self.has_files:
-            self._create(segment)
-        if segment.size and (
-            segment.size + size > self.config.segment_bytes
-            or segment.waited_ms(now_ms, last.max_timestamp) > self.config.segment_age_ms(segment.path)
-            or not segment.can_take(last.last_offset)
-        ):
-            self._roll(first.base_offset, now_ms)
-        return self._segments.active
-
-    def _create(self, segment: Segment) -> None:
-        """Create the files of a log that gets its first batch."""
-        create_folder(self._disk, self.directory, self._topic_id)
-        segment.create()
-        self._created()
-
-    def _created(self) -> None:
-        self.has_files = True
-        if self._topic_id is not None:
-            self.unsynced.append(metadata_path(self.directory))
-
     def creation(self, folder: str) -> Callable[[], None]:
         """Return work for a worker thread: it creates the first files of this log in another folder."""
-        return partial(create_files, self._disk, folder, self._topic_id, self._segments.active.base_offset)
+        return self._files.creation(folder)
 
     def take_files(self, folder: str) -> bool:
         """Take the files that `creation` has created in ``folder``. Return False if the log has files already."""
-        with self._files.to("create"):
-            if self.has_files or self._disk.exists(self.directory):
-                return False
-            self._disk.rename(folder, self.directory)
-        self._created()
-        return True
+        with self._access.to("create"):
+            return self._files.take(folder)
 
     # --- reading ---
 
@@ -286,14 +245,14 @@ class Log:
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside of {self!r}")
         if offset >= upto:
             return b""
-        with self._files.to("read"):
-            return self._segments.read(
+        with self._access.to("read"):
+            return self.segments.read(
                 offset, max_bytes, upto=upto, end_offset=self.log_end_offset, at_least_one=at_least_one, shared=shared
             )
 
     def aborted_transactions(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return (producer id, first offset) of the aborted transactions with records in ``[start, end)``."""
-        return self._segments.aborted_transactions(start, end)
+        return self.segments.aborted_transactions(start, end)
 
     def search_timestamp(self, timestamp: int, start_offset: int) -> TimeStep | None:
         """Search, in one short step, for the first record at or after ``start_offset`` that is not older than
@@ -301,13 +260,13 @@ class Log:
 
         Return None if there is no such record. The log may change between two steps.
         """
-        with self._files.to("read"):
-            return self._segments.search_timestamp(timestamp, max(start_offset, self.log_start_offset))
+        with self._access.to("read"):
+            return self.segments.search_timestamp(timestamp, max(start_offset, self.log_start_offset))
 
     def batch_of_max_timestamp(self) -> TimeStep | None:
         """Return the first batch with the largest timestamp, if there is a record."""
-        with self._files.to("read"):
-            return self._segments.batch_of_max_timestamp()
+        with self._access.to("read"):
+            return self.segments.batch_of_max_timestamp()
 
     # --- offsets, epochs, producers ---
 
@@ -320,8 +279,8 @@ class Log:
         return max(unstable, self.log_start_offset)
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Go on with other settings: at once, but for those of indexes, which count from the next segment on."""
-        self.config = config
+        """Use other settings from now on, but those of indexes from the next segment on."""
+        self.config = self._files.config = config
         self._state.expiration_ms = config.producer_id_expiration_ms
 
     def advance_high_watermark(self, offset: int) -> None:
@@ -360,107 +319,64 @@ class Log:
     # --- files ---
 
     @property
-    def segments(self) -> Segments:
-        """The segments, oldest first."""
-        return self._segments
-
-    @property
     def size_bytes(self) -> int:
-        """Size of all segments."""
-        return sum(segment.size for segment in self._segments)
+        """Return the size of all segments."""
+        return self._files.size_bytes
 
     def roll(self, now_ms: int) -> None:
-        """Begin a new segment, unless the active one is empty."""
-        with self._files.to("roll"):
-            self._roll(self.log_end_offset, now_ms)
-
-    def _roll(self, base_offset: int, now_ms: int) -> None:
-        old = self._segments.active
-        if not old.size:
-            return
-        old.finish()
-        self._epochs.flush()
-        self._state.end_offset = base_offset
-        self._snapshots.take(self._state)
-        segment = self._new_segment(base_offset, self.config)
-        segment.created_ms = now_ms
-        segment.create()
-        self._segments.add(segment)
+        """Start a new segment, unless the active one is empty."""
+        with self._access.to("roll"):
+            self._files.roll(self.log_end_offset, now_ms)
 
     def pending_sync(self) -> tuple[int, list[str]]:
-        """Return an offset, and the files to sync before all in front of it is safe (see `mark_synced`).
+        """Return an offset, and the files to sync before all offsets before it are on the device (see `mark_synced`).
 
-        The active segment is left out: only `flush` and `close` sync it, as in Kafka by default.
+        The active segment is not among them: only `flush` and `close` sync it, as in Kafka by default.
         """
-        active = self._segments.active
-        if active.base_offset <= self.recovery_point:
+        end = self.segments.active.base_offset
+        if end <= self.recovery_point:
             return self.recovery_point, []
-        return active.base_offset, self._sync_paths(active.base_offset)
+        return end, self._files.sync_paths(self.recovery_point, end)
 
     def mark_synced(self, offset: int) -> None:
         """Note that the files of `pending_sync` are on the device."""
         self.recovery_point = max(self.recovery_point, offset)
 
-    def _sync_paths(self, end: int) -> list[str]:
-        segments = [segment for segment in self._segments.holding(self.recovery_point) if segment.base_offset < end]
-        paths = [path for segment in segments for path in segment.sync_paths()]
-        paths += self._snapshots.paths_from(self.recovery_point)
-        if self._epochs.latest is not None:
-            paths.append(self._epochs.path)
-        return [*dict.fromkeys([*paths, *self.unsynced]), self.directory]
-
     def flush(self) -> None:
-        """Bring everything to the device; `recovery_point` is the end of the log then."""
+        """Sync all files. Afterwards, `recovery_point` is the end of the log."""
         if not self.has_files or self.recovery_point >= self.log_end_offset:
             return
-        with self._files.to("flush"):
-            self._segments.active.flush_indexes()
-            self._epochs.flush()
-            for path in self._sync_paths(self.log_end_offset):
-                self._disk.sync(path)
+        with self._access.to("flush"):
+            self._files.flush(self.recovery_point, self.log_end_offset)
         self.recovery_point = self.log_end_offset
 
     def close(self) -> None:
-        """Leave the files as a quick start needs them: indexes complete, producer snapshot at the end, synced."""
+        """Complete and sync the files, so that the next start is quick: indexes, and a producer snapshot at the end."""
         if self.closed:
             return
         if self.has_files:
-            with self._files.to("close"):
-                self._segments.active.finish()
-                if self.log_end_offset > self._segments.first_offset:
-                    self._snapshots.take(self._state)
+            with self._access.to("close"):
+                self._files.finish()
             self.flush()
         self.discard()
 
     def discard(self) -> None:
-        """Close a log whose files are going to be removed, or are complete: nothing is written any more."""
-        self._files.closed = True
-        for segment in self._segments:
+        """Close a log without writing, because its files are complete, or will be deleted."""
+        self._access.closed = True
+        for segment in self.segments:
             segment.close()
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Drop everything at and beyond ``offset`` (a follower that diverged); return whether there was any."""
-        with self._files.to("truncate"), torn_on_failure():
+        """Drop everything at and after ``offset``, where a follower diverged. Return whether there was any."""
+        with self._access.to("truncate"), torn_on_failure():
             if offset >= self.log_end_offset:
-                self._epochs.truncate_from_end(self.log_end_offset)
-                self._epochs.flush()
+                self._files.truncate_epochs(self.log_end_offset)
                 return False
-            if offset < self._segments.first_offset:
-                self._delete_segments(list(self._segments))
-                segment = self._new_segment(offset, self.config)
-                segment.create()
-                self._segments.add(segment)
-            else:
-                self._delete_segments(self._segments.behind(offset))
-                self._segments.active.truncate(offset)
-                self._segments.forget_positions()
+            self._files.truncate(offset, min(self.log_start_offset, offset), now_ms)
             self.log_end_offset = offset
             self.log_start_offset = min(self.log_start_offset, offset)
             self.high_watermark = min(self.high_watermark, offset)
             self.recovery_point = min(self.recovery_point, offset)
-            self._epochs.truncate_from_end(offset)
-            self._epochs.flush()
-            rebuild_state(self._state, list(self._segments), self._snapshots, self.log_start_offset, offset, now_ms)
         return True
 
     def advance_log_start(self, offset: int) -> None:
@@ -477,28 +393,12 @@ class Log:
             self._state.advance_log_start(offset)
 
     def delete_old_segments(self, most: int | None = None) -> int:
-        """Delete segments before the log start (with a limit, if given), return how many, and unlink their files."""
-        doomed = self._segments.before(self.log_start_offset)[:most]
-        with self._files.to("delete segments of"):
-            self._delete_segments(doomed)
-            if doomed or not self._epochs.may_wait:
-                self._epochs.flush()
-        return len(doomed)
+        """Delete segments before the log start, at most ``most`` if it is given. Return their number."""
+        with self._access.to("delete segments of"):
+            return self._files.delete_before(self.log_start_offset, most)
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
-        """Put a compacted segment (its files end in ``.swap``) in the place of ``old``; a failure is for recovery."""
-        with self._files.to("compact"), torn_on_failure():
-            deleted = [path for segment in old for path in segment.delete()]
-            new.rename("")
-            self._segments.replace(old, new)
-            for segment in old[1:]:
-                deleted += self._snapshots.retire(segment.base_offset)
-        self.unlink(deleted, self.config.file_delete_delay_ms)
-
-    def _delete_segments(self, doomed: list[Segment]) -> None:
-        deleted = []
-        for segment in doomed:
-            deleted += segment.delete()
-            self._segments.remove(segment)
-            deleted += self._snapshots.retire(segment.base_offset)
+        """Replace ``old`` by a compacted segment, whose files end in ``.swap``. Recovery completes a failed change."""
+        with self._access.to("compact"), torn_on_failure():
+            deleted = self._files.replace(old, new)
         self.unlink(deleted, self.config.file_delete_delay_ms)

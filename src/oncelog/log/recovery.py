@@ -1,26 +1,26 @@
-"""Opening a partition's folder: which segments there are, what of them is whole, and what the producers did.
+"""Open a partition's folder: find its segments, cut off what is damaged, and restore the producer state.
 
-After a clean stop few files are touched: names, the newest snapshot, and the last batches of the active segment.
-After a crash the segments from the recovery point on are read and checked batch by batch; the first that is not whole
-ends the log, and indexes, transaction index, leader epochs and producer state are rebuilt on the way. Source: Kafka's
+After a clean stop, this reads only names, the newest snapshot, and the last batches of the active segment. After a
+crash, it reads and checks the segments from the recovery point on, batch by batch. The first damaged batch ends the
+log. Indexes, transaction index, leader epochs and producer state are rebuilt meanwhile. Source: Kafka's
 ``LogLoader``, ``LogSegment.recover``, ``ProducerStateManager.truncateAndReload``.
 """
 
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable
+from bisect import bisect_right
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from oncelog.log.admission import replay
 from oncelog.log.config import LogConfig
-from oncelog.log.disk import Disk, read_if_exists
+from oncelog.log.disk import Disk
 from oncelog.log.epochs import FILE_NAME as EPOCHS_FILE
 from oncelog.log.epochs import LeaderEpochs
 from oncelog.log.index import MAX_RELATIVE_OFFSET
-from oncelog.log.leftovers import deleted_files, finish_interrupted, retire
-from oncelog.log.producer_state import CompletedTransaction, Origin, ProducerAppend, ProducerState
+from oncelog.log.leftovers import deleted_files, finish_interrupted
+from oncelog.log.producer_state import ProducerState
 from oncelog.log.segment import (
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -29,12 +29,10 @@ from oncelog.log.segment import (
     Segment,
     file_name,
 )
-from oncelog.log.snapshot import CorruptSnapshotError, decode_snapshot, encode_snapshot
-from oncelog.log.steps import Pace, Steps, at_once
-from oncelog.log.txn_index import AbortedTransaction, TransactionIndex
-from oncelog.protocol.compression import Buffer
+from oncelog.log.snapshot import Snapshots
+from oncelog.log.steps import FILE_REMOVED, Pace, Steps, at_once
 from oncelog.protocol.errors import ProtocolError
-from oncelog.protocol.records import BatchHeader, check_crc, decode_control
+from oncelog.protocol.records import check_crc
 
 logger = logging.getLogger(__name__)
 
@@ -42,87 +40,13 @@ BATCHES_A_STEP = 300
 """Batches that are read in one step, which takes some ms. Other work costs as much as a number of batches."""
 BYTES_AS_A_BATCH = 32 * 1024
 FILE_LOOKED_AT = 4
-FILE_REMOVED = 6
 SEGMENT_FINISHED = 60
 """The indexes and the producer snapshot of a recovered segment are written."""
 
 
-class Snapshots:
-    """The producer snapshots of a folder, by the offset they were taken at."""
-
-    def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
-        self._disk = disk
-        self._directory = directory
-        self.offsets = sorted(offsets)
-
-    def __contains__(self, offset: int) -> bool:
-        slot = bisect_left(self.offsets, offset)
-        return slot < len(self.offsets) and self.offsets[slot] == offset
-
-    def _path(self, offset: int) -> str:
-        return f"{self._directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
-
-    def take(self, state: ProducerState) -> None:
-        """Write a snapshot at the state's end offset, unless there is one."""
-        offset = state.end_offset
-        if offset not in self:
-            self._disk.atomic_write(self._path(offset), encode_snapshot(state.entries.values()))
-            insort(self.offsets, offset)
-
-    def loading(self, state: ProducerState, log_start: int, end: int, now_ms: int, pace: Pace) -> Steps[None]:
-        """Load the newest sound snapshot up to ``end`` into ``state``, with pauses.
-
-        Without a snapshot, the state begins at ``log_start``. Remove snapshots after ``end``, because they know batches
-        that are no longer in the log. Also remove those before the start of the log, and damaged ones.
-        """
-        for offset in [offset for offset in self.offsets if offset > end or offset < log_start]:
-            self.remove(offset)
-            if pace.is_due(FILE_REMOVED):
-                yield
-        for offset in reversed(self.offsets):
-            try:
-                found = decode_snapshot(read_if_exists(self._disk, self._path(offset)) or b"")
-            except CorruptSnapshotError as error:
-                logger.warning("removing %s: %s", self._path(offset), error)
-                self.remove(offset)
-            else:
-                entries = []
-                for entry in found:
-                    entries.append(entry)
-                    if pace.is_due(1):
-                        yield
-                state.load(entries, offset, now_ms)
-                return
-        state.clear(log_start)
-
-    def paths_from(self, offset: int) -> list[str]:
-        """Return the files of the snapshots taken at or after ``offset``."""
-        return [self._path(taken) for taken in self.offsets if taken >= offset]
-
-    def remove(self, offset: int) -> None:
-        """Remove one snapshot."""
-        self._disk.remove(self._path(offset))
-        del self.offsets[bisect_left(self.offsets, offset)]
-
-    def retire(self, offset: int) -> list[str]:
-        """Mark the snapshot at ``offset``, if there is one, as deleted. Return its new path, to be unlinked later."""
-        if offset not in self:
-            return []
-        del self.offsets[bisect_left(self.offsets, offset)]
-        return [retire(self._disk, self._path(offset))]
-
-    def removing_strays(self, bases: list[int], pace: Pace) -> Steps[None]:
-        """Keep the snapshots at the start of a segment, and the newest one if it is after all of them. Pause."""
-        kept = {*bases, *(self.offsets[-1:] if self.offsets and self.offsets[-1] > bases[-1] else [])}
-        for offset in [offset for offset in self.offsets if offset not in kept]:
-            self.remove(offset)
-            if pace.is_due(FILE_REMOVED):
-                yield
-
-
 @dataclass(slots=True)
 class Loaded:
-    """A folder as it was found, and recovered if need be."""
+    """The contents of a folder, after recovery if that was necessary."""
 
     segments: list[Segment]
     snapshots: Snapshots
@@ -132,78 +56,15 @@ class Loaded:
     log_end_offset: int
     recovery_point: int
     exists: bool
-    """Whether there are files yet."""
+    """Whether the log has files yet."""
     deleted: list[str]
     """Files that are no longer part of the log, and still to be unlinked."""
-
-
-def finish_transactions(
-    state: ProducerState, completed: list[CompletedTransaction], txn_index: TransactionIndex | None
-) -> None:
-    """Count transactions as decided, in the order of their markers, and note the aborted ones in the index."""
-    for transaction in completed:
-        if transaction.aborted and txn_index is not None:
-            last_stable = state.last_stable_offset_after(transaction)
-            txn_index.append(
-                AbortedTransaction(
-                    transaction.producer_id, transaction.first_offset, transaction.last_offset, last_stable
-                )
-            )
-        state.complete(transaction)
-
-
-def commit_producers(
-    state: ProducerState,
-    headers: list[BatchHeader],
-    appends: Iterable[ProducerAppend],
-    txn_index: TransactionIndex,
-    now_ms: int,
-) -> None:
-    """Apply written batches to the state; ``appends`` has their producers."""
-    completed: list[CompletedTransaction] = []
-    for append in appends:
-        state.commit(append, now_ms)
-        completed += append.completed
-    if len(completed) > 1:
-        completed.sort(key=lambda transaction: transaction.last_offset)
-    finish_transactions(state, completed, txn_index)
-    for header in headers:
-        if header.is_transactional:
-            state.end_verification(header)
-
-
-def add_batch(append: ProducerAppend, header: BatchHeader, view: Buffer, offset: int, version: int = 0) -> None:
-    """Let a producer's append check and note one batch, be it data or a marker."""
-    if not header.is_control:
-        append.append_data(header, offset)
-    elif header.count > 0:  # of a marker that compaction has emptied, the transaction is gone as well
-        commit, coordinator_epoch = decode_control(view)
-        append.append_marker(
-            commit,
-            epoch=header.producer_epoch,
-            coordinator_epoch=coordinator_epoch,
-            offset=offset,
-            timestamp=header.max_timestamp,
-            transaction_version=version,
-        )
-
-
-def replay(
-    state: ProducerState, header: BatchHeader, view: Buffer, txn_index: TransactionIndex | None, now_ms: int
-) -> None:
-    """Take a batch of the log into the producer state."""
-    if header.producer_id >= 0:
-        append = state.prepare(header.producer_id, Origin.REPLICATION)
-        add_batch(append, header, view, header.base_offset)
-        state.commit(append, now_ms)
-        finish_transactions(state, append.completed, txn_index)
-    state.end_offset = header.next_offset
 
 
 def rebuild_state(
     state: ProducerState, segments: list[Segment], snapshots: Snapshots, log_start: int, end: int, now_ms: int
 ) -> None:
-    """Make ``state`` that of the log up to ``end``: the newest snapshot, and what follows it in the log."""
+    """Rebuild the producer state at ``end`` from the newest snapshot and the batches after it."""
     at_once(rebuilding(state, segments, snapshots, log_start, end, now_ms, Pace(BATCHES_A_STEP)))
 
 
@@ -236,7 +97,7 @@ def rebuilding(
 
 
 class Loader:
-    """Opens one partition's folder."""
+    """Open one partition's folder."""
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, now_ms: int) -> None:
         self._disk = disk

@@ -1,19 +1,27 @@
 """Producer snapshots (``<offset>.snapshot``), in Kafka's file format.
 
-Version 1, CRC-32C of what follows, then the producers. Of each only the last batch is kept, so after a restart a
-retry is recognised by that one, and by those that follow the snapshot in the log. The timestamp, which says when a
-producer expires, is the broker's where that is later than the batch's: old data must not expire its producer. Source:
-``ProducerSnapshot.json``.
+A file has version 1, the CRC-32C of the rest, and the producers, each with its last batch only. After a restart, the
+log recognizes a retry of that batch, and of the batches after the snapshot. A producer expires by its timestamp. It is
+the broker's time if that is later than the batch's, because old data must not expire its producer. Source:
+``ProducerSnapshot.json``, ``ProducerStateManager``.
 """
 
 from __future__ import annotations
 
+import logging
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from struct import Struct, error
 
 from crc32c import crc32c
 
-from oncelog.log.producer_state import BatchMetadata, ProducerEntry
+from oncelog.log.disk import Disk, read_if_exists
+from oncelog.log.leftovers import retire
+from oncelog.log.producer_state import BatchMetadata, ProducerEntry, ProducerState
+from oncelog.log.segment import SNAPSHOT_SUFFIX, file_name
+from oncelog.log.steps import FILE_REMOVED, Pace, Steps
+
+logger = logging.getLogger(__name__)
 
 _VERSION = 1
 _HEAD = Struct(">hI")
@@ -22,7 +30,7 @@ _ENTRY = Struct(">qhiqiqiq")
 
 
 class CorruptSnapshotError(Exception):
-    """The file is no snapshot, or not all of it."""
+    """The file is not a snapshot, or incomplete."""
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
@@ -79,3 +87,76 @@ def _entry(
 ) -> ProducerEntry:
     batches = (BatchMetadata(last_sequence, last_offset, offset_delta, timestamp),) if last_offset >= 0 else ()
     return ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, max(txn_start, -1), batches)
+
+
+class Snapshots:
+    """The producer snapshots of a folder, by their offsets."""
+
+    def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.offsets = sorted(offsets)
+
+    def __contains__(self, offset: int) -> bool:
+        slot = bisect_left(self.offsets, offset)
+        return slot < len(self.offsets) and self.offsets[slot] == offset
+
+    def _path(self, offset: int) -> str:
+        return f"{self._directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+
+    def take(self, state: ProducerState) -> None:
+        """Write a snapshot at the state's end offset, unless there is one."""
+        offset = state.end_offset
+        if offset not in self:
+            self._disk.atomic_write(self._path(offset), encode_snapshot(state.entries.values()))
+            insort(self.offsets, offset)
+
+    def loading(self, state: ProducerState, log_start: int, end: int, now_ms: int, pace: Pace) -> Steps[None]:
+        """Load the newest sound snapshot up to ``end`` into ``state``, with pauses.
+
+        Without a snapshot, the state begins at ``log_start``. Remove snapshots after ``end``, because they know batches
+        that are no longer in the log. Also remove those before the start of the log, and damaged ones.
+        """
+        for offset in [offset for offset in self.offsets if offset > end or offset < log_start]:
+            self.remove(offset)
+            if pace.is_due(FILE_REMOVED):
+                yield
+        for offset in reversed(self.offsets):
+            try:
+                found = decode_snapshot(read_if_exists(self._disk, self._path(offset)) or b"")
+            except CorruptSnapshotError as error:
+                logger.warning("removing %s: %s", self._path(offset), error)
+                self.remove(offset)
+            else:
+                entries = []
+                for entry in found:
+                    entries.append(entry)
+                    if pace.is_due(1):
+                        yield
+                state.load(entries, offset, now_ms)
+                return
+        state.clear(log_start)
+
+    def paths_from(self, offset: int) -> list[str]:
+        """Return the files of the snapshots taken at or after ``offset``."""
+        return [self._path(taken) for taken in self.offsets if taken >= offset]
+
+    def remove(self, offset: int) -> None:
+        """Remove one snapshot."""
+        self._disk.remove(self._path(offset))
+        del self.offsets[bisect_left(self.offsets, offset)]
+
+    def retire(self, offset: int) -> list[str]:
+        """Mark the snapshot at ``offset``, if there is one, as deleted. Return its new path, to be unlinked later."""
+        if offset not in self:
+            return []
+        del self.offsets[bisect_left(self.offsets, offset)]
+        return [retire(self._disk, self._path(offset))]
+
+    def removing_strays(self, bases: list[int], pace: Pace) -> Steps[None]:
+        """Keep the snapshots at the start of a segment, and the newest one if it is after all of them. Pause."""
+        kept = {*bases, *(self.offsets[-1:] if self.offsets and self.offsets[-1] > bases[-1] else [])}
+        for offset in [offset for offset in self.offsets if offset not in kept]:
+            self.remove(offset)
+            if pace.is_due(FILE_REMOVED):
+                yield

@@ -9,6 +9,9 @@ T = TypeVar("T")
 
 Steps = Generator[None, None, T]
 
+FILE_REMOVED = 6
+"""The cost of removing a file, for `Pace`. The unit is the cost of reading a batch."""
+
 
 def at_once(work: Steps[T]) -> T:
     """Run work without a pause, and return its result."""

@@ -1,0 +1,202 @@
+"""The files of one log: segments, leader epochs and producer snapshots in its folder. Source: Kafka's LocalLog.
+
+`LogFiles` raises OSError. `Log` decides whether the files may be used, and what a failure means (`file_access`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from functools import partial
+
+from oncelog.log.checkpoint import PARTITION_METADATA, encode_partition_metadata
+from oncelog.log.config import LogConfig
+from oncelog.log.disk import Disk
+from oncelog.log.leftovers import Unlink
+from oncelog.log.recovery import Loaded, rebuild_state
+from oncelog.log.segment import LOG_SUFFIX, Segment, file_name
+from oncelog.log.segments import Segments
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.records import BatchHeader
+
+
+class LogFiles:
+    """The files of one log, and the producer state that its snapshots contain."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        topic_id: uuid.UUID | None,
+        config: LogConfig,
+        new_segment: Callable[[int, LogConfig], Segment],
+        loaded: Loaded,
+        unlink: Unlink,
+    ) -> None:
+        """``new_segment`` makes a segment without files."""
+        self.directory = directory
+        self.config = config
+        self.segments = Segments(loaded.segments)
+        self.epochs = loaded.epochs
+        self.state = loaded.state
+        self.exist = loaded.exists
+        """The first append creates the files, which takes longer than other appends."""
+        self.unsynced = loaded.epochs.unsynced
+        """Small files that were written. A caller that syncs them, and the folder, removes them from the list."""
+        self.unlink = unlink
+        self._disk = disk
+        self._topic_id = topic_id
+        self._new_segment = new_segment
+        self._snapshots = loaded.snapshots
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of all segments."""
+        return sum(segment.size for segment in self.segments)
+
+    # --- creating ---
+
+    def _create(self) -> None:
+        """Create the files of a log that gets its first batch."""
+        create_folder(self._disk, self.directory, self._topic_id)
+        self.segments.active.create()
+        self._created()
+
+    def _created(self) -> None:
+        self.exist = True
+        if self._topic_id is not None:
+            self.unsynced.append(_metadata_path(self.directory))
+
+    def creation(self, folder: str) -> Callable[[], None]:
+        """Return work for a worker thread: it creates the first files of this log in another folder."""
+        return partial(create_files, self._disk, folder, self._topic_id, self.segments.active.base_offset)
+
+    def take(self, folder: str) -> bool:
+        """Take the files that `creation` has created in ``folder``. Return False if the log has files already."""
+        if self.exist or self._disk.exists(self.directory):
+            return False
+        self._disk.rename(folder, self.directory)
+        self._created()
+        return True
+
+    # --- rolling ---
+
+    def segment_for(self, first: BatchHeader, last: BatchHeader, size: int, now_ms: int) -> Segment:
+        """Return the segment for ``size`` bytes of batches. Create the files, or roll, if that is necessary."""
+        if size > self.config.segment_bytes:
+            message = f"{size} bytes of record batches, segment.bytes is {self.config.segment_bytes}"
+            raise ProtocolError(ErrorCode.RECORD_LIST_TOO_LARGE, message)
+        segment = self.segments.active
+        if not self.exist:
+            self._create()
+        if segment.size and (
+            segment.size + size > self.config.segment_bytes
+            or segment.waited_ms(now_ms, last.max_timestamp) > self.config.segment_age_ms(segment.path)
+            or not segment.can_take(last.last_offset)
+        ):
+            self.roll(first.base_offset, now_ms)
+        return self.segments.active
+
+    def roll(self, base_offset: int, now_ms: int) -> None:
+        """Start a new segment, unless the active one is empty."""
+        old = self.segments.active
+        if not old.size:
+            return
+        old.finish()
+        self.epochs.flush()
+        self.state.end_offset = base_offset
+        self._snapshots.take(self.state)
+        segment = self._new_segment(base_offset, self.config)
+        segment.created_ms = now_ms
+        segment.create()
+        self.segments.add(segment)
+
+    # --- syncing ---
+
+    def sync_paths(self, start: int, end: int) -> list[str]:
+        """Return what to sync so that the offsets in ``[start, end)`` are on the device: files, then the folder."""
+        segments = [segment for segment in self.segments.holding(start) if segment.base_offset < end]
+        paths = [path for segment in segments for path in segment.sync_paths()]
+        paths += self._snapshots.paths_from(start)
+        if self.epochs.latest is not None:
+            paths.append(self.epochs.path)
+        return [*dict.fromkeys([*paths, *self.unsynced]), self.directory]
+
+    def flush(self, start: int, end: int) -> None:
+        """Write what is in memory, and sync all files with offsets in ``[start, end)``."""
+        self.segments.active.flush_indexes()
+        self.epochs.flush()
+        for path in self.sync_paths(start, end):
+            self._disk.sync(path)
+
+    def finish(self) -> None:
+        """Complete the indexes, and write a producer snapshot at the end of the log."""
+        self.segments.active.finish()
+        if self.state.end_offset > self.segments.first_offset:
+            self._snapshots.take(self.state)
+
+    # --- deleting ---
+
+    def truncate(self, offset: int, log_start: int, now_ms: int) -> None:
+        """Delete everything at and after ``offset``. Restore the producer state as it was before."""
+        if offset < self.segments.first_offset:
+            self._delete(list(self.segments))
+            segment = self._new_segment(offset, self.config)
+            segment.create()
+            self.segments.add(segment)
+        else:
+            self._delete(self.segments.behind(offset))
+            self.segments.active.truncate(offset)
+            self.segments.forget_positions()
+        self.truncate_epochs(offset)
+        rebuild_state(self.state, list(self.segments), self._snapshots, log_start, offset, now_ms)
+
+    def truncate_epochs(self, offset: int) -> None:
+        """Delete the leader epochs that start at or after ``offset``."""
+        self.epochs.truncate_from_end(offset)
+        self.epochs.flush()
+
+    def delete_before(self, log_start: int, most: int | None) -> int:
+        """Delete segments before ``log_start``, at most ``most`` if it is given. Return their number."""
+        doomed = self.segments.before(log_start)[:most]
+        self._delete(doomed)
+        if doomed or not self.epochs.may_wait:
+            self.epochs.flush()
+        return len(doomed)
+
+    def replace(self, old: list[Segment], new: Segment) -> list[str]:
+        """Replace ``old`` by a compacted segment, whose files end in ``.swap``. Return the files to unlink."""
+        deleted = [path for segment in old for path in segment.delete()]
+        new.rename("")
+        self.segments.replace(old, new)
+        for segment in old[1:]:
+            deleted += self._snapshots.retire(segment.base_offset)
+        return deleted
+
+    def _delete(self, doomed: list[Segment]) -> None:
+        deleted = []
+        for segment in doomed:
+            deleted += segment.delete()
+            self.segments.remove(segment)
+            deleted += self._snapshots.retire(segment.base_offset)
+        self.unlink(deleted, self.config.file_delete_delay_ms)
+
+
+def create_folder(disk: Disk, folder: str, topic_id: uuid.UUID | None) -> None:
+    """Create the folder of a log, without a segment. Raises OSError."""
+    disk.mkdir(folder)
+    if topic_id is not None:
+        disk.atomic_write(_metadata_path(folder), encode_partition_metadata(topic_id))
+
+
+def create_files(disk: Disk, folder: str, topic_id: uuid.UUID | None, base_offset: int) -> None:
+    """Create a folder with the files of an empty log. No other code may use the folder meanwhile. Raises OSError.
+
+    A worker thread may call this.
+    """
+    create_folder(disk, folder, topic_id)
+    disk.atomic_write(f"{folder}/{file_name(base_offset, LOG_SUFFIX)}", b"")
+
+
+def _metadata_path(folder: str) -> str:
+    return f"{folder}/{PARTITION_METADATA}"
