@@ -12,9 +12,10 @@ for word in "$@"; do
     fi
 done
 
-# Options of pytest: run two processes. One process runs all tests of a file, because they share servers. Take the files in
-# the order of tests/support/hooks.py, not by their number of tests.
-TWO_AT_A_TIME='--numprocesses 2 --dist loadfile --no-loadscope-reorder'
+# Options of pytest: run three processes, because on two cores two of them leave half of the time unused: tests wait for
+# servers. One process runs all tests of a file, because they share servers. Take the files in the order of
+# tests/support/hooks.py, not by their number of tests.
+IN_PARALLEL='--numprocesses 3 --dist loadfile --no-loadscope-reorder'
 
 say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
 die() { printf '%s: %s\n' "$(basename -- "$0")" "$*" >&2; exit 1; }

@@ -1,4 +1,4 @@
-"""Hooks of pytest for all tests: which files two processes run first, and how SIGTERM ends a run."""
+"""Hooks of pytest for all tests: which files run first in several processes, and how SIGTERM ends a run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ LONGEST = (
     "tests/features/test_transaction_timeouts.py",
     "tests/clients/test_prepared_transactions.py",
     "tests/features/test_log_compaction.py",
+    "conformance/test_kafka_python_suite.py",
     "conformance/test_foreign_clients.py",
 )
 """Files that take a minute or more. Each process takes the next file when it has finished one. If a long file came

@@ -1,11 +1,12 @@
-"""Other people's clients and test suites: how each is fetched, built and run, and what came of each of its tests.
+"""Fetch, build and run other people's clients and test suites, and compare what passes with `conformance/counts.json`.
 
-Everything lies in `.cache/` and comes from the ordinary package registries; nothing of theirs is in this repository.
+Everything is fetched into `.cache/` from the ordinary package registries. Nothing of theirs is in this repository.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -21,10 +23,15 @@ from xml.etree import ElementTree
 
 from support.apache_kafka import ROOT
 from support.repo_rules import MADE
+from support.servers import Server
 
 HERE = ROOT / "conformance"
 CACHE = ROOT / ".cache" / "suites"
+COUNTS = HERE / "counts.json"
 KAFKA_PYTHON = "3.0.12"
+
+SETTINGS = {"num.partitions": "4", "group.min.session.timeout.ms": "1000"}
+"""What kafka-python's tests expect of the broker that they usually start themselves."""
 
 Outcomes = dict[str, str]
 """The name of each test -> "passed", "skipped" or "failed"."""
@@ -180,3 +187,34 @@ SUITES: dict[str, Callable[[str], Outcomes]] = {
     "rskafka": rskafka,
     "kafka-python": kafka_python,
 }
+
+
+def summary(outcomes: Outcomes) -> dict[str, object]:
+    """Return how many tests ran, passed and were skipped, and which failed."""
+    counts = Counter(outcomes.values())
+    failed = sorted(name for name, how in outcomes.items() if how == "failed")
+    return {
+        "run": len(outcomes) - counts["skipped"],
+        "passed": counts["passed"],
+        "skipped": counts["skipped"],
+        "failed": failed,
+    }
+
+
+def check_counts(suite: str, start_server: Callable[..., Server]) -> None:
+    """Run a suite and compare its counts with COUNTS. If they differ, run it once more on a new server.
+
+    If `ONCELOG_PIN` is set, write the counts of this run to COUNTS first.
+    """
+    server = start_server(SETTINGS)
+    found = summary(SUITES[suite](server.bootstrap))
+    if found != json.loads(COUNTS.read_text()).get(suite, {}).get(server.name):
+        print(f"{suite} on {server.name}, the first time: {found}")
+        server = start_server(SETTINGS)
+        found = summary(SUITES[suite](server.bootstrap))
+    with locked("counts"):
+        pinned = json.loads(COUNTS.read_text())
+        if os.environ.get("ONCELOG_PIN"):
+            pinned.setdefault(suite, {})[server.name] = found
+            COUNTS.write_text(json.dumps(pinned, indent=2, sort_keys=True) + "\n")
+    assert found == pinned[suite][server.name]
