@@ -363,8 +363,8 @@ class Groups(RuleBasedStateMachine):
         else:
             assert group.members
             assert all(member.joining is None for member in group.members.values())
-        if group.state is S.COMPLETING_REBALANCE and group.pending_syncs:
-            assert group.sync_due_ms is not None
+        if group.state is S.COMPLETING_REBALANCE:
+            assert group.sync_due_ms is not None, "nothing would ever end it"
         if group.state is not S.COMPLETING_REBALANCE:
             assert all(member.syncing is None for member in group.members.values())
         for member in group.members.values():

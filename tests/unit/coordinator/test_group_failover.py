@@ -7,6 +7,7 @@ import tracemalloc
 from oncelog.coordinator.groups.group import GroupState as S
 from oncelog.protocol.errors import ErrorCode as E
 from support.group_driver import (
+    REBALANCE_MS,
     SESSION_MS,
     GroupDriver,
     last_group,
@@ -33,6 +34,22 @@ def test_an_assignment_that_cannot_be_written_is_not_given() -> None:
     assert driver.sync(one, 2, {one: b"3", two: b"4"}).response.assignment == b"3"
     assert follower.response.assignment == b"4"
     assert driver.group.state is S.STABLE
+
+
+def test_a_group_whose_assignment_cannot_be_written_rebalances_in_time() -> None:
+    driver = GroupDriver()
+    one, two = driver.stable_group(2)
+    driver.join(one)
+    driver.join(two)
+    driver.sync(two, 2)
+    driver.refuse = E.NOT_ENOUGH_REPLICAS
+    driver.sync(one, 2, {one: b"1", two: b"2"})
+    waiting = driver.sync(two, 2)
+    for _ in range(2 * REBALANCE_MS // SESSION_MS):  # the leader lives, but never repeats its assignment
+        driver.heartbeat(one, 2)
+        driver.pass_time(SESSION_MS // 2)
+    assert waiting.error is E.REBALANCE_IN_PROGRESS
+    assert driver.heartbeat(one, 2) is E.REBALANCE_IN_PROGRESS
 
 
 def test_a_static_member_whose_return_cannot_be_written_has_not_returned() -> None:

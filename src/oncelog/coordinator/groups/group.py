@@ -160,6 +160,11 @@ class Group:
         self.transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
         self.pending_syncs.clear()
 
+    def end_sync_phase_if_all_synced(self) -> None:
+        """End the wait for SyncGroup if all members of a stable group have sent it."""
+        if not self.pending_syncs:
+            self.sync_due_ms = None
+
     def next_due_ms(self) -> int | None:
         """Return the group's next deadline on the steady clock, or None."""
         dues = [member.due_ms for member in self.members.values() if member.due_ms is not None]

@@ -219,9 +219,8 @@ def sync(operation: GroupOperation, request: SyncGroupRequest, token: Any) -> No
         operation.reply(token, SyncGroupResponse(error_code=error.code))
         return
     group.pending_syncs.discard(member.member_id)
-    if not group.pending_syncs:
-        group.sync_due_ms = None
     if group.state is GroupState.STABLE:
+        group.end_sync_phase_if_all_synced()
         operation.reply(token, sync_response(group, member.assignment))
         return
     if member.syncing is not None and member.syncing is not token:
@@ -258,6 +257,7 @@ def _assign(operation: GroupOperation, assigned: dict[str, bytes]) -> None:
         for member in group.members.values():
             member.assignment = assignments[member.member_id]
         group.transition_to(GroupState.STABLE, wall_ms)
+        group.end_sync_phase_if_all_synced()
 
     operation.write(group_record(group, assignments), stable)
 

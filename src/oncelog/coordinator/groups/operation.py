@@ -109,10 +109,14 @@ class GroupOperation:
         self._complete_join()
 
     def _end_sync_phase(self) -> None:
-        """Remove the members that joined, but did not ask for their assignment in time (KAFKA-12907)."""
+        """Remove the members that joined, but did not ask for their assignment in time (KAFKA-12907).
+
+        If all members have asked, but the group is not stable, the leader's assignment could not be written, and the
+        leader has not repeated it. Kafka rebalances at once then. Here, the leader may repeat it until this deadline.
+        """
         group = self.group
         group.sync_due_ms = None
-        if group.pending_syncs:
+        if group.pending_syncs or group.state is GroupState.COMPLETING_REBALANCE:
             for member_id in tuple(group.pending_syncs):
                 group.remove(member_id)
             self.prepare_rebalance()
