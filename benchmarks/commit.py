@@ -125,7 +125,7 @@ class EveryPartition:
         raise_for_error(response, "Produce")
         answers = sorted(response.responses[0].partition_responses, key=lambda answer: answer.index)
         spans = (Span(TopicPartition(TOPIC, a.index), a.base_offset, a.base_offset + ROWS - 1) for a in answers)
-        return op.Rows(op.Outcome.DONE, ROWS * self.count, tuple(spans))
+        return op.Rows(op.RequestOutcome.DONE, ROWS * self.count, tuple(spans))
 
 
 def run_batch(meter: Meter, options: SinkOptions, batch: int, tasks: int, count: int) -> dict[str, Cost]:

@@ -14,7 +14,7 @@ from oncelog.spark.cluster.brokers import Brokers, run
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import NotPermittedError, NotVerifiedError
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.commit.record import STREAM, Owner, Record, Source, Transaction
+from oncelog.spark.commit.record import STREAM, Owner, Record, Source, TaskTransaction
 from oncelog.spark.commit.steps import write_record
 from oncelog.spark.options import sink_options
 from oncelog.spark.writing import driver
@@ -100,7 +100,7 @@ def test_a_marker_that_may_not_be_written_names_cluster_action(
     with BlockingCluster(guarded.bootstrap) as cluster:
         brokers, sink = Brokers(cluster), driver.sink_of(options)
         owner: Owner = brokers.answer(op.InitProducerId(f"{ran.prefix}/0/2/0.0", 60_000))
-        transaction = Transaction(owner, (hang(cluster, owner, at, "1-0"),))
+        transaction = TaskTransaction(owner, (hang(cluster, owner, at, "1-0"),))
         record = Record(Source(STREAM, ran.query, 1), 2, 1, 1, False, (transaction,), (name,))
         run(write_record(sink, brokers.answer(op.InitProducerId(ran.prefix, 10_000)), record), brokers)
     began = time.monotonic()

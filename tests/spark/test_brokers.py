@@ -23,8 +23,8 @@ from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import NotDecidedError, NotVerifiedError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.plan import read_parts, read_record
-from oncelog.spark.commit.record import STREAM, Owner, Record, Source, Span, Transaction
-from oncelog.spark.commit.steps import Sink, commit_record, propose_record, see_commit
+from oncelog.spark.commit.record import STREAM, Owner, Record, Source, Span, TaskTransaction
+from oncelog.spark.commit.steps import Sink, await_commit_marker, commit_record, propose_record
 from oncelog.spark.writing.driver import ensure_decision_topic
 from spark.judges import create
 from support.servers import Server
@@ -45,7 +45,7 @@ def at(server: Server, name: str) -> TopicPartition:
 def begin(brokers: Brokers, name: str, at: TopicPartition) -> tuple[Owner, int]:
     owner: Owner = brokers.answer(op.InitProducerId(name, 60_000))
     produced: op.Produced = brokers.answer(op.Produce(owner, at, Record(plan=1)))
-    assert produced.outcome is op.Outcome.DONE
+    assert produced.outcome is op.RequestOutcome.DONE
     return owner, produced.offset
 
 
@@ -57,7 +57,7 @@ def test_an_end_from_another_connection_can_be_repeated(cluster: BlockingCluster
     with BlockingCluster([":".join(map(str, address)) for address in cluster.cluster.bootstrap]) as another:
         for _ in range(2):
             ended: op.Ended = Brokers(another).answer(op.EndTxn(owner, True))
-            assert ended.outcome is op.Outcome.DONE
+            assert ended.outcome is op.RequestOutcome.DONE
     place = op.Place(at, owner.pid, offset)
     assert brokers.answer(op.FindMarkers((place,))) == (op.Marker.COMMIT,)
     assert brokers.answer(op.DescribeProducers((at,))) == ()
@@ -80,7 +80,7 @@ def test_transactions_are_waited_for_as_long_as_some_of_them_end(monkeypatch: py
     def describe(self: Brokers, o: op.DescribeTransactions) -> tuple[op.Described, ...]:
         asked.append(len(o.ids))
         still = max(stuck[0], 9 - len(asked))
-        return tuple(op.Described(w.id, w.pid, 0, op.State.ENDING, 0) for w in owners[:still] if w.id in o.ids)
+        return tuple(op.Described(w.id, w.pid, 0, op.TxnState.ENDING, 0) for w in owners[:still] if w.id in o.ids)
 
     monkeypatch.setattr(Brokers, "_describe", describe)
     with BlockingCluster("nobody:1") as nothing:
@@ -117,7 +117,7 @@ def test_a_decision_is_given_up_after_the_drivers_time_out(
             brokers.answer(op.EndTxn(owner, True, within_ms))
     assert sent == ([] if slept_s else [owner])
     ended: op.Ended = brokers.answer(op.EndTxn(owner, False))
-    assert ended.outcome is op.Outcome.DONE
+    assert ended.outcome is op.RequestOutcome.DONE
 
 
 def test_a_newer_owner_fences_and_aborts(cluster: BlockingCluster, at: TopicPartition) -> None:
@@ -127,9 +127,9 @@ def test_a_newer_owner_fences_and_aborts(cluster: BlockingCluster, at: TopicPart
     newer: Owner = brokers.answer(op.InitProducerId(name, 60_000))
     assert (newer.pid, newer.epoch) == (owner.pid, owner.epoch + 2)
     ended: op.Ended = brokers.answer(op.EndTxn(owner, True))
-    assert ended.outcome is op.Outcome.FENCED
+    assert ended.outcome is op.RequestOutcome.FENCED
     produced: op.Produced = brokers.answer(op.Produce(owner, at, Record()))
-    assert produced.outcome is op.Outcome.FENCED
+    assert produced.outcome is op.RequestOutcome.FENCED
     assert brokers.answer(op.FindMarkers((op.Place(at, owner.pid, offset),))) == (op.Marker.ABORT,)
 
 
@@ -137,22 +137,22 @@ def test_a_commit_of_nothing_is_an_invalid_state(cluster: BlockingCluster, at: T
     brokers = Brokers(cluster)
     owner: Owner = brokers.answer(op.InitProducerId(f"{at.topic}/0/0/0.0", 60_000))
     ended: op.Ended = brokers.answer(op.EndTxn(owner, True))
-    assert ended.outcome is op.Outcome.INVALID_STATE
+    assert ended.outcome is op.RequestOutcome.INVALID_STATE
 
 
 def test_transactions_are_listed_and_described(cluster: BlockingCluster, at: TopicPartition) -> None:
     brokers = Brokers(cluster)
     name = f"{at.topic}/3/1/0.5"
     owner, _ = begin(brokers, name, at)
-    assert brokers.answer(op.ListTransactions(at.topic)) == (op.Listed(name, owner.pid, op.State.ONGOING),)
+    assert brokers.answer(op.ListTransactions(at.topic)) == (op.Listed(name, owner.pid, op.TxnState.ONGOING),)
     assert brokers.answer(op.ListTransactions(at.topic[:-1])) == ()
     (described,) = brokers.answer(op.DescribeTransactions((name, f"{at.topic}/9/9/9.9")))
-    assert described[:4] == (name, owner.pid, owner.epoch, op.State.ONGOING)
+    assert described[:4] == (name, owner.pid, owner.epoch, op.TxnState.ONGOING)
     assert 0 < described.left_ms <= 60_000
     brokers.answer(op.EndTxn(owner, False))
     brokers.answer(op.AwaitEnded((owner,)))
     (after,) = brokers.answer(op.ListTransactions(at.topic))
-    assert after.state is op.State.COMPLETE
+    assert after.state is op.TxnState.COMPLETE
 
 
 @pytest.mark.parametrize("newest", [2, 1])
@@ -199,11 +199,11 @@ def test_a_marker_can_be_written_by_hand(cluster: BlockingCluster, at: TopicPart
     quick = Brokers(cluster, marker_wait_ms=100)
     place = op.Place(at, owner.pid, offset)
     assert quick.answer(op.FindMarkers((place,))) == (op.Marker.MISSING,)
-    assert brokers.answer(op.WriteTxnMarkers(at, owner.pid, owner.epoch, True)) is op.Outcome.DONE
+    assert brokers.answer(op.WriteTxnMarkers(at, owner.pid, owner.epoch, True)) is op.RequestOutcome.DONE
     assert brokers.answer(op.FindMarkers((place,))) == (op.Marker.COMMIT,)
     newer, _ = begin(brokers, owner.id, at)
     assert newer.epoch > owner.epoch
-    assert brokers.answer(op.WriteTxnMarkers(at, owner.pid, owner.epoch, False)) is op.Outcome.FENCED
+    assert brokers.answer(op.WriteTxnMarkers(at, owner.pid, owner.epoch, False)) is op.RequestOutcome.FENCED
     brokers.answer(op.EndTxn(newer, False))
     assert find_markers(cluster, (op.Place(TopicPartition(at.topic + "-no", 0), 1, 0),), 100) == (op.Marker.GONE,)
 
@@ -213,7 +213,7 @@ def decide(brokers: Brokers, at: TopicPartition, count: int) -> None:
     owner: Owner = brokers.answer(op.InitProducerId(at.topic, 60_000))
     for plan in range(count):
         produced: op.Produced = brokers.answer(op.Produce(owner, at, Record(plan=plan)))
-        assert produced.outcome is op.Outcome.DONE
+        assert produced.outcome is op.RequestOutcome.DONE
         ended: op.Ended = brokers.answer(op.EndTxn(owner._replace(sequence=owner.sequence + 1), True))
         owner = ended.owner
         brokers.answer(op.FindMarkers((op.Place(at, owner.pid, produced.offset),)))
@@ -239,7 +239,7 @@ def test_the_decision_topic_is_read_from_its_end(cluster: BlockingCluster, name:
 
 SPANS = tuple(Span(TopicPartition("out", number), 7, 9) for number in range(40))
 LARGE = Record(
-    Source(STREAM, "q", 1), 2, 3, 9, False, tuple(Transaction(Owner(f"p/{n}/0/0.0", n, 0), SPANS) for n in range(3))
+    Source(STREAM, "q", 1), 2, 3, 9, False, tuple(TaskTransaction(Owner(f"p/{n}/0/0.0", n, 0), SPANS) for n in range(3))
 )
 
 
@@ -249,7 +249,7 @@ def propose(brokers: Brokers, at: TopicPartition, record: Record, part_bytes: in
     sink = Sink(at.topic, at, part_bytes=part_bytes)
     after, place = run(propose_record(sink, owner, record), brokers)
     run(commit_record(sink, after), brokers)
-    run(see_commit(sink, place), brokers)
+    run(await_commit_marker(sink, place), brokers)
     return after.sequence
 
 
@@ -277,7 +277,7 @@ def test_a_message_that_the_decision_topic_rejects_is_too_large(cluster: Blockin
     with pytest.raises(NotDecidedError, match=r"max\.message\.bytes to at least 1000000"):
         propose(brokers, at, LARGE, 500_000)
     owner: Owner = brokers.answer(op.InitProducerId(name, 60_000))
-    assert brokers.answer(op.Produce(owner, at, LARGE)) == op.Produced(op.Outcome.TOO_LARGE)
+    assert brokers.answer(op.Produce(owner, at, LARGE)) == op.Produced(op.RequestOutcome.TOO_LARGE)
     decide(brokers, at, 1)
 
 

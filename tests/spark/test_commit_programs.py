@@ -18,10 +18,10 @@ from oncelog.spark.commit.errors import (
     SinkError,
     TornBatchError,
 )
-from oncelog.spark.commit.finish import Committing, abort_batch, c1_collect, c1b_check, c2_propose
+from oncelog.spark.commit.finish import Committing, abort_batch, check_prepared, collect_reports, propose_decision
 from oncelog.spark.commit.names import TURNS, Attempt, TopicPartition
 from oncelog.spark.commit.ownership import Permission, already_committed
-from oncelog.spark.commit.plan import Carried, Planning, last_decided, p4_clear
+from oncelog.spark.commit.plan import Carried, Planning, abort_leftovers, last_decided
 from oncelog.spark.commit.record import (
     APP,
     EACH,
@@ -31,11 +31,11 @@ from oncelog.spark.commit.record import (
     Record,
     Source,
     Span,
-    Transaction,
+    TaskTransaction,
 )
-from oncelog.spark.commit.steps import Sink, Steps, commit_record, see_commit, verify_all
-from oncelog.spark.commit.task import Prepared, Skipped, Tasking, k0_peek, k2_begin
-from oncelog.spark.commit.undo import u3_accept, u3_take_back
+from oncelog.spark.commit.steps import Sink, Steps, await_commit_marker, commit_record, verify_all
+from oncelog.spark.commit.task import Prepared, Skipped, Tasking, begin_transaction, look_for_rows
+from oncelog.spark.commit.undo import accept_loss, take_back
 from oncelog.spark.options import sink_options
 from oncelog.spark.writing.driver import sink_of
 from oncelog.spark.writing.sink import SinkMessage, StreamSink
@@ -47,7 +47,7 @@ SPAN = Span(TopicPartition("out", 0), 3, 9)
 
 
 def test_a_lost_answer_to_k2_leads_to_the_attempts_next_id() -> None:
-    steps = k2_begin(Tasking(SINK, Carried(DRIVER, Record(plan=1)), Source(STREAM, "q", 0), Attempt(0, 0, 0)))
+    steps = begin_transaction(Tasking(SINK, Carried(DRIVER, Record(plan=1)), Source(STREAM, "q", 0), Attempt(0, 0, 0)))
     assert next(steps) == op.InitProducerId("p/0/1/0.0", SINK.task_timeout_ms, once=True)
     assert steps.send(None) == op.InitProducerId("p/0/1/0.0.1", SINK.task_timeout_ms, once=True)
     with pytest.raises(StopIteration) as stop:
@@ -56,38 +56,38 @@ def test_a_lost_answer_to_k2_leads_to_the_attempts_next_id() -> None:
 
 
 def test_k2_gives_up_when_every_id_has_lost_its_answer() -> None:
-    steps = k2_begin(Tasking(SINK, Carried(DRIVER, Record(plan=1)), Source(STREAM, "q", 0), Attempt(0, 0, 0)))
+    steps = begin_transaction(Tasking(SINK, Carried(DRIVER, Record(plan=1)), Source(STREAM, "q", 0), Attempt(0, 0, 0)))
     asked = [next(steps), *(steps.send(None) for _ in range(TURNS - 1))]
     assert len(set(asked)) == TURNS
     with pytest.raises(NotDecidedError, match="before they answered InitProducerId"):
         steps.send(None)
 
 
-RECORD = Record(Source(STREAM, "q", 4), 7, 2, 100, False, (Transaction(TASK, (SPAN,)),), ("out",))
+RECORD = Record(Source(STREAM, "q", 4), 7, 2, 100, False, (TaskTransaction(TASK, (SPAN,)),), ("out",))
 
 
-@pytest.mark.parametrize("outcome", [op.Outcome.TOO_LARGE, op.Outcome.FENCED])
-def test_a_decision_that_is_too_large_aborts_the_tasks_transactions(outcome: op.Outcome) -> None:
+@pytest.mark.parametrize("outcome", [op.RequestOutcome.TOO_LARGE, op.RequestOutcome.FENCED])
+def test_a_decision_that_is_too_large_aborts_the_tasks_transactions(outcome: op.RequestOutcome) -> None:
     """A fenced driver aborts nothing: a copy of its request may have written the record, which another driver reads."""
-    phase = c2_propose(Committing(SINK, (), Carried(DRIVER, Record()), RECORD))
+    phase = propose_decision(Committing(SINK, (), Carried(DRIVER, Record()), RECORD))
     assert next(phase) == op.Produce(DRIVER, SINK.decision, RECORD)
-    if outcome is op.Outcome.FENCED:
+    if outcome is op.RequestOutcome.FENCED:
         with pytest.raises(AnotherDriverError):
             phase.send(op.Produced(outcome))
         return
     assert phase.send(op.Produced(outcome)) == op.EndAll((TASK,), commit=False)
     with pytest.raises(NotDecidedError, match=r"p-commits rejects .* max\.message\.bytes to at least 1000000"):
-        phase.send((op.Outcome.DONE,))
+        phase.send((op.RequestOutcome.DONE,))
 
 
 def test_too_many_topics_for_one_record_are_named_and_abort_the_tasks() -> None:
     record = replace(RECORD, topics=tuple(f"topic-{number}" for number in range(50_000)))
-    phase = c2_propose(Committing(SINK, (), Carried(DRIVER, Record()), record))
+    phase = propose_decision(Committing(SINK, (), Carried(DRIVER, Record()), record))
     assert isinstance(next(phase), op.Produce)
-    assert phase.send(op.Produced(op.Outcome.TOO_LARGE)) == op.EndAll((TASK,), commit=False)
+    assert phase.send(op.Produced(op.RequestOutcome.TOO_LARGE)) == op.EndAll((TASK,), commit=False)
     least = 2 * len(record.encode())
     with pytest.raises(NotDecidedError, match=f"at least {least}, or write to fewer topics.*all 50000 topics"):
-        phase.send((op.Outcome.DONE,))
+        phase.send((op.RequestOutcome.DONE,))
 
 
 def test_a_decision_may_take_no_longer_than_the_drivers_own_transaction() -> None:
@@ -114,12 +114,12 @@ def test_a_marker_is_looked_for_again_after_the_rows_in_a_log_that_was_cut_below
 
 def test_a_task_without_rows_opens_no_transaction() -> None:
     tasking = Tasking(SINK, Carried(DRIVER, RECORD), Source(STREAM, "q", 5), Attempt(0, 0, 0))
-    peek = k0_peek(tasking)
+    peek = look_for_rows(tasking)
     assert next(peek) == op.PeekRows()
     with pytest.raises(StopIteration) as stopped:
         peek.send(False)
     with pytest.raises(StopIteration) as begun:
-        next(k2_begin(stopped.value.value))
+        next(begin_transaction(stopped.value.value))
     assert begun.value.value.owner is None
 
 
@@ -196,19 +196,19 @@ def test_what_k1_says(last: Source, source: Source, permission: Permission, expe
 
 def prepared(slot: int, plan: int = 1, rows: int = 5) -> Prepared:
     carried = Carried(DRIVER, Record(plan=plan))
-    return Prepared(slot, Transaction(TASK._replace(pid=slot), (SPAN,)), rows, carried, Source(STREAM, "q", 0))
+    return Prepared(slot, TaskTransaction(TASK._replace(pid=slot), (SPAN,)), rows, carried, Source(STREAM, "q", 0))
 
 
 def test_tasks_of_different_plans_are_not_committed() -> None:
     for messages in ((prepared(0), prepared(1, plan=2)), (prepared(0), Skipped(1, 5, 10, 4))):
         with pytest.raises(SinkError, match="different plans"):
-            list(c1_collect(Committing(SINK, messages)))
+            list(collect_reports(Committing(SINK, messages)))
 
 
 def test_a_replay_with_other_rows_is_refused() -> None:
-    list(c1_collect(Committing(SINK, (Skipped(0, 5, 10, 4), Skipped(1, 5, 10, 4)))))
+    list(collect_reports(Committing(SINK, (Skipped(0, 5, 10, 4), Skipped(1, 5, 10, 4)))))
     with pytest.raises(SinkError, match="10 rows"):
-        list(c1_collect(Committing(SINK, (Skipped(0, 5, 10, 4), Skipped(1, 4, 10, 4)))))
+        list(collect_reports(Committing(SINK, (Skipped(0, 5, 10, 4), Skipped(1, 4, 10, 4)))))
 
 
 @pytest.mark.parametrize(("accepted", "total"), [(None, 10), (3, 10), (4, -1)])
@@ -216,19 +216,19 @@ def test_only_the_batch_that_is_named_is_accepted_with_other_rows(accepted: int 
     source = Source(STREAM, "q", 4)
     carried = Carried(DRIVER, Record(source, 7, 2, rows=10))
     tasking = Tasking(SINK, carried, source, Attempt(0, 0, 0), Permission(accept_replay=accepted), skip=True)
-    assert replace(tasking, rows=op.Rows(op.Outcome.DONE, 4, ())).message() == Skipped(0, 4, total, 4)
+    assert replace(tasking, rows=op.Rows(op.RequestOutcome.DONE, 4, ())).message() == Skipped(0, 4, total, 4)
 
 
 def test_too_little_time_left_names_batches_time_out_and_clocks() -> None:
-    phase = c1b_check(Committing(SINK, (), record=Record(transactions=(Transaction(TASK, (SPAN,)),))))
+    phase = check_prepared(Committing(SINK, (), record=Record(transactions=(TaskTransaction(TASK, (SPAN,)),))))
     next(phase)
     with pytest.raises(NotDecidedError, match=r"clock.*kafka\.transaction\.timeout\.ms.*maxOffsetsPerTrigger"):
-        phase.send((op.Described(TASK.id, TASK.pid, TASK.epoch, op.State.ONGOING, -700_000),))
+        phase.send((op.Described(TASK.id, TASK.pid, TASK.epoch, op.TxnState.ONGOING, -700_000),))
 
 
 def test_a_decision_whose_marker_is_late_is_waited_for() -> None:
     place = op.Place(SINK.decision, DRIVER.pid, 5)
-    steps = see_commit(SINK, place)
+    steps = await_commit_marker(SINK, place)
     assert next(steps) == op.FindMarkers((place,))
     assert steps.send((op.Marker.MISSING,)) == op.AwaitEnded((Owner(SINK.prefix, DRIVER.pid, -1),))
     assert steps.send(None) == op.FindMarkers((place,))
@@ -238,14 +238,14 @@ def test_a_decision_whose_marker_is_late_is_waited_for() -> None:
 
 def test_only_the_markers_that_stay_missing_are_named() -> None:
     cured, missing = SPAN, Span(TopicPartition("out", 1), 0, 4)
-    phase = verify_all(SINK, Record(transactions=(Transaction(TASK, (cured, missing)),)))
+    phase = verify_all(SINK, Record(transactions=(TaskTransaction(TASK, (cured, missing)),)))
     both = op.FindMarkers(tuple(op.Place(span.at, TASK.pid, span.last) for span in (cured, missing)))
     assert next(phase) == both
     assert phase.send((op.Marker.MISSING, op.Marker.MISSING)) == op.AwaitEnded((TASK,))
     assert phase.send(None) == op.DescribeProducers((cured.at, missing.at))
     opened = op.OpenProducer(cured.at, TASK.pid, TASK.epoch, cured.first)
     assert phase.send((opened,)) == op.WriteTxnMarkers(cured.at, TASK.pid, TASK.epoch, commit=True)
-    assert phase.send(op.Outcome.DONE) == both
+    assert phase.send(op.RequestOutcome.DONE) == both
     assert phase.send((op.Marker.COMMIT, op.Marker.MISSING)) == op.FindEnds((missing.at,))
     with pytest.raises(NotVerifiedError, match=r"missing in out-1; the next.*sink abort p --accept-loss"):
         phase.send((op.End(missing.at, 5),))
@@ -269,7 +269,7 @@ def test_the_marker_of_rows_that_were_deleted_with_their_topic_is_gone(
     record = replace(RECORD, ends=(op.End(SPAN.at, 10, before),))
     phase: Steps[object] = verify_all(SINK, record)
     if undo:
-        phase = u3_take_back(Planning(SINK, driver=DRIVER, record=record))
+        phase = take_back(Planning(SINK, driver=DRIVER, record=record))
         next(phase)
         assert phase.send(()) == op.AwaitEnded((TASK,))
         assert phase.send(None) == PLACE
@@ -332,15 +332,15 @@ def test_last_decided_is_the_last_data_whose_producer_committed(entries: list[tu
 def test_a_replay_with_other_rows_is_refused_and_says_what_acceptance_costs(rows: int, cure: str) -> None:
     carried = Carried(DRIVER, Record(Source(APP, "app", 2), rows=20))
     tasking = Tasking(SINK, carried, Source(APP, "app", 2), Attempt(0, 0, 0), skip=True)
-    message = replace(tasking, rows=op.Rows(op.Outcome.DONE, rows, ())).message()
+    message = replace(tasking, rows=op.Rows(op.RequestOutcome.DONE, rows, ())).message()
     assert message == Skipped(0, rows, 20, 2)
     with pytest.raises(SinkError, match=f"replayed with {rows}.*{cure}"):
-        next(c1_collect(Committing(SINK, (message,))))
+        next(collect_reports(Committing(SINK, (message,))))
 
 
 @pytest.mark.parametrize(("epoch", "again"), [(0, False), (32_765, False), (32_766, True)])
 def test_rows_are_not_written_under_the_last_epoch(epoch: int, again: bool) -> None:
-    phase = k2_begin(Tasking(SINK, Carried(DRIVER, Record(plan=1)), STREAM_BATCH, Attempt(0, 0, 0)))
+    phase = begin_transaction(Tasking(SINK, Carried(DRIVER, Record(plan=1)), STREAM_BATCH, Attempt(0, 0, 0)))
     asked = next(phase)
     owner, other = TASK._replace(epoch=epoch), TASK._replace(pid=9)
     if again:
@@ -358,19 +358,19 @@ def test_a_commit_with_a_task_that_has_told_nothing_is_refused() -> None:
         sink.commit([SinkMessage(Skipped(0, 1, 1, 4)), None], 0)
 
 
-@pytest.mark.parametrize("outcome", [op.Outcome.DONE, op.Outcome.DENIED])
-def test_rows_that_hang_and_may_not_be_ended_fail_the_plan(outcome: op.Outcome) -> None:
+@pytest.mark.parametrize("outcome", [op.RequestOutcome.DONE, op.RequestOutcome.DENIED])
+def test_rows_that_hang_and_may_not_be_ended_fail_the_plan(outcome: op.RequestOutcome) -> None:
     out = TopicPartition("out", 0)
     left, stray = Owner("p/0/1/0.0", 2, 0), op.OpenProducer(out, 3, 0, 7)
     lost = op.OpenProducer(out, 2, 0, 5)
     sink = replace(SINK, targets=(out,))
-    phase = p4_clear(Planning(sink, left=(left,), strays=(stray,), driver=DRIVER, record=Record()))
+    phase = abort_leftovers(Planning(sink, left=(left,), strays=(stray,), driver=DRIVER, record=Record()))
     assert next(phase) == op.EndAll((left,), commit=False)
-    assert phase.send((op.Outcome.DONE,)) == op.AwaitEnded((left,))
+    assert phase.send((op.RequestOutcome.DONE,)) == op.AwaitEnded((left,))
     assert phase.send(None) == op.DescribeProducers((out,))
     assert phase.send((lost, stray)) == op.WriteTxnMarkers(out, 2, 0, commit=False)
     assert phase.send(outcome) == op.WriteTxnMarkers(out, 3, 0, commit=False)
-    if outcome is op.Outcome.DENIED:
+    if outcome is op.RequestOutcome.DENIED:
         with pytest.raises(NotVerifiedError, match="ClusterAction; let an operator"):
             phase.send(outcome)
     else:
@@ -385,15 +385,15 @@ ABORTS = op.WriteTxnMarkers(SPAN.at, TASK.pid, TASK.epoch, commit=False)
 
 
 def decided(source: Source = STREAM_BATCH) -> Planning:
-    record = Record(source, 7, 1, 100, False, (Transaction(TASK, (SPAN,)),), ("out",))
+    record = Record(source, 7, 1, 100, False, (TaskTransaction(TASK, (SPAN,)),), ("out",))
     return Planning(SINK, driver=DRIVER, record=record)
 
 
 def lost_marker(answer: op.Marker, source: Source = STREAM_BATCH) -> Steps[Planning]:
     """Taking back, as far as the first look: the coordinator says CompleteCommit, the partition says `answer`."""
-    phase = u3_take_back(decided(source))
+    phase = take_back(decided(source))
     assert next(phase) == op.DescribeTransactions((TASK.id,))
-    assert phase.send((op.Described(TASK.id, TASK.pid, TASK.epoch, op.State.COMPLETE, 0),)) == op.AwaitEnded((TASK,))
+    assert phase.send((op.Described(TASK.id, TASK.pid, TASK.epoch, op.TxnState.COMPLETE, 0),)) == op.AwaitEnded((TASK,))
     assert phase.send(None) == PLACE
     if answer is op.Marker.MISSING:
         assert phase.send((answer,)) == op.DescribeProducers((SPAN.at,))
@@ -404,7 +404,7 @@ def test_a_batch_that_may_not_be_ended_is_not_taken_back() -> None:
     phase = lost_marker(op.Marker.MISSING)
     assert phase.send((HANGS,)) == ABORTS
     with pytest.raises(NotVerifiedError, match=r"out-0.*ClusterAction"):
-        phase.send(op.Outcome.DENIED)
+        phase.send(op.RequestOutcome.DENIED)
 
 
 @pytest.mark.parametrize("opened", [(), (HANGS._replace(epoch=1),)], ids=["nothing open", "another epoch"])
@@ -422,7 +422,7 @@ def test_a_batch_that_is_or_was_visible_is_not_taken_back(marker: op.Marker, err
         lost_marker(marker).send((marker,))
     phase = lost_marker(op.Marker.MISSING)
     assert phase.send((HANGS,)) == ABORTS
-    assert phase.send(op.Outcome.DONE) == PLACE
+    assert phase.send(op.RequestOutcome.DONE) == PLACE
     with pytest.raises(error):  # another driver's repair, or the retention, came first
         phase.send((marker,))
 
@@ -440,7 +440,7 @@ def test_a_batch_that_is_or_was_visible_is_not_taken_back(marker: op.Marker, err
 def test_what_is_taken_back_is_written_again_and_nothing_before_it(source: Source, before: Source) -> None:
     phase = lost_marker(op.Marker.MISSING, source)
     assert phase.send((HANGS,)) == ABORTS
-    assert phase.send(op.Outcome.DONE) == PLACE
+    assert phase.send(op.RequestOutcome.DONE) == PLACE
     with pytest.raises(StopIteration) as stopped:
         phase.send((op.Marker.ABORT,))
     record = stopped.value.value.record
@@ -462,16 +462,18 @@ def test_only_streams_are_told_of_checkpoints(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "after"), [(op.Outcome.DENIED, ()), (op.Outcome.FENCED, (HANGS,)), (op.Outcome.DONE, ())], ids=str
+    ("outcome", "after"),
+    [(op.RequestOutcome.DENIED, ()), (op.RequestOutcome.FENCED, (HANGS,)), (op.RequestOutcome.DONE, ())],
+    ids=str,
 )
-def test_a_loss_is_not_accepted_while_rows_hang(outcome: op.Outcome, after: tuple[op.OpenProducer, ...]) -> None:
-    phase = u3_accept(decided())
+def test_a_loss_is_not_accepted_while_rows_hang(outcome: op.RequestOutcome, after: tuple[op.OpenProducer, ...]) -> None:
+    phase = accept_loss(decided())
     assert next(phase) == op.EndAll((TASK,), commit=False)
-    assert phase.send((op.Outcome.INVALID_STATE,)) == op.AwaitEnded((TASK,))
+    assert phase.send((op.RequestOutcome.INVALID_STATE,)) == op.AwaitEnded((TASK,))
     assert phase.send(None) == PLACE
     assert phase.send((op.Marker.MISSING,)) == op.DescribeProducers((SPAN.at,))
     assert phase.send((HANGS,)) == ABORTS
-    if outcome is op.Outcome.DENIED:
+    if outcome is op.RequestOutcome.DENIED:
         with pytest.raises(NotVerifiedError, match="ClusterAction"):
             phase.send(outcome)
         return

@@ -15,14 +15,14 @@ from oncelog.spark.commit.record import (
     Record,
     Source,
     Span,
-    Transaction,
+    TaskTransaction,
     decode_part,
     decode_record,
 )
 
 TASK = Owner("p/0/1/0.0", 2, 0)
 SPAN = Span(TopicPartition("out", 0), 3, 9)
-RECORD = Record(Source(STREAM, "q", 4), 7, 2, 100, False, (Transaction(TASK, (SPAN,)),), ("out",))
+RECORD = Record(Source(STREAM, "q", 4), 7, 2, 100, False, (TaskTransaction(TASK, (SPAN,)),), ("out",))
 
 
 def test_the_record_survives_json() -> None:
@@ -49,7 +49,9 @@ def test_a_record_without_topic_ids_is_still_read() -> None:
 def test_a_record_is_divided_by_its_size_and_joined_again() -> None:
     owners = [Owner(f"p/{slot}/1/0.0", slot, 0) for slot in range(30)]
     places = [TopicPartition(topic, number) for topic in ("out", "other") for number in range(9)]
-    transactions = tuple(Transaction(o, tuple(Span(at, 10**11 + o.pid, 10**11 + 99) for at in places)) for o in owners)
+    transactions = tuple(
+        TaskTransaction(o, tuple(Span(at, 10**11 + o.pid, 10**11 + 99) for at in places)) for o in owners
+    )
     record = replace(RECORD, transactions=transactions, ends=tuple(End(at, 10**11, "i" * 36) for at in places))
     assert record.divide(10**6) == ((), record)
     for limit in (0, 400, 1_000, 10_000):

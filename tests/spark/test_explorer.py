@@ -12,9 +12,10 @@ from typing import NamedTuple
 import pytest
 
 from oncelog.spark.commit.steps import Sink
+from spark.explorer.altered import without_task_attempt
 from spark.explorer.explorer import Explorer
 from spark.explorer.kafka import Cluster
-from spark.explorer.mutants import MUTANTS, NEEDLESS, Mutant, without_task_attempt
+from spark.explorer.mutants import MUTANTS, NEEDLESS, Mutant
 from spark.explorer.walks import walk
 from spark.explorer.worlds import (
     APPLICATION,

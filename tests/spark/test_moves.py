@@ -37,7 +37,7 @@ def test_what_has_moved_is_asked_for_where_it_is(server: Server, name: str, monk
         assert two.asked["DescribeProducers", 1] == two.asked["DescribeProducers", OTHER] == 1, "one to each broker"
         described = brokers.answer(op.DescribeTransactions(ids))
         assert {(d.id, d.pid, d.epoch, d.state) for d in described} == {
-            (o.id, o.pid, o.epoch, op.State.ONGOING) for o in owners
+            (o.id, o.pid, o.epoch, op.TxnState.ONGOING) for o in owners
         }
         assert two.asked["DescribeTransactions", 1] == two.asked["DescribeTransactions", OTHER] == 1
         two.moved = {wanted[0], ids[0]}

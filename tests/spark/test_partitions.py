@@ -13,7 +13,7 @@ from oncelog.spark.cluster import partitions
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import SinkError
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.commit.record import Owner, Part, Span, Transaction
+from oncelog.spark.commit.record import Owner, Part, Span, TaskTransaction
 
 AT = TopicPartition("decisions", 0)
 MARKER = bytes(build_control_batch(True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=0))
@@ -47,7 +47,7 @@ def test_an_end_that_never_shows_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_parts_that_a_restarted_broker_does_not_show_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    part = Part(0, (Transaction(Owner("p/0/0/0.0", 7, 0), (Span(AT, 0, 4),)),))
+    part = Part(0, (TaskTransaction(Owner("p/0/0/0.0", 7, 0), (Span(AT, 0, 4),)),))
     records = bytes(partitions.decision_batch(Owner("p", 1, 0), part, 0))
     behind = PartitionData(log_start_offset=0, high_watermark=0, last_stable_offset=0, records=None)
     there = PartitionData(log_start_offset=0, high_watermark=1, last_stable_offset=1, records=records)

@@ -31,7 +31,7 @@ from oncelog.spark.commit.errors import (
     TornBatchError,
 )
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.commit.record import STREAM, Owner, Record, Source, Span, Transaction
+from oncelog.spark.commit.record import STREAM, Owner, Record, Source, Span, TaskTransaction
 from oncelog.spark.commit.steps import write_record
 from oncelog.spark.options import sink_options
 from oncelog.spark.writing import driver
@@ -197,7 +197,7 @@ class WithoutClusterAction(Brokers):
     """What an operator is answered who may not write markers."""
 
     def answer(self, operation: op.Operation) -> Any:
-        return op.Outcome.DENIED if isinstance(operation, op.WriteTxnMarkers) else super().answer(operation)
+        return op.RequestOutcome.DENIED if isinstance(operation, op.WriteTxnMarkers) else super().answer(operation)
 
 
 def hang(cluster: BlockingCluster, owner: Owner, at: TopicPartition, value: str) -> Span:
@@ -227,7 +227,7 @@ def test_rows_that_hang_and_may_not_be_ended_are_not_taken_back(
     with BlockingCluster(bootstrap) as cluster:
         brokers, sink = Brokers(cluster), driver.sink_of(sink_options(query.options, streaming=True))
         owner: Owner = brokers.answer(op.InitProducerId(f"{query.prefix}/0/2/0.0", 60_000))
-        transaction = Transaction(owner, (hang(cluster, owner, at, "1-0"),))
+        transaction = TaskTransaction(owner, (hang(cluster, owner, at, "1-0"),))
         record = Record(Source(STREAM, query.query, 1), 2, 1, 1, False, (transaction,), (name,))
         run(write_record(sink, brokers.answer(op.InitProducerId(query.prefix, 10_000)), record), brokers)
     with monkeypatch.context() as patched:

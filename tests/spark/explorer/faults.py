@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from oncelog.spark.commit import operations as op
-from oncelog.spark.commit.finish import c1b_check
+from oncelog.spark.commit.finish import check_prepared
 from oncelog.spark.commit.names import Attempt
-from oncelog.spark.commit.plan import p0_admit
+from oncelog.spark.commit.plan import admit_applicant
 from oncelog.spark.commit.record import Owner, Part, Record
 from oncelog.spark.commit.task import Prepared, abandon
 from spark.explorer import kafka as model
@@ -46,7 +46,7 @@ class Faults(Moves):
             if driver is not DEAD and driver.phase == "commit":
                 operation = self.programs.operation[driver.node]
                 looks = isinstance(operation, op.ListTransactions | op.DescribeTransactions)
-                if not looks or self.programs.behind(driver.node, c1b_check):
+                if not looks or self.programs.behind(driver.node, check_prepared):
                     return True
         return False
 
@@ -192,7 +192,7 @@ class Faults(Moves):
             least -= 1
         elif isinstance(operation, op.ReadDecisions) and operation.since is not None:
             least = operation.since + 2  # K1's shell reads its plan's record and the marker
-        elif self.programs.within(node, p0_admit):
+        elif self.programs.within(node, admit_applicant):
             least = 0
         for end in range(least, len(log)):
             short = tuple(part[:-1] for part in kafka.logs[: model.DECISION])
@@ -204,14 +204,14 @@ class Faults(Moves):
         operation = self.programs.operation[driver.node]
         spent = self._spend(world, "deny") if isinstance(operation, op.WriteTxnMarkers) else None
         if spent is not None:
-            moved = driver._replace(node=self.programs.advance(driver.node, op.Outcome.DENIED))
+            moved = driver._replace(node=self.programs.advance(driver.node, op.RequestOutcome.DENIED))
             yield f"D{index} may not do {operation}", self.settle_driver(spent, index, moved)
 
     def _rejected(self, world: World, index: int, driver: Driver) -> Iterator[tuple[str, World]]:
         operation = self.programs.operation[driver.node]
         spent = self._spend(world, "reject") if isinstance(operation, op.Produce) else None
         if spent is not None and driver.progress is None:
-            answer = op.Produced(op.Outcome.TOO_LARGE)
+            answer = op.Produced(op.RequestOutcome.TOO_LARGE)
             moved = driver._replace(node=self.programs.advance(driver.node, answer))
             yield f"D{index} may not write {operation}", self.settle_driver(spent, index, moved)
 

@@ -22,12 +22,12 @@ INDEX = {partition: index for index, partition in enumerate(PARTITIONS)}
 EMPTY, ONGOING = "E", "O"
 PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = "PC", "PA", "CC", "CA"
 _STATES = {
-    EMPTY: op.State.EMPTY,
-    ONGOING: op.State.ONGOING,
-    PREPARE_COMMIT: op.State.ENDING,
-    PREPARE_ABORT: op.State.ENDING,
-    COMPLETE_COMMIT: op.State.COMPLETE,
-    COMPLETE_ABORT: op.State.COMPLETE,
+    EMPTY: op.TxnState.EMPTY,
+    ONGOING: op.TxnState.ONGOING,
+    PREPARE_COMMIT: op.TxnState.ENDING,
+    PREPARE_ABORT: op.TxnState.ENDING,
+    COMPLETE_COMMIT: op.TxnState.COMPLETE,
+    COMPLETE_ABORT: op.TxnState.COMPLETE,
 }
 LONG = 10**9
 
@@ -74,7 +74,7 @@ class Step(NamedTuple):
 
 
 NOTHING = Kafka((), ((), (), ()))
-Ending = tuple[Kafka, op.Outcome, int, int]
+Ending = tuple[Kafka, op.RequestOutcome, int, int]
 
 
 class Pids:
@@ -357,44 +357,48 @@ class Cluster:
         """EndTxn -> (state, outcome, producer id and epoch afterwards), or None: CONCURRENT_TRANSACTIONS."""
         txn = _find(kafka, owner.id)
         if txn is None:
-            return kafka, op.Outcome.FENCED, owner.pid, owner.epoch
+            return kafka, op.RequestOutcome.FENCED, owner.pid, owner.epoch
         return (self._end_new if self.new else self._end_old)(kafka, owner, commit, txn)
 
     def _end_old(self, kafka: Kafka, owner: Owner, commit: bool, txn: Txn) -> Ending | None:
         same = (owner.pid, owner.epoch)
         if same != (txn.pid, txn.epoch):
-            return kafka, op.Outcome.FENCED, *same
+            return kafka, op.RequestOutcome.FENCED, *same
         if txn.state == ONGOING:
             after = self._prepared(txn, PREPARE_COMMIT if commit else PREPARE_ABORT, bump=False)
-            return _with(kafka, owner.id, after), op.Outcome.DONE, *same
+            return _with(kafka, owner.id, after), op.RequestOutcome.DONE, *same
         if txn.state == (PREPARE_COMMIT if commit else PREPARE_ABORT):
             return None
         done = txn.state == (COMPLETE_COMMIT if commit else COMPLETE_ABORT)
-        return kafka, op.Outcome.DONE if done else op.Outcome.INVALID_STATE, *same
+        return kafka, op.RequestOutcome.DONE if done else op.RequestOutcome.INVALID_STATE, *same
 
     def _end_new(self, kafka: Kafka, owner: Owner, commit: bool, txn: Txn) -> Ending | None:
         same = (owner.pid, owner.epoch)
         overflown = txn.generation > 0 and txn.epoch == 0 and self.pids(owner.id, txn.generation - 1) == owner.pid
         overflown = overflown and owner.epoch >= self.max_epoch and txn.state in (COMPLETE_COMMIT, COMPLETE_ABORT)
         if txn.pid != owner.pid and not overflown:
-            return kafka, op.Outcome.FENCED, *same
+            return kafka, op.RequestOutcome.FENCED, *same
         retry, current = overflown or txn.epoch == owner.epoch + 1, not overflown and txn.epoch == owner.epoch
         wanted = (PREPARE_COMMIT, COMPLETE_COMMIT) if commit else (PREPARE_ABORT, COMPLETE_ABORT)
         if txn.state == ONGOING and current:
             after = self._prepared(txn, wanted[0], bump=True)
             told = self._completed(owner.id, after) if after.rotate else after
-            return _with(kafka, owner.id, after), op.Outcome.DONE, told.pid, told.epoch
+            return _with(kafka, owner.id, after), op.RequestOutcome.DONE, told.pid, told.epoch
         if txn.state in (PREPARE_COMMIT, PREPARE_ABORT) and retry:
-            return None if txn.state == wanted[0] else (kafka, op.Outcome.INVALID_STATE, *same)
+            return None if txn.state == wanted[0] else (kafka, op.RequestOutcome.INVALID_STATE, *same)
         if txn.state in (COMPLETE_COMMIT, COMPLETE_ABORT) and retry:
             done = txn.state == wanted[1]
-            return (kafka, op.Outcome.DONE, txn.pid, txn.epoch) if done else (kafka, op.Outcome.INVALID_STATE, *same)
+            return (
+                (kafka, op.RequestOutcome.DONE, txn.pid, txn.epoch)
+                if done
+                else (kafka, op.RequestOutcome.INVALID_STATE, *same)
+            )
         if txn.state in (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT) and current:
             if commit:
-                return kafka, op.Outcome.INVALID_STATE, *same
+                return kafka, op.RequestOutcome.INVALID_STATE, *same
             after = self._completed(owner.id, self._prepared(txn, PREPARE_ABORT, bump=True))
-            return _with(kafka, owner.id, after), op.Outcome.DONE, after.pid, after.epoch
-        return kafka, op.Outcome.FENCED, *same
+            return _with(kafka, owner.id, after), op.RequestOutcome.DONE, after.pid, after.epoch
+        return kafka, op.RequestOutcome.FENCED, *same
 
     # Producing: first the coordinator takes the partition in, then the partition appends
 
@@ -403,7 +407,7 @@ class Cluster:
 
     def produce(self, kafka: Kafka, owner: Owner, part: int, payload: Any, progress: Any) -> list[Step]:
         """One row or record -> Produced, in two steps."""
-        refused = op.Produced(op.Outcome.FENCED)
+        refused = op.Produced(op.RequestOutcome.FENCED)
         txn = _find(kafka, owner.id)
         if progress is None:
             if txn is None or (txn.pid, txn.epoch) != (owner.pid, owner.epoch):
@@ -421,7 +425,7 @@ class Cluster:
         return [
             Step(
                 _append(kafka, part, Entry(owner.pid, owner.epoch, DATA, payload)),
-                op.Produced(op.Outcome.DONE, len(log)),
+                op.Produced(op.RequestOutcome.DONE, len(log)),
             )
         ]
 
@@ -429,17 +433,17 @@ class Cluster:
         """ProduceRows: (partition, row) one after the other -> Rows."""
         done, half = progress or ((), None)
         if len(done) == len(rows):
-            return [Step(kafka, op.Rows(op.Outcome.DONE, len(rows), _spans(rows, done)))]
+            return [Step(kafka, op.Rows(op.RequestOutcome.DONE, len(rows), _spans(rows, done)))]
         part, payload = rows[len(done)]
         steps = []
         for step in self.produce(kafka, owner, part, payload, half):
             if step.progress is not None:
                 steps.append(Step(step.kafka, None, (done, step.progress)))
-            elif step.answer.outcome is not op.Outcome.DONE:
+            elif step.answer.outcome is not op.RequestOutcome.DONE:
                 steps.append(Step(step.kafka, op.Rows(step.answer.outcome, 0, ())))
             elif len(done) + 1 == len(rows):
                 spans = _spans(rows, (*done, step.answer.offset))
-                steps.append(Step(step.kafka, op.Rows(op.Outcome.DONE, len(rows), spans)))
+                steps.append(Step(step.kafka, op.Rows(op.RequestOutcome.DONE, len(rows), spans)))
             else:
                 steps.append(Step(step.kafka, None, ((*done, step.answer.offset), None)))
         return steps
@@ -448,7 +452,7 @@ class Cluster:
 
     def _write_markers(self, kafka: Kafka, o: op.WriteTxnMarkers, _: Any) -> list[Step]:
         after = self.marker(kafka, INDEX[o.at], o.pid, o.epoch, commit=o.commit)
-        return [Step(after or kafka, op.Outcome.FENCED if after is None else op.Outcome.DONE)]
+        return [Step(after or kafka, op.RequestOutcome.FENCED if after is None else op.RequestOutcome.DONE)]
 
     def marker(
         self, kafka: Kafka, part: int, pid: int, epoch: int, *, commit: bool, strict: bool = False

@@ -86,7 +86,7 @@ class Moves:
             return self.cluster.apply(kafka, operation, progress)
         rows = self._rows(split)
         if operation.owner.pid < 0:
-            return [model.Step(kafka, op.Rows(op.Outcome.DONE, len(rows), ()))]
+            return [model.Step(kafka, op.Rows(op.RequestOutcome.DONE, len(rows), ()))]
         return self.cluster.rows(kafka, operation.owner, rows, progress)
 
     # What can happen next

@@ -38,14 +38,14 @@ FENCED = frozenset(
 )
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 STATES = {
-    "Empty": op.State.EMPTY,
-    "Ongoing": op.State.ONGOING,
-    "PrepareCommit": op.State.ENDING,
-    "PrepareAbort": op.State.ENDING,
-    "PrepareEpochFence": op.State.ENDING,
-    "CompleteCommit": op.State.COMPLETE,
-    "CompleteAbort": op.State.COMPLETE,
-    "Dead": op.State.EMPTY,
+    "Empty": op.TxnState.EMPTY,
+    "Ongoing": op.TxnState.ONGOING,
+    "PrepareCommit": op.TxnState.ENDING,
+    "PrepareAbort": op.TxnState.ENDING,
+    "PrepareEpochFence": op.TxnState.ENDING,
+    "CompleteCommit": op.TxnState.COMPLETE,
+    "CompleteAbort": op.TxnState.COMPLETE,
+    "Dead": op.TxnState.EMPTY,
 }
 END_TXN_OLD = 4
 """The newest version of EndTxn that does not move the epoch (KIP-890)."""
@@ -141,7 +141,7 @@ class Brokers:
             raise_for_error(response, "ListTransactions")
             for state in response.transaction_states:
                 if is_task_id(o.prefix, state.transactional_id):
-                    known = STATES.get(state.transaction_state, op.State.ENDING)
+                    known = STATES.get(state.transaction_state, op.TxnState.ENDING)
                     found.append(op.Listed(state.transactional_id, state.producer_id, known))
         return tuple(found)
 
@@ -209,7 +209,7 @@ class Brokers:
         _check_timeout(response, timeout_ms)
 
     async def _init_once(self, name: str, request: ip.InitProducerIdRequest) -> ip.InitProducerIdResponse | None:
-        """Return the response, or None if the connection ended before one came: see `commit.task.k2_begin`."""
+        """Return the response, or None if the connection ended before one came: see `commit.task.begin_transaction`."""
         cluster = self.cluster.cluster
         until = time.monotonic() + cluster.api_timeout_ms / 1000
         while True:
@@ -250,7 +250,7 @@ class Brokers:
                 "transaction may take; start the query again, and the next plan finds out how the transaction ended"
             ) from None
 
-    def _end_all(self, o: op.EndAll) -> tuple[op.Outcome, ...]:
+    def _end_all(self, o: op.EndAll) -> tuple[op.RequestOutcome, ...]:
         responses = self._end_many(o.owners, o.commit)
         return tuple(self._ended(owner, r).outcome for owner, r in zip(o.owners, responses, strict=True))
 
@@ -267,7 +267,7 @@ class Brokers:
 
     def _ended(self, owner: Owner, response: Any) -> op.Ended:
         outcome = outcome_of(response, f"EndTxn of {owner.id}")
-        if outcome is op.Outcome.DONE and response.producer_id >= 0:
+        if outcome is op.RequestOutcome.DONE and response.producer_id >= 0:
             after = Owner(owner.id, response.producer_id, response.producer_epoch)
             if after[:3] != owner[:3]:
                 return op.Ended(outcome, after)
@@ -305,10 +305,10 @@ class Brokers:
         batch = partitions.decision_batch(o.owner, o.record, int(time.time() * 1000))
         response = partitions.produce(self.cluster, o.owner, o.at, batch, new_protocol=self.new_protocol)
         if any(code in TOO_LARGE for code, _ in error_codes(response)):
-            return op.Produced(op.Outcome.TOO_LARGE)
+            return op.Produced(op.RequestOutcome.TOO_LARGE)
         outcome = outcome_of(response, f"Produce into {o.at.topic}-{o.at.partition}")
-        if outcome is not op.Outcome.DONE:
-            return op.Produced(op.Outcome.FENCED)
+        if outcome is not op.RequestOutcome.DONE:
+            return op.Produced(op.RequestOutcome.FENCED)
         return op.Produced(outcome, response.responses[0].partition_responses[0].base_offset)
 
     def _find_ends(self, o: op.FindEnds) -> tuple[op.End, ...]:
@@ -317,7 +317,7 @@ class Brokers:
     def _find_markers(self, o: op.FindMarkers) -> tuple[op.Marker, ...]:
         return partitions.find_markers(self.cluster, o.places, self.marker_wait_ms)
 
-    def _write_markers(self, o: op.WriteTxnMarkers) -> op.Outcome:
+    def _write_markers(self, o: op.WriteTxnMarkers) -> op.RequestOutcome:
         coordinator_epoch = max((epoch for p, epoch in self._open_producers([o.at]) if p.pid == o.pid), default=0)
         marker = wm.WritableTxnMarker(
             producer_id=o.pid,
@@ -342,28 +342,28 @@ class Brokers:
         return self.rows(o.owner)
 
 
-def outcome_of(response: Any, what: str) -> op.Outcome:
+def outcome_of(response: Any, what: str) -> op.RequestOutcome:
     """The outcome that a response's error code means; other errors are raised."""
     for code, _ in error_codes(response):
         if code in FENCED:
-            return op.Outcome.FENCED
+            return op.RequestOutcome.FENCED
         if code is ErrorCode.INVALID_TXN_STATE:
-            return op.Outcome.INVALID_STATE
+            return op.RequestOutcome.INVALID_STATE
         if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            return op.Outcome.DENIED
+            return op.RequestOutcome.DENIED
     raise_for_error(response, what)
-    return op.Outcome.DONE
+    return op.RequestOutcome.DONE
 
 
 def _described(state: dt.TransactionState, now_ms: int) -> op.Described:
     started = state.transaction_start_time_ms
     left_ms = state.transaction_timeout_ms if started < 0 else started + state.transaction_timeout_ms - now_ms
-    known = STATES.get(state.transaction_state, op.State.ENDING)
+    known = STATES.get(state.transaction_state, op.TxnState.ENDING)
     return op.Described(state.transactional_id, state.producer_id, state.producer_epoch, known, left_ms)
 
 
 def _is_ending(described: op.Described, pids: set[int]) -> bool:
-    return described.pid in pids and described.state is op.State.ENDING
+    return described.pid in pids and described.state is op.TxnState.ENDING
 
 
 def _listing(o: op.ListTransactions) -> ByVersion:

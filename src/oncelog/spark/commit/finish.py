@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import NotDecidedError, SinkError
 from oncelog.spark.commit.plan import Carried, abort_left, find_open
-from oncelog.spark.commit.record import EMPTY, Owner, Record, Source, Transaction
+from oncelog.spark.commit.record import EMPTY, Owner, Record, Source, TaskTransaction
 from oncelog.spark.commit.steps import (
     Phase,
     Sink,
     Steps,
+    await_commit_marker,
     commit_all,
     commit_record,
     propose_record,
-    see_commit,
     verify_all,
     write_record,
 )
@@ -36,8 +36,8 @@ class Committing:
     place: op.Place | None = None
 
 
-def c1_collect(state: Committing) -> Steps[Committing]:
-    """Check the reports of the tasks.
+def collect_reports(state: Committing) -> Steps[Committing]:
+    """C1: check the reports of the tasks.
 
     If all tasks skipped, there is nothing to commit. If all prepared under one plan, commit them. Reject a mixture.
     """
@@ -101,8 +101,11 @@ def _check_skipped(skipped: Sequence[Skipped]) -> None:
     )
 
 
-def c1a_look(state: Committing) -> Steps[Committing]:
-    """Open task transactions before the decision: none is a successor's if the decision succeeds."""
+def look_for_twins(state: Committing) -> Steps[Committing]:
+    """C1a: find the other open task transactions of this prefix, before the decision.
+
+    If the decision succeeds, none of them belongs to a later driver. C6 aborts them.
+    """
     if state.carried is None:
         return state
     decided = {t.owner.id for t in state.record.transactions}
@@ -111,10 +114,10 @@ def c1a_look(state: Committing) -> Steps[Committing]:
 
 
 def _look_at_time(state: Committing) -> Steps[None]:
-    """Each transaction is Ongoing, same pid and epoch, with the margin left."""
+    """Check that each transaction is Ongoing under the same producer id and epoch, with enough time left."""
     transactions = state.record.transactions
     described: tuple[op.Described, ...] = yield op.DescribeTransactions(tuple(t.owner.id for t in transactions))
-    known = {(d.id, d.pid, d.epoch): d for d in described if d.state is op.State.ONGOING}
+    known = {(d.id, d.pid, d.epoch): d for d in described if d.state is op.TxnState.ONGOING}
     for t in transactions:
         found = known.get((t.owner.id, t.owner.pid, t.owner.epoch))
         if found is None:
@@ -130,8 +133,8 @@ def _look_at_time(state: Committing) -> Steps[None]:
             )
 
 
-def c1b_check(state: Committing) -> Steps[Committing]:
-    """Check that each prepared transaction is still open in its partitions from its first row on, with time left.
+def check_prepared(state: Committing) -> Steps[Committing]:
+    """C1b: check that each prepared transaction is still open in its partitions from its first row on, with time left.
 
     Read the ends of the partitions before that. If a transaction is seen open afterwards, its markers cannot be below
     them.
@@ -158,7 +161,7 @@ def _give_up(state: Committing) -> Steps[None]:
         yield op.EndAll(tuple(t.owner for t in state.record.transactions), commit=False)
 
 
-def _check_open(transactions: tuple[Transaction, ...], opened: set[op.OpenProducer]) -> None:
+def _check_open(transactions: tuple[TaskTransaction, ...], opened: set[op.OpenProducer]) -> None:
     for t in transactions:
         for span in t.spans:
             if op.OpenProducer(span.at, t.owner.pid, t.owner.epoch, span.first) not in opened:
@@ -168,8 +171,8 @@ def _check_open(transactions: tuple[Transaction, ...], opened: set[op.OpenProduc
                 )
 
 
-def c2_propose(state: Committing) -> Steps[Committing]:
-    """Write the record, and leave the transaction open. The driver's own time-out begins."""
+def propose_decision(state: Committing) -> Steps[Committing]:
+    """C2: write the record, and leave the transaction open. The driver's own time-out begins."""
     if state.carried is None:
         return state
     try:
@@ -180,78 +183,84 @@ def c2_propose(state: Committing) -> Steps[Committing]:
     return replace(state, carried=replace(state.carried, driver=driver), place=place)
 
 
-def c2_look(state: Committing) -> Steps[Committing]:
-    """At what time is left, once more: a driver that slept behind C1b does not decide what has expired meanwhile, and
-    one that sleeps from here on finds its own transaction expired before theirs.
+def check_time_left(state: Committing) -> Steps[Committing]:
+    """C2: check again how much time the transactions have left.
 
-    Should this refuse, the next plan's P1 aborts what was proposed. C1b is no less needed: in the old protocol a late
-    copy of the plan's EndTxn decides what stands here.
+    A driver that was paused after C1b must not decide what has expired meanwhile. If it is paused after this step, its
+    own transaction expires before the tasks' transactions.
+
+    If this raises, the next plan's P1 aborts the proposed record. C1b is still needed: in the old protocol, a late copy
+    of the plan's EndTxn may commit the proposed record.
     """
     if state.record.transactions:
         yield from _look_at_time(state)
     return state
 
 
-def c2_decide(state: Committing) -> Steps[Committing]:
-    """The decision. A driver that was fenced meanwhile, or whose own transaction has expired, fails here."""
+def commit_decision(state: Committing) -> Steps[Committing]:
+    """C2: commit the record. Raises AnotherDriverError if a driver has fenced this one, or if it came too late."""
     if state.carried is None:
         return state
     driver = yield from commit_record(state.sink, state.carried.driver)
     return replace(state, carried=replace(state.carried, driver=driver))
 
 
-def c2v_see(state: Committing) -> Steps[Committing]:
-    """From here on the batch is committed whatever happens."""
+def verify_decision(state: Committing) -> Steps[Committing]:
+    """C2v: wait for the decision's COMMIT marker. From here on, the batch is committed whatever happens."""
     if state.place is not None:
-        yield from see_commit(state.sink, state.place)
+        yield from await_commit_marker(state.sink, state.place)
     return state
 
 
-def c3_commit(state: Committing) -> Steps[Committing]:
-    """EndTxn(commit) for each."""
+def commit_tasks(state: Committing) -> Steps[Committing]:
+    """C3: send EndTxn(commit) for each prepared transaction."""
     yield from commit_all(state.record)
     return state
 
 
-def c4_verify(state: Committing) -> Steps[Committing]:
-    """CompleteCommit does not mean visible: find the markers."""
+def verify_tasks(state: Committing) -> Steps[Committing]:
+    """C4: find the markers. A coordinator's CompleteCommit does not mean that rows are visible."""
     yield from verify_all(state.sink, state.record)
     return state
 
 
-def c5_settle(state: Committing) -> Steps[Committing]:
-    """The record again, settled. Without it the next plan would do C3 and C4 once more."""
+def settle_decision(state: Committing) -> Steps[Committing]:
+    """C5: write the record again, settled. Without it, the next plan would repeat C3 and C4."""
     if state.carried is not None and not state.record.settled:
         settled = replace(state.record, settled=True, transactions=(), ends=())
         yield from write_record(state.sink, state.carried.driver, settled)
     return state
 
 
-def c6_clear(state: Committing) -> Steps[Committing]:
-    """Twins that lost: Spark does not tell them. The batch is committed: what may not be ended, the next plan tells."""
+def abort_twins(state: Committing) -> Steps[Committing]:
+    """C6: abort what C1a found. Spark does not report attempts of tasks that lost against another attempt.
+
+    The batch is committed: if the sink may not end a transaction, the next plan raises the error.
+    """
     yield from abort_left(state.sink, state.left)
     return state
 
 
 COMMIT: tuple[Phase[Committing], ...] = (
-    c1_collect,
-    c1a_look,
-    c1b_check,
-    c2_propose,
-    c2_look,
-    c2_decide,
-    c2v_see,
-    c3_commit,
-    c4_verify,
-    c5_settle,
-    c6_clear,
+    collect_reports,
+    look_for_twins,
+    check_prepared,
+    propose_decision,
+    check_time_left,
+    commit_decision,
+    verify_decision,
+    commit_tasks,
+    verify_tasks,
+    settle_decision,
+    abort_twins,
 )
 
 
 def abort_batch(messages: Sequence[TaskMessage | None]) -> Steps[None]:
-    """Spark calls this after a *failed commit* as well.
+    """Abort(b): abort the prepared transactions if a task's report is missing.
 
-    With no message missing the batch may be decided: touch nothing, the next plan settles it.
+    Spark calls this after a *failed commit* as well. If no report is missing, the batch may be decided: change nothing,
+    the next plan settles it.
     """
     if all(message is not None for message in messages):
         return

@@ -1,7 +1,7 @@
-"""What the protocol asks of the brokers, and what it is told.
+"""The requests that the protocol sends to the brokers, and their answers.
 
-Transient errors (no coordinator yet, CONCURRENT_TRANSACTIONS, a lost connection) are the shell's to retry: an
-answer is always definite. A shell that runs out of time raises, which for the protocol is a crash there.
+The shell retries transient errors (no coordinator yet, CONCURRENT_TRANSACTIONS, a lost connection), so an answer is
+always definite. If the shell runs out of time, it raises an exception, which has the effect of a crash there.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ WINDOW, WIDEST = 2, 64
 """Entries of the decision topic that are read first, from its end (a record and its marker), and at once at most."""
 
 
-class Outcome(StrEnum):
-    """How an operation that changes something ended."""
+class RequestOutcome(StrEnum):
+    """The outcome of a request that changes something."""
 
     DONE = "done"
     FENCED = "fenced"
@@ -34,8 +34,8 @@ class Outcome(StrEnum):
     """MESSAGE_TOO_LARGE or RECORD_LIST_TOO_LARGE: nothing was appended."""
 
 
-class State(StrEnum):
-    """A coordinator's state of a transactional id, as far as the protocol tells them apart."""
+class TxnState(StrEnum):
+    """The state of a transactional id at its coordinator, as far as the protocol distinguishes states."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -45,25 +45,25 @@ class State(StrEnum):
 
 
 class Listed(NamedTuple):
-    """One line of ListTransactions."""
+    """One row of ListTransactions."""
 
     id: str
     pid: int
-    state: State
+    state: TxnState
 
 
 class Described(NamedTuple):
-    """One answer of DescribeTransactions. `left_ms` is what remains until the time-out."""
+    """One row of DescribeTransactions. `left_ms`: the time until the transaction expires."""
 
     id: str
     pid: int
     epoch: int
-    state: State
+    state: TxnState
     left_ms: int
 
 
 class OpenProducer(NamedTuple):
-    """A producer of DescribeProducers with a transaction open in that partition from offset `start` on."""
+    """A producer in DescribeProducers whose transaction is open in a partition from offset `start` on."""
 
     at: TopicPartition
     pid: int
@@ -72,29 +72,32 @@ class OpenProducer(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Answer of EndTxn: the owner as it is afterwards (transaction.version 2 moves the epoch)."""
+    """The answer to EndTxn, with the owner afterwards (transaction.version 2 moves the epoch)."""
 
-    outcome: Outcome
+    outcome: RequestOutcome
     owner: Owner
 
 
 class Produced(NamedTuple):
-    """Answer of Produce."""
+    """The answer to Produce."""
 
-    outcome: Outcome
+    outcome: RequestOutcome
     offset: int = -1
 
 
 class Rows(NamedTuple):
-    """Answer of ProduceRows: how many, and where."""
+    """The answer to ProduceRows: how many rows, and where they are."""
 
-    outcome: Outcome
+    outcome: RequestOutcome
     rows: int
     spans: tuple[Span, ...]
 
 
 class Message(NamedTuple):
-    """One entry of the decision topic: a record, or (record None) a control marker that commits or aborts."""
+    """One entry of the decision topic.
+
+    Either a record, or a control marker (`record` is None), which commits or aborts.
+    """
 
     offset: int
     pid: int
@@ -104,7 +107,7 @@ class Message(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The decision topic's entries from `start`; `first` if nothing lies before."""
+    """The decision topic's entries from `start` on. `first`: the topic has no earlier entry."""
 
     start: int
     end: int
@@ -164,7 +167,7 @@ class EndTxn:
 
 @dataclass(frozen=True, slots=True)
 class EndAll:
-    """EndTxn for each, in parallel -> tuple[Outcome, ...]."""
+    """EndTxn for each, in parallel -> tuple[RequestOutcome, ...]."""
 
     owners: tuple[Owner, ...]
     commit: bool
@@ -228,7 +231,7 @@ class FindMarkers:
 
 @dataclass(frozen=True, slots=True)
 class WriteTxnMarkers:
-    """Write one control marker into one partition -> Outcome."""
+    """Write one control marker into one partition -> RequestOutcome."""
 
     at: TopicPartition
     pid: int

@@ -1,4 +1,4 @@
-"""Plan(b): what the driver does once a batch before any task starts. Steps P0 to P4."""
+"""Plan(b): what the driver does once a batch, before any task starts. Steps P0 to P4."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from oncelog.spark.commit.errors import AnotherDriverError, NotVerifiedError
 from oncelog.spark.commit.names import is_task_id
 from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, admit, check_decisions, check_idle
 from oncelog.spark.commit.record import NOBODY, Owner, Part, Record, Source
-from oncelog.spark.commit.steps import Phase, Sink, Steps, commit_all, see_commit, verify_all, write_record
+from oncelog.spark.commit.steps import Phase, Sink, Steps, await_commit_marker, commit_all, verify_all, write_record
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What the writer takes along to the tasks: the driver's producer, and the record as the plan left it."""
+    """What the writer carries to the tasks: the driver's producer, and the record as the plan left it."""
 
     driver: Owner
     record: Record
@@ -62,35 +62,41 @@ def find_open(sink: Sink, known: Container[str] = ()) -> Steps[tuple[tuple[Owner
         sorted(
             t.id
             for t in listed
-            if t.id not in known and is_task_id(sink.prefix, t.id) and (t.state is op.State.ONGOING or t.pid in hanging)
+            if t.id not in known
+            and is_task_id(sink.prefix, t.id)
+            and (t.state is op.TxnState.ONGOING or t.pid in hanging)
         )
     )
     if not ids:
         return (), ()
     described: tuple[op.Described, ...] = yield op.DescribeTransactions(ids)
-    left = tuple(Owner(d.id, d.pid, d.epoch) for d in described if d.state is op.State.ONGOING)
+    left = tuple(Owner(d.id, d.pid, d.epoch) for d in described if d.state is op.TxnState.ONGOING)
     by_pid = {d.pid: d for d in described}
     strays = tuple(p for p in opened if p.pid in by_pid and _is_stray(p, by_pid[p.pid]))
     return left, strays
 
 
 def _is_stray(producer: op.OpenProducer, known: op.Described) -> bool:
-    if known.state is op.State.ENDING:
+    if known.state is op.TxnState.ENDING:
         return False
-    return known.state is not op.State.ONGOING or known.epoch != producer.epoch
+    return known.state is not op.TxnState.ONGOING or known.epoch != producer.epoch
 
 
-def p0_look(state: Planning) -> Steps[Planning]:
-    """What earlier drivers left open. Before the fence: whatever is seen here is not a successor's."""
+def look_for_open(state: Planning) -> Steps[Planning]:
+    """P0: find what earlier drivers left open.
+
+    This runs before the fence, so nothing that is found here belongs to a later driver.
+    """
     left, strays = yield from find_open(state.sink)
     return replace(state, left=left, strays=strays)
 
 
-def p0_admit(state: Planning) -> Steps[Planning]:
-    """Refuse whoever is known to be another, before anything of the prefix's owner is fenced. K1 knows all the rest.
+def admit_applicant(state: Planning) -> Steps[Planning]:
+    """P0: reject an applicant that is known not to own the prefix, before the fence stops the owner.
 
-    The record is read after the look for open transactions: a first batch that is not open any more is in it.
-    An operator is admitted unless the topic is another prefix's, where P2 would end what that one is about to decide.
+    K1 checks the rest. The record is read after the search for open transactions: if a first batch is no longer open,
+    the record has it. An operator is admitted unless the topic holds another prefix's decisions. P2 would end that
+    prefix's next decision.
     """
     window: op.Window = yield op.ReadDecisions(state.sink.decision)
     record = yield from read_record(state.sink, window)
@@ -102,14 +108,14 @@ def p0_admit(state: Planning) -> Steps[Planning]:
     return state
 
 
-def p1_fence(state: Planning) -> Steps[Planning]:
-    """Fence every earlier driver."""
+def fence_drivers(state: Planning) -> Steps[Planning]:
+    """P1: fence every earlier driver with InitProducerId of the prefix."""
     driver: Owner = yield op.InitProducerId(state.sink.prefix, state.sink.driver_timeout_ms)
     return replace(state, driver=driver)
 
 
 def read_record(sink: Sink, window: op.Window) -> Steps[Record]:
-    """Find the last committed record in or before this window of the decision topic. Do not read its parts."""
+    """Return the last committed record in or before this window of the decision topic, without its parts."""
     messages, width = window.messages, op.WINDOW
     while True:
         decided = last_decided(messages)
@@ -131,7 +137,7 @@ def read_parts(sink: Sink, record: Record) -> Steps[Record]:
 
 
 def last_decided(messages: tuple[op.Message, ...]) -> Record | None:
-    """The last record whose producer's next marker is a COMMIT."""
+    """Return the last record whose producer's next marker is a COMMIT."""
     pending: dict[int, Record] = {}
     decided = None
     for message in messages:
@@ -142,8 +148,11 @@ def last_decided(messages: tuple[op.Message, ...]) -> Record | None:
     return decided
 
 
-def p2_read(state: Planning) -> Steps[Planning]:
-    """The decision topic must be stable to its end; then the record."""
+def read_decision(state: Planning) -> Steps[Planning]:
+    """P2: read the decision record, after checking that the decision topic is stable to its end.
+
+    A transaction that is open there has lost its marker. Abort it: no driver has passed C2v with it.
+    """
     sink, driver = state.sink, state.driver
     window: op.Window = yield op.ReadDecisions(sink.decision)
     if window.stable < window.end:
@@ -151,8 +160,10 @@ def p2_read(state: Planning) -> Steps[Planning]:
         for producer in opened:
             if driver is not None and producer.pid == driver.pid and producer.epoch >= driver.epoch:
                 raise AnotherDriverError(f"{sink.prefix}: another driver has taken over")
-            outcome: op.Outcome = yield op.WriteTxnMarkers(producer.at, producer.pid, producer.epoch, commit=False)
-            if outcome is op.Outcome.DENIED:
+            outcome: op.RequestOutcome = yield op.WriteTxnMarkers(
+                producer.at, producer.pid, producer.epoch, commit=False
+            )
+            if outcome is op.RequestOutcome.DENIED:
                 raise NotVerifiedError(
                     f"{sink.prefix}: a decision's marker was lost in {sink.decision.topic}, and ending it needs "
                     f"ClusterAction; let an operator who has it run `oncelog sink settle {sink.prefix}`"
@@ -167,8 +178,8 @@ def p2_read(state: Planning) -> Steps[Planning]:
     return replace(state, record=(yield from read_parts(sink, record)))
 
 
-def p3_finish(state: Planning) -> Steps[Planning]:
-    """Finish what is decided."""
+def finish_decision(state: Planning) -> Steps[Planning]:
+    """P3: commit the transactions of a decided batch, and verify their markers."""
     record = state.carried().record
     if not record.settled:
         yield from commit_all(record)
@@ -176,8 +187,11 @@ def p3_finish(state: Planning) -> Steps[Planning]:
     return state
 
 
-def p3_write(state: Planning) -> Steps[Planning]:
-    """Write this plan's record: settled, and numbered, so that a fenced driver stops here and a task knows its plan."""
+def write_plan_record(state: Planning) -> Steps[Planning]:
+    """P3: write this plan's record: settled, and with the next number.
+
+    A fenced driver stops here. A task recognises its plan by the number.
+    """
     driver, record = state.carried().driver, state.carried().record
     mine = replace(
         record,
@@ -189,7 +203,7 @@ def p3_write(state: Planning) -> Steps[Planning]:
         prefix=state.sink.prefix,
     )
     after, place = yield from write_record(state.sink, driver, mine)
-    yield from see_commit(state.sink, place)
+    yield from await_commit_marker(state.sink, place)
     # P4 still has to know what was decided: those are not left-overs.
     decided = {(t.owner.pid, t.owner.epoch) for t in record.transactions}
     return replace(
@@ -202,10 +216,10 @@ def p3_write(state: Planning) -> Steps[Planning]:
     )
 
 
-def p4_clear(state: Planning) -> Steps[Planning]:
-    """Abort what earlier drivers left open, and nothing else.
+def abort_leftovers(state: Planning) -> Steps[Planning]:
+    """P4: abort what earlier drivers left open, and nothing else.
 
-    What may not be ended fails the plan: the next commit of that producer id would commit the rows that hang there.
+    If the sink may not end a transaction, the plan fails. The next commit of that producer id would commit its rows.
     """
     denied = yield from abort_left(state.sink, state.left)
     denied += yield from abort_hanging(state.strays)
@@ -219,7 +233,10 @@ def p4_clear(state: Planning) -> Steps[Planning]:
 
 
 def abort_left(sink: Sink, left: tuple[Owner, ...]) -> Steps[tuple[op.OpenProducer, ...]]:
-    """EndTxn(abort) for each, and look afterwards whether a marker was lost; gives what we may not end."""
+    """Send EndTxn(abort) for each, then find the partitions that have lost the ABORT marker, and write it there.
+
+    Return the producers that the sink may not end (ClusterAction).
+    """
     if not left:
         return ()
     yield op.EndAll(left, commit=False)
@@ -233,14 +250,22 @@ def abort_left(sink: Sink, left: tuple[Owner, ...]) -> Steps[tuple[op.OpenProduc
 
 
 def abort_hanging(hanging: tuple[op.OpenProducer, ...]) -> Steps[tuple[op.OpenProducer, ...]]:
-    """Write the ABORT markers that were lost; gives those that we may not write (ClusterAction)."""
+    """Write the ABORT markers that were lost. Return the producers that the sink may not end (ClusterAction)."""
     denied: tuple[op.OpenProducer, ...] = ()
     for producer in hanging:
-        outcome: op.Outcome = yield op.WriteTxnMarkers(producer.at, producer.pid, producer.epoch, commit=False)
-        if outcome is op.Outcome.DENIED:
+        outcome: op.RequestOutcome = yield op.WriteTxnMarkers(producer.at, producer.pid, producer.epoch, commit=False)
+        if outcome is op.RequestOutcome.DENIED:
             denied += (producer,)
     return denied
 
 
-PLAN: tuple[Phase[Planning], ...] = (p0_look, p0_admit, p1_fence, p2_read, p3_finish, p3_write, p4_clear)
+PLAN: tuple[Phase[Planning], ...] = (
+    look_for_open,
+    admit_applicant,
+    fence_drivers,
+    read_decision,
+    finish_decision,
+    write_plan_record,
+    abort_leftovers,
+)
 """Their order is the protocol: the explorer shows what goes wrong when two of them change places."""

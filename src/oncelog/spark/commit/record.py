@@ -36,7 +36,7 @@ class Span(NamedTuple):
     last: int
 
 
-class Transaction(NamedTuple):
+class TaskTransaction(NamedTuple):
     """One prepared task transaction."""
 
     owner: Owner
@@ -83,7 +83,7 @@ class Record:
     slots: int = 0
     rows: int = 0
     settled: bool = True
-    transactions: tuple[Transaction, ...] = ()
+    transactions: tuple[TaskTransaction, ...] = ()
     topics: tuple[str, ...] = ()
     """All topics written so far: the plan looks for lost markers in them."""
     planner: Source = NOBODY
@@ -142,7 +142,7 @@ class Record:
         for part in parts:
             for owner, some in part.transactions:
                 spans[owner] = spans.get(owner, ()) + some
-        transactions = tuple(Transaction(owner, all_of_it) for owner, all_of_it in spans.items())
+        transactions = tuple(TaskTransaction(owner, all_of_it) for owner, all_of_it in spans.items())
         return replace(self, transactions=transactions, ends=tuple(e for part in parts for e in part.ends), parts=())
 
 
@@ -154,7 +154,7 @@ class Part(NamedTuple):
     """One message with some of a large record's transactions. The head, written later, has its offset."""
 
     number: int
-    transactions: tuple[Transaction, ...]
+    transactions: tuple[TaskTransaction, ...]
     ends: tuple[End, ...] = ()
 
     def encode(self) -> bytes:
@@ -198,7 +198,7 @@ class _Filling:
 
     def close(self, number: int) -> Part:
         """Return the finished part."""
-        spans = tuple(Transaction(owner, tuple(some)) for owner, some in self._spans.items())
+        spans = tuple(TaskTransaction(owner, tuple(some)) for owner, some in self._spans.items())
         return Part(number, spans, tuple(self._ends))
 
 
@@ -249,7 +249,7 @@ class _OldRecord(msgspec.Struct):
     slots: int = 0
     rows: int = 0
     settled: bool = True
-    transactions: tuple[Transaction, ...] = ()
+    transactions: tuple[TaskTransaction, ...] = ()
     topics: tuple[str, ...] = ()
     planner: Source = NOBODY
     prefix: str = ""
@@ -295,11 +295,11 @@ def _version_of(data: bytes) -> int:
     return version
 
 
-def _topics_of(transactions: tuple[Transaction, ...], ends: tuple[End, ...]) -> tuple[str, ...]:
+def _topics_of(transactions: tuple[TaskTransaction, ...], ends: tuple[End, ...]) -> tuple[str, ...]:
     return tuple(sorted({span.at.topic for t in transactions for span in t.spans} | {end.at.topic for end in ends}))
 
 
-def _pack(transactions: tuple[Transaction, ...], topics: tuple[str, ...]) -> list[_PackedTransaction]:
+def _pack(transactions: tuple[TaskTransaction, ...], topics: tuple[str, ...]) -> list[_PackedTransaction]:
     index = {topic: number for number, topic in enumerate(topics)}
     return [
         (o.id, o.pid, o.epoch, [(index[at.topic], at.partition, first, last - first + 1) for at, first, last in spans])
@@ -318,9 +318,9 @@ def _topic_ids(ends: tuple[End, ...], topics: tuple[str, ...]) -> tuple[str, ...
     return tuple(known.get(topic, "") for topic in topics) if known else ()
 
 
-def _unpack(packed: list[_PackedTransaction], topics: tuple[str, ...]) -> tuple[Transaction, ...]:
+def _unpack(packed: list[_PackedTransaction], topics: tuple[str, ...]) -> tuple[TaskTransaction, ...]:
     return tuple(
-        Transaction(
+        TaskTransaction(
             Owner(name, pid, epoch),
             tuple(Span(_at(topics, topic, number), first, first + count - 1) for topic, number, first, count in spans),
         )

@@ -77,9 +77,9 @@ def propose_record(sink: Sink, driver: Owner, record: Record) -> Steps[tuple[Own
 def _write(sink: Sink, driver: Owner, message: Record | Part) -> Steps[tuple[Owner, int]]:
     """Produce one message -> (the driver with its next sequence, the message's offset)."""
     produced: op.Produced = yield op.Produce(driver, sink.decision, message)
-    if produced.outcome is op.Outcome.TOO_LARGE:
+    if produced.outcome is op.RequestOutcome.TOO_LARGE:
         raise NotDecidedError(_too_large(sink, message))
-    if produced.outcome is not op.Outcome.DONE:
+    if produced.outcome is not op.RequestOutcome.DONE:
         raise AnotherDriverError(
             f"option transactionalIdPrefix={sink.prefix}: another driver has taken over (the decision was refused)"
         )
@@ -105,7 +105,7 @@ def commit_record(sink: Sink, driver: Owner) -> Steps[Owner]:
     transaction meanwhile. If it then took the decision, the tasks' transactions might have expired.
     """
     ended: op.Ended = yield op.EndTxn(driver, commit=True, within_ms=sink.driver_timeout_ms)
-    if ended.outcome is not op.Outcome.DONE:
+    if ended.outcome is not op.RequestOutcome.DONE:
         raise AnotherDriverError(
             f"option transactionalIdPrefix={sink.prefix}: another driver has taken over, or the decision came too late "
             f"({ended.outcome})"
@@ -113,7 +113,7 @@ def commit_record(sink: Sink, driver: Owner) -> Steps[Owner]:
     return ended.owner
 
 
-def see_commit(sink: Sink, place: op.Place) -> Steps[None]:
+def await_commit_marker(sink: Sink, place: op.Place) -> Steps[None]:
     """Wait until the decision partition shows the COMMIT marker; repair nothing.
 
     If a coordinator restarts after its answer, it may write the marker after FindMarkers has timed out.
@@ -209,8 +209,8 @@ def verify_all(sink: Sink, record: Record) -> Steps[None]:
 
 
 def _repair(sink: Sink, owner: Owner, at: TopicPartition) -> Steps[None]:
-    outcome: op.Outcome = yield op.WriteTxnMarkers(at, owner.pid, owner.epoch, commit=True)
-    if outcome is op.Outcome.DENIED:
+    outcome: op.RequestOutcome = yield op.WriteTxnMarkers(at, owner.pid, owner.epoch, commit=True)
+    if outcome is op.RequestOutcome.DENIED:
         raise NotVerifiedError(
             f"{sink.prefix}: the commit marker of {owner.id} was lost in {at.topic}-{at.partition}, and writing it "
             f"needs ClusterAction; let an operator who has it run `oncelog sink settle {sink.prefix}`"

@@ -1,4 +1,4 @@
-"""Task(b, slot, attempt): what one attempt of a task does. Steps K1 to K4."""
+"""Task(b, slot, attempt): what one attempt of a task does. Steps K0 to K4."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from oncelog.spark.commit.errors import AnotherDriverError, NotDecidedError
 from oncelog.spark.commit.names import TURNS, Attempt, task_id
 from oncelog.spark.commit.ownership import NO_PERMISSION, Permission, already_committed, check_decisions, describe
 from oncelog.spark.commit.plan import Carried, read_record
-from oncelog.spark.commit.record import EACH, NOBODY, Owner, Source, Transaction
+from oncelog.spark.commit.record import EACH, NOBODY, Owner, Source, TaskTransaction
 from oncelog.spark.commit.steps import Phase, Sink, Steps
 
 
 class Skipped(NamedTuple):
-    """The batch is committed already: `rows` were counted here, the record says `total` for all slots.
+    """K4: the batch is committed already. `rows` were counted here; the record says `total` for all slots.
 
-    `total` is -1 where it is not to be compared: where option `acceptReplay` names this batch, as it must an older
-    txnVersion, of which the record says nothing any more.
+    `total` is -1 if it must not be compared: if option `acceptReplay` names this batch. The record then says nothing
+    about an older txnVersion.
     """
 
     slot: int
@@ -32,10 +32,10 @@ class Skipped(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """Everything is written and acknowledged, nothing is committed; `transaction` is None without rows."""
+    """K4: all rows are written and acknowledged, nothing is committed. `transaction` is None without rows."""
 
     slot: int
-    transaction: Transaction | None
+    transaction: TaskTransaction | None
     rows: int
     carried: Carried
     source: Source
@@ -60,7 +60,7 @@ class Tasking:
     rows: op.Rows | None = None
 
     def message(self) -> TaskMessage:
-        """K4."""
+        """K4: return the task's report to the driver."""
         if self.rows is None:
             raise ValueError("the task has not run")
         record = self.carried.record
@@ -72,12 +72,12 @@ class Tasking:
             return Skipped(self.attempt.slot, self.rows.rows, total, batch, noted, self.source.call)
         transaction = None
         if self.owner is not None and self.rows.spans:
-            transaction = Transaction(self.owner, self.rows.spans)
+            transaction = TaskTransaction(self.owner, self.rows.spans)
         return Prepared(self.attempt.slot, transaction, self.rows.rows, self.carried, self.source)
 
 
-def k0_peek(state: Tasking) -> Steps[Tasking]:
-    """Check whether the task has rows. A task without rows opens no transaction.
+def look_for_rows(state: Tasking) -> Steps[Tasking]:
+    """K0: check whether the task has rows. A task without rows opens no transaction.
 
     This runs before K1, because the first rows may take long to compute, and K2 should follow K1 soon.
     """
@@ -85,8 +85,8 @@ def k0_peek(state: Tasking) -> Steps[Tasking]:
     return replace(state, empty=not found)
 
 
-def k1_compare(state: Tasking) -> Steps[Tasking]:
-    """Check that the record is still the plan's own. It says whether the batch is already committed.
+def compare_record(state: Tasking) -> Steps[Tasking]:
+    """K1: check that the record is still the plan's own. It says whether the batch is already committed.
 
     The task reads from the plan's own record on. That record is small, and the last one unless another driver is
     active. Another driver's record may say that the batch is committed before that driver has ended its transactions
@@ -107,8 +107,8 @@ def k1_compare(state: Tasking) -> Steps[Tasking]:
     return replace(state, skip=already_committed(state.sink.prefix, now, state.source, state.permission))
 
 
-def k2_begin(state: Tasking) -> Steps[Tasking]:
-    """Begin an epoch under this attempt's own id, which a late EndTxn of an earlier transaction cannot reach.
+def begin_transaction(state: Tasking) -> Steps[Tasking]:
+    """K2: begin an epoch under this attempt's own id, which a late EndTxn of an earlier transaction cannot reach.
 
     If the answer is lost, the attempt takes its next id and never uses this one again. If a copy of the request reached
     the coordinator after the decision, it would abort the decided transaction; under an unused id, it finds nothing to
@@ -140,18 +140,18 @@ def _begin(sink: Sink, name: str) -> Steps[Owner | None]:
     return owner
 
 
-def k3_produce(state: Tasking) -> Steps[Tasking]:
-    """All rows, acks=all, every answer awaited. A skipped batch's rows are counted only."""
+def produce_rows(state: Tasking) -> Steps[Tasking]:
+    """K3: write all rows with acks=all, and wait for every answer. Only count the rows of a skipped batch."""
     owner = state.owner if state.owner is not None else Owner("", -1, -1)
     rows: op.Rows = yield op.ProduceRows(owner)
-    if rows.outcome is not op.Outcome.DONE:
+    if rows.outcome is not op.RequestOutcome.DONE:
         raise AnotherDriverError(f"{owner.id}: fenced, another attempt or driver is at work")
     return replace(state, rows=rows)
 
 
-TASK: tuple[Phase[Tasking], ...] = (k0_peek, k1_compare, k2_begin, k3_produce)
+TASK: tuple[Phase[Tasking], ...] = (look_for_rows, compare_record, begin_transaction, produce_rows)
 
 
 def abandon(owner: Owner) -> Steps[None]:
-    """A task that fails or is killed: best effort."""
+    """Abort the transaction of a task that fails or is killed. This is best effort: the next plan aborts it, too."""
     yield op.EndTxn(owner, commit=False)

@@ -1,8 +1,8 @@
-"""Taking a decision back: for a batch that is decided but was torn by a time-out, on an operator's word.
+"""Take a decision back on an operator's request: for a batch that is decided but was torn by a time-out.
 
-Only an ABORT marker behind the rows proves that they will never be visible. Where none can be found or written, the
-decision stays: the producer's next COMMIT, or a repair by a driver that is still about, would show these rows beside
-those that Spark writes again.
+Only an ABORT marker after the rows proves that they will never be visible. If none can be found or written, the
+decision stays. Otherwise the producer's next COMMIT, or a repair by a driver that still runs, would show these rows
+beside those that Spark writes again.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def _names(partitions: Iterable[TopicPartition]) -> str:
 
 
 def _find_ongoing(record: Record) -> Steps[set[tuple[str, int, int]]]:
-    """(id, pid, epoch) of the decided transactions that nobody has ended yet."""
+    """Return (id, pid, epoch) of the decided transactions that have not ended yet."""
     ids = tuple(t.owner.id for t in record.transactions)
     described: tuple[op.Described, ...] = yield op.DescribeTransactions(ids)
-    return {(d.id, d.pid, d.epoch) for d in described if d.state is op.State.ONGOING}
+    return {(d.id, d.pid, d.epoch) for d in described if d.state is op.TxnState.ONGOING}
 
 
 def _find_markers(record: Record, parts: tuple[Part, ...]) -> Steps[tuple[op.Marker, ...]]:
@@ -51,14 +51,14 @@ def _missing(parts: tuple[Part, ...], markers: tuple[op.Marker, ...]) -> tuple[P
 
 
 def _find_hanging(parts: tuple[Part, ...]) -> Steps[tuple[op.OpenProducer, ...]]:
-    """Open in the partition at these rows, whatever epoch has gone on there meanwhile."""
+    """Return the producers that are open in a partition at these rows, under whatever epoch."""
     last = {(span.at, owner.pid): span.last for owner, span in parts}
     opened: tuple[op.OpenProducer, ...] = yield op.DescribeProducers(tuple(sorted({at for at, _ in last})))
     return tuple(p for p in opened if p.start <= last.get((p.at, p.pid), -1))
 
 
 def _abort_hanging(sink: Sink, parts: tuple[Part, ...]) -> Steps[None]:
-    """Write the ABORT markers that were lost; NotVerifiedError where we may not."""
+    """Write the ABORT markers that were lost. Raises NotVerifiedError if the sink may not."""
     hanging = yield from _find_hanging(parts)
     own = {op.OpenProducer(span.at, owner.pid, owner.epoch, span.first) for owner, span in parts}
     denied = yield from plan.abort_hanging(tuple(producer for producer in hanging if producer in own))
@@ -71,7 +71,10 @@ def _abort_hanging(sink: Sink, parts: tuple[Part, ...]) -> Steps[None]:
 
 
 def _see_aborted(sink: Sink, record: Record, parts: tuple[Part, ...]) -> Steps[None]:
-    """Find an ABORT marker behind each part, or write it where it was lost, or refuse. Looks before it writes."""
+    """Find an ABORT marker after each part, or write it if it was lost. Raises TornBatchError or NotVerifiedError.
+
+    Search all markers before writing one.
+    """
     if not parts:
         return
     yield op.AwaitEnded(_owners(parts))
@@ -109,10 +112,11 @@ def _refuse_visible(sink: Sink, record: Record, markers: tuple[op.Marker, ...]) 
         )
 
 
-def u3_take_back(state: Planning) -> Steps[Planning]:
-    """Nothing of it will ever be visible: the record goes back by one batch, and Spark replays it. Else: refuse.
+def take_back(state: Planning) -> Steps[Planning]:
+    """U3, in the place of P3: set the record back by one batch, so that Spark replays the batch.
 
-    What has ended already is looked at first: where it refuses, `settle` can still commit the rest.
+    Raises an error unless nothing of the batch will ever be visible. Transactions that have ended are checked first: if
+    this raises, `settle` can still commit the others.
     """
     record = state.carried().record
     if record.settled:
@@ -128,14 +132,17 @@ def u3_take_back(state: Planning) -> Steps[Planning]:
 
 
 def _before(source: Source) -> Source:
-    """As if this batch were the next one. Still this writer's: what it replaced may be written twice by another."""
+    """Return the source as it was before this batch.
+
+    It stays this writer's: another writer may write a second time what its record replaced.
+    """
     return source if source.kind == WRITE else source._replace(batch=source.batch - 1)
 
 
-def u3_accept(state: Planning) -> Steps[Planning]:
-    """What is visible stays, the rest is aborted, and the batch counts as committed.
+def accept_loss(state: Planning) -> Steps[Planning]:
+    """U3, in the place of P3: keep what is visible, abort the rest, and count the batch as committed.
 
-    Nothing may hang afterwards: it would come to light beside what the operator has written again.
+    No row may hang afterwards: it would become visible beside what the operator has written again.
     """
     record = state.carried().record
     if record.settled:
@@ -155,8 +162,8 @@ def u3_accept(state: Planning) -> Steps[Planning]:
 
 
 def _instead(phase: Phase[Planning]) -> tuple[Phase[Planning], ...]:
-    return tuple(phase if known is plan.p3_finish else known for known in plan.PLAN)
+    return tuple(phase if known is plan.finish_decision else known for known in plan.PLAN)
 
 
-UNDO = _instead(u3_take_back)
-UNDO_ACCEPTING = _instead(u3_accept)
+UNDO = _instead(take_back)
+UNDO_ACCEPTING = _instead(accept_loss)

@@ -63,21 +63,21 @@ class RowWriter:
             count += batch.num_rows
             if owner.pid >= 0 and batch.num_rows:
                 outcome = self._write(owner, batch)
-                if outcome is not op.Outcome.DONE:
+                if outcome is not op.RequestOutcome.DONE:
                     return op.Rows(outcome, 0, ())
-        return op.Rows(op.Outcome.DONE, count, tuple(self._spans[at] for at in sorted(self._spans)))
+        return op.Rows(op.RequestOutcome.DONE, count, tuple(self._spans[at] for at in sorted(self._spans)))
 
-    def _write(self, owner: Owner, batch: pa.RecordBatch) -> op.Outcome:
+    def _write(self, owner: Owner, batch: pa.RecordBatch) -> op.RequestOutcome:
         queues = {at: deque(self._encode(batch, rows)) for at, rows in self._divide(batch)}
         # Batches of one partition go one after the other, those of different partitions at the same time.
         while queues:
             outcome = self._send(owner, {at: queue.popleft() for at, queue in queues.items()})
-            if outcome is not op.Outcome.DONE:
+            if outcome is not op.RequestOutcome.DONE:
                 return outcome
             queues = {at: queue for at, queue in queues.items() if queue}
-        return op.Outcome.DONE
+        return op.RequestOutcome.DONE
 
-    def _send(self, owner: Owner, turn: dict[TopicPartition, EncodedBatch]) -> op.Outcome:
+    def _send(self, owner: Owner, turn: dict[TopicPartition, EncodedBatch]) -> op.RequestOutcome:
         calls = []
         for at, encoded in turn.items():
             stamp(encoded.buffer, owner.pid, owner.epoch, self._sequences[at], transactional=True)
@@ -87,12 +87,12 @@ class RowWriter:
             )
         for (at, encoded), response in zip(turn.items(), self.cluster.run_many(calls), strict=True):
             outcome = brokers.outcome_of(response, f"Produce into {at.topic}-{at.partition}")
-            if outcome is not op.Outcome.DONE:
+            if outcome is not op.RequestOutcome.DONE:
                 return outcome
             first = response.responses[0].partition_responses[0].base_offset
             known = self._spans.get(at)
             self._spans[at] = Span(at, first if known is None else known.first, first + encoded.count - 1)
-        return op.Outcome.DONE
+        return op.RequestOutcome.DONE
 
     def _encode(self, batch: pa.RecordBatch, rows: Any) -> list[EncodedBatch]:
         return encode_partition(
