@@ -31,7 +31,7 @@ class SparksError(Exception):
 STACK = """org.apache.spark.SparkException: Writing job failed.
 \tat org.apache.spark.Some.java
 Caused by: org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] Traceback (most recent call last):
-  File "faces.py", line 32, in told
+  File "user_errors.py", line 32, in translated
 oncelog.spark.commit.errors.SinkError: no broker can be reached
  SQLSTATE: 38000
 \tSuppressed: org.apache.spark.SparkException: Traceback (most recent call last):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from oncelog.spark.faces import cause
 from oncelog.spark.java import find_java
+from oncelog.spark.user_errors import cause
 
 if TYPE_CHECKING:
     from oncelog.spark.datasource import OncelogDataSource, register

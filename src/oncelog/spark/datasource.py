@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
-from oncelog.spark.faces import plain
+from oncelog.spark.user_errors import translate_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ class OncelogDataSource(DataSource):
         """The format's name."""
         return "oncelog"
 
-    @plain
+    @translate_errors
     def schema(self) -> str:
         """The connector's columns; `headers` with option includeHeaders.
 
@@ -44,28 +44,28 @@ class OncelogDataSource(DataSource):
 
         return f"{SCHEMA}, {HEADERS}" if check_source(self.options).include_headers else SCHEMA
 
-    @plain
+    @translate_errors
     def reader(self, schema: Any) -> DataSourceReader:
         """A batch read."""
         from oncelog.spark.reading.source import BatchSource
 
         return BatchSource(dict(self.options))
 
-    @plain
+    @translate_errors
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         """A streaming read."""
         from oncelog.spark.reading.source import StreamSource
 
         return StreamSource(dict(self.options))
 
-    @plain
+    @translate_errors
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
         """A batch write."""
         from oncelog.spark.writing.sink import BatchSink
 
         return BatchSink(dict(self.options), schema, overwrite)
 
-    @plain
+    @translate_errors
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """A streaming write: Spark calls this anew for every batch, and again in the process that commits."""
         from oncelog.spark.writing.sink import StreamSink

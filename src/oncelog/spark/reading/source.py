@@ -21,7 +21,6 @@ from oncelog.protocol.schema import NO_UUID
 from oncelog.spark.cluster import partitions
 from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.faces import plain, plain_batches
 from oncelog.spark.options import MAX_LONG, SOURCE, STREAM, reach, warn_of_idle
 from oncelog.spark.reading.filters import Pushed
 from oncelog.spark.reading.offsets import (
@@ -41,6 +40,7 @@ from oncelog.spark.reading.offsets import (
     split,
 )
 from oncelog.spark.reading.task import DataLossError, Reading, log, lose
+from oncelog.spark.user_errors import translate_batches, translate_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -229,7 +229,7 @@ class Source:
         if isinstance(partition, Slice):
             with BlockingCluster(**self.options.client) as cluster:
                 reading = Reading(cluster, self.options, partition.range, partition.topic_id)
-                yield from plain_batches(reading.batches())
+                yield from translate_batches(reading.batches())
 
 
 class StreamSource(Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -258,13 +258,13 @@ class StreamSource(Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._misuse is not None:
             raise self._misuse from None
 
-    @plain
+    @translate_errors
     def initialOffset(self) -> Offsets:  # noqa: N802
         """Where a new query starts."""
         self._checked()
         return nested(self.resolve(self.options.starting, self.wanted()))
 
-    @plain
+    @translate_errors
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Options maxOffsetsPerTrigger and minOffsetsPerTrigger: this class does the waiting of the latter itself."""
         self._checked()
@@ -273,7 +273,7 @@ class StreamSource(Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadAllAvailable()
         return ReadMaxRows(MAX_LONG if trigger.most is None else trigger.most)
 
-    @plain
+    @translate_errors
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         """Where the next batch ends. An end before its start (failOnDataLoss=false) goes back, and reads nothing."""
         self._checked()
@@ -362,13 +362,13 @@ class StreamSource(Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
         """For the query's progress: what `latestOffset` has seen."""
         return None if self._newest is None else nested(self._newest)
 
-    @plain
+    @translate_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read up to what is there now, and no further."""
         self._checked()
         self._target = self.ends(self.wanted(self._missing))
 
-    @plain
+    @translate_errors
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """One slice a partition that has something, more with minPartitions."""
         before, ends = flattened(start), flattened(end)
@@ -405,7 +405,7 @@ class BatchSource(Source, DataSourceReader):
         """Called where spark.sql.python.filterPushdown.enabled is true; see `filters`."""
         return _PushFilters(self._pushed.take)
 
-    @plain
+    @translate_errors
     def partitions(self) -> Sequence[InputPartition]:
         """What is there between startingOffsets and endingOffsets, as far as filters ask for it."""
         try:

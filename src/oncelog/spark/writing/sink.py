@@ -21,8 +21,8 @@ from oncelog.spark.commit.plan import Carried
 from oncelog.spark.commit.record import APP, EACH, STREAM, WRITE, Source
 from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Tasking, TaskMessage
-from oncelog.spark.faces import plain
 from oncelog.spark.options import SINK, reach, sink_options, warn_of_idle
+from oncelog.spark.user_errors import translate_errors
 from oncelog.spark.writing.driver import make_plan, query_id, sink_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Writer:
         self.sink: Sink | None = None
         self.carried: Carried | None = None
 
-    @plain
+    @translate_errors
     def __getstate__(self) -> dict[str, Any]:
         if self.carried is None:
             self.sink, self.carried = make_plan(self.options, self.applicant())
@@ -160,7 +160,7 @@ class StreamSink(Writer, DataSourceStreamArrowWriter):
         checkpoint = self.options.checkpoint
         return Source(STREAM, query_id(checkpoint), -1, checkpoint)
 
-    @plain
+    @translate_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task."""
         context = TaskContext.get()
@@ -170,12 +170,12 @@ class StreamSink(Writer, DataSourceStreamArrowWriter):
             raise SinkError(f"the task has no {BATCH_ID} or {QUERY_ID}: this Spark is not one that oncelog knows")
         return self.write_rows(iterator, Source(STREAM, query, int(batch), self.options.checkpoint))
 
-    @plain
+    @translate_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """On the driver, in a process of its own."""
         self.finish(messages, batchId)
 
-    @plain
+    @translate_errors
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """After failed tasks, and after a failed commit."""
         self.give_up(messages)
@@ -220,18 +220,18 @@ class BatchSink(Writer, DataSourceArrowWriter):
         """Known here already."""
         return self.source
 
-    @plain
+    @translate_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task."""
         each = each_source(self.options.topic or "") if self.options.app is None else None
         return self.write_rows(iterator, each or self.source)
 
-    @plain
+    @translate_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, in a process of its own."""
         self.finish(messages, None)
 
-    @plain
+    @translate_errors
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """After failed tasks, and after a failed commit."""
         self.give_up(messages)

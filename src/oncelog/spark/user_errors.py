@@ -17,14 +17,14 @@ _OURS = re.compile(r"^oncelog\.[\w.]+: (.+)$", re.MULTILINE)
 _ANY = re.compile(r"^(?!org\.|java\.)[A-Za-z_][\w.]*(?:Error|Exception): .+$", re.MULTILINE)
 
 
-def plain(method: Callable[P, T]) -> Callable[P, T]:
+def translate_errors(method: Callable[P, T]) -> Callable[P, T]:
     """Wrap a method that Spark calls, so that its errors carry no traceback and no cause.
 
     Spark shows an exception as the text of its traceback. A client error becomes a SinkError with the same text.
     """
 
     @wraps(method)
-    def told(*args: P.args, **kwargs: P.kwargs) -> T:
+    def translated(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return method(*args, **kwargs)
         except SinkError as error:
@@ -32,11 +32,11 @@ def plain(method: Callable[P, T]) -> Callable[P, T]:
         except OncelogError as error:
             raise SinkError(f"{type(error).__name__}: {error}") from None
 
-    return told
+    return translated
 
 
-def plain_batches(batches: Iterator[T]) -> Iterator[T]:
-    """Yield the items of a task's reader. Convert errors as `plain` does."""
+def translate_batches(batches: Iterator[T]) -> Iterator[T]:
+    """Yield the items of a task's reader. Convert errors as `translate_errors` does."""
     try:
         yield from batches
     except SinkError as error:
