@@ -19,6 +19,7 @@ from oncelog.protocol.schema import Message
 from oncelog.spark.cluster import partitions
 from oncelog.spark.cluster.brokers import Brokers, run
 from oncelog.spark.cluster.partitions import EARLIEST, LATEST, find_markers
+from oncelog.spark.cluster.transactions import TransactionRequests
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import NotDecidedError, NotVerifiedError
 from oncelog.spark.commit.names import TopicPartition
@@ -71,18 +72,19 @@ def test_transactions_are_waited_for_as_long_as_some_of_them_end(monkeypatch: py
         now[0] += 10.0
 
     monkeypatch.setattr(
-        "oncelog.spark.cluster.brokers.time", SimpleNamespace(time=lambda: 0.0, monotonic=lambda: now[0], sleep=sleep)
+        "oncelog.spark.cluster.transactions.time",
+        SimpleNamespace(time=lambda: 0.0, monotonic=lambda: now[0], sleep=sleep),
     )
     owners = tuple(Owner(f"p/{slot}/0/0.0", slot, 0) for slot in range(9))
     asked: list[int] = []
     stuck = [0]
 
-    def describe(self: Brokers, o: op.DescribeTransactions) -> tuple[op.Described, ...]:
+    def describe(self: TransactionRequests, o: op.DescribeTransactions) -> tuple[op.Described, ...]:
         asked.append(len(o.ids))
         still = max(stuck[0], 9 - len(asked))
         return tuple(op.Described(w.id, w.pid, 0, op.TxnState.ENDING, 0) for w in owners[:still] if w.id in o.ids)
 
-    monkeypatch.setattr(Brokers, "_describe", describe)
+    monkeypatch.setattr(TransactionRequests, "describe", describe)
     with BlockingCluster("nobody:1") as nothing:
         brokers = Brokers(nothing, end_wait_ms=15_000)
         brokers.answer(op.AwaitEnded(owners))
@@ -110,9 +112,9 @@ def test_a_decision_is_given_up_after_the_drivers_time_out(
         patch.setattr("oncelog.spark.cluster.batched_lookups.end_all", unanswered)
         began = time.monotonic()
         clock = SimpleNamespace(time=time.time, sleep=time.sleep, monotonic=lambda: began + slept_s)
-        patch.setattr("oncelog.spark.cluster.brokers.time", clock)
+        patch.setattr("oncelog.spark.cluster.transactions.time", clock)
         within_ms = 1 if slept_s == 0 else 50_000
-        brokers._proposed[owner.id] = began
+        brokers.transactions._proposed[owner.id] = began
         with pytest.raises(errors.TimedOutError, match=f"within the {within_ms} ms.*start the query again"):
             brokers.answer(op.EndTxn(owner, True, within_ms))
     assert sent == ([] if slept_s else [owner])

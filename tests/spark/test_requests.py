@@ -12,7 +12,7 @@ from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from oncelog.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from oncelog.spark.cluster.batched_lookups import ENDS_IN_FLIGHT, end_all
-from oncelog.spark.cluster.brokers import outcome_of
+from oncelog.spark.cluster.transactions import outcome_of
 from oncelog.spark.commit.record import Owner
 
 

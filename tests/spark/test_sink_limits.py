@@ -109,7 +109,7 @@ def test_too_little_time_left_is_not_decided(query: Query) -> None:
     messages = [query.task(plan, 0, slot, rows) for slot, rows in enumerate(query.values(0, 2))]
     late = SimpleNamespace(time=lambda: time.time() + 59, monotonic=time.monotonic, sleep=time.sleep)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("oncelog.spark.cluster.brokers.time", late)
+        patch.setattr("oncelog.spark.cluster.transactions.time", late)
         with pytest.raises(NotDecidedError, match="are left until its time-out"):
             query.commit(messages, 0)
     query.run(1)

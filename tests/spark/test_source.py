@@ -60,7 +60,7 @@ def begin(server: Server, topic: str, value: str, *, commit: bool | None) -> Own
         brokers = Brokers(cluster)
         owner: Owner = brokers.answer(op.InitProducerId(f"{topic}-{value}", 60_000))
         batch = record_batch(owner, [(None, value.encode())], 0)
-        produce(cluster, owner, TopicPartition(topic, 0), batch, new_protocol=brokers.new_protocol)
+        produce(cluster, owner, TopicPartition(topic, 0), batch, new_protocol=brokers.transactions.new_protocol)
         if commit is not None:
             brokers.answer(op.EndTxn(owner, commit))
             brokers.answer(op.AwaitEnded((owner,)))

@@ -19,7 +19,7 @@ from oncelog.protocol.messages import fetch as fe
 from oncelog.protocol.messages import produce as pr
 from oncelog.protocol.records import Record, build_batch, decode_control, decode_records, iter_batches
 from oncelog.protocol.schema import NO_UUID
-from oncelog.spark.cluster import batched_lookups as questions
+from oncelog.spark.cluster import batched_lookups
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import SinkError
 from oncelog.spark.commit.names import TopicPartition
@@ -233,7 +233,7 @@ def _parts(o: op.ReadParts, view: memoryview) -> Iterable[tuple[int, Part]]:
 
 def find_ends(cluster: BlockingCluster, wanted: Iterable[TopicPartition]) -> tuple[op.End, ...]:
     """Return the high watermark of each partition that exists, and the id of its topic."""
-    return cluster.run_many([questions.find_ends(cluster.cluster, wanted)])[0]
+    return cluster.run_many([batched_lookups.find_ends(cluster.cluster, wanted)])[0]
 
 
 def find_markers(cluster: BlockingCluster, places: tuple[op.Place, ...], wait_ms: int) -> tuple[op.Marker, ...]:

@@ -64,7 +64,7 @@ def make_plan(options: SinkOptions, applicant: Source) -> tuple[Sink, Carried]:
         sink = prepare(cluster, options)
         planning = Planning(sink, applicant, options.permission)
         brokers = Brokers(cluster)
-        brokers.check_timeout(options.prefix, options.timeout_ms)
+        brokers.transactions.check_timeout(options.prefix, options.timeout_ms)
         return sink, run(steps.run(plan.PLAN, planning), brokers).carried()
 
 

@@ -16,7 +16,8 @@ from oncelog.client.blocking import BlockingCluster
 from oncelog.columns.encode import EncodedBatch, encode_partition, partition_of
 from oncelog.protocol.compression import Codec
 from oncelog.protocol.records import next_sequence, stamp
-from oncelog.spark.cluster import brokers, partitions
+from oncelog.spark.cluster import partitions
+from oncelog.spark.cluster.transactions import outcome_of
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
@@ -86,7 +87,7 @@ class RowWriter:
                 partitions.produce_async(self.cluster, owner, at, encoded.buffer, new_protocol=self.new_protocol)
             )
         for (at, encoded), response in zip(turn.items(), self.cluster.run_many(calls), strict=True):
-            outcome = brokers.outcome_of(response, f"Produce into {at.topic}-{at.partition}")
+            outcome = outcome_of(response, f"Produce into {at.topic}-{at.partition}")
             if outcome is not op.RequestOutcome.DONE:
                 return outcome
             first = response.responses[0].partition_responses[0].base_offset

@@ -108,15 +108,15 @@ class Writer:
             brokers = Brokers(cluster)
             # A task is too short to spread rows by itself: tasks of one batch, and batches, begin one further each.
             turn = attempt.slot + self.carried.record.plan
-            new_protocol = brokers.new_protocol
+            new_protocol = brokers.transactions.new_protocol
             brokers.rows = RowWriter(cluster, self.options, iterator, new_protocol=new_protocol, first_turn=turn)
             try:
                 done = run(steps.run(task.TASK, tasking), brokers)
             except BaseException:
-                if brokers.begun is not None:
+                if brokers.transactions.begun is not None:
                     with contextlib.suppress(Exception):
                         cluster.cluster.api_timeout_ms = ABANDON_MS
-                        run(task.abandon(brokers.begun), Brokers(cluster))
+                        run(task.abandon(brokers.transactions.begun), Brokers(cluster))
                 raise
             return SinkMessage(done.message())
 
