@@ -36,8 +36,8 @@ from oncelog.spark.commit import finish, steps, task
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.names import Attempt, TopicPartition
 from oncelog.spark.commit.record import STREAM, Owner, Source, Span
-from oncelog.spark.options import SinkOptions, sink_options
 from oncelog.spark.writing.driver import make_plan, sink_of
+from oncelog.spark.writing.options import SinkOptions, sink_options
 from support.apache_kafka import ApacheKafka
 from support.servers import OncelogCluster, Server
 

@@ -16,8 +16,8 @@ from oncelog.spark.commit.errors import NotPermittedError, NotVerifiedError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import STREAM, Owner, Record, Source, TaskTransaction
 from oncelog.spark.commit.steps import write_record
-from oncelog.spark.options import sink_options
 from oncelog.spark.writing import driver
+from oncelog.spark.writing.options import sink_options
 from spark.micro_batches import Query
 from spark.test_sink_limits import hang
 from support.guarded_kafka import GuardedKafka

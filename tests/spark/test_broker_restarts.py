@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from oncelog import Admin, Producer
 from oncelog.net.connection import ClientConnection, ConnectionLostError
 from oncelog.spark import faults
-from oncelog.spark.reading.source import StreamSource
+from oncelog.spark.reading.stream import StreamSource
 from spark.judges import create
 from spark.micro_batches import Query
 from spark.test_sink_crashes import check

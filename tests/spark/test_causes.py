@@ -11,7 +11,7 @@ import oncelog.spark
 from oncelog.errors import ConnectionFailedError
 from oncelog.spark.commit.errors import SinkError
 from oncelog.spark.reading import task as reading
-from oncelog.spark.reading.source import StreamSource
+from oncelog.spark.reading.stream import StreamSource
 from spark.judges import create
 from support.processes import wait_until
 from support.servers import Server

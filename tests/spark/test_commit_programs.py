@@ -36,8 +36,8 @@ from oncelog.spark.commit.record import (
 from oncelog.spark.commit.steps import Sink, Steps, await_commit_marker, commit_record, verify_all
 from oncelog.spark.commit.task import Prepared, Skipped, Tasking, begin_transaction, look_for_rows
 from oncelog.spark.commit.undo import accept_loss, take_back
-from oncelog.spark.options import sink_options
 from oncelog.spark.writing.driver import sink_of
+from oncelog.spark.writing.options import sink_options
 from oncelog.spark.writing.sink import SinkMessage, StreamSink
 
 SINK = Sink("p", TopicPartition("p-commits", 0))

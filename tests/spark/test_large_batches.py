@@ -16,8 +16,8 @@ from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import NotDecidedError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import Part
-from oncelog.spark.options import SinkOptions
 from oncelog.spark.writing import driver, sink
+from oncelog.spark.writing.options import SinkOptions
 from spark.judges import create, open_producers
 from spark.micro_batches import Query
 from spark.test_sink_crashes import check

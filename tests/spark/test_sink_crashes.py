@@ -10,8 +10,8 @@ import pytest
 
 from oncelog.spark.commit.errors import AnotherDriverError, NotDecidedError
 from oncelog.spark.commit.task import Prepared
-from oncelog.spark.options import sink_options
 from oncelog.spark.writing.driver import look, settle
+from oncelog.spark.writing.options import sink_options
 from spark.judges import create, open_producers, values
 from spark.micro_batches import Query, Starter
 from support.servers import Server

@@ -33,9 +33,9 @@ from oncelog.spark.commit.errors import (
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import STREAM, Owner, Record, Source, Span, TaskTransaction
 from oncelog.spark.commit.steps import write_record
-from oncelog.spark.options import sink_options
 from oncelog.spark.writing import driver
 from oncelog.spark.writing.driver import settle, undo_decision
+from oncelog.spark.writing.options import sink_options
 from spark.judges import create, open_producers, values
 from spark.micro_batches import Query, Starter
 from spark.test_sink_crashes import check

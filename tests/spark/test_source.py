@@ -23,7 +23,10 @@ from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import Owner
-from oncelog.spark.reading.source import BatchSource, DataLossError, Slice, StreamSource, check_source
+from oncelog.spark.reading.batch import BatchSource
+from oncelog.spark.reading.source import Slice, check_source
+from oncelog.spark.reading.stream import StreamSource
+from oncelog.spark.reading.task import DataLossError
 from spark.judges import create
 from spark.micro_batches import Query
 from support.servers import Server
@@ -415,7 +418,8 @@ def test_load_asks_the_brokers(server: Server, topic: str) -> None:
 
 def test_planning_and_committing_import_nothing_heavy() -> None:
     code = (
-        "import sys, oncelog.spark.datasource, oncelog.spark.writing.sink, oncelog.spark.reading.source\n"
+        "import sys, oncelog.spark.datasource, oncelog.spark.writing.sink\n"
+        "import oncelog.spark.reading.batch, oncelog.spark.reading.stream\n"
         "print(sorted({'pyarrow', 'numba', 'pandas', 'numpy'} & set(sys.modules)))"
     )
     alone = "import sys, pyspark.sql.datasource; print(sorted({'pyarrow','numba','pandas','numpy'} & set(sys.modules)))"

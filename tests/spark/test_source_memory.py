@@ -16,7 +16,8 @@ from oncelog.protocol.records import Record, build_batch
 from oncelog.protocol.schema import NO_UUID
 from oncelog.spark.cluster import partitions
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.reading.offsets import Range, source_options
+from oncelog.spark.reading.offsets import Range
+from oncelog.spark.reading.options import source_options
 from oncelog.spark.reading.task import Reading
 from spark.judges import create
 from support.servers import Server
@@ -27,7 +28,8 @@ import json, resource, sys
 from oncelog.client.blocking import BlockingCluster
 from oncelog.columns.native import load
 from oncelog.spark.commit.names import TopicPartition
-from oncelog.spark.reading.offsets import Range, source_options
+from oncelog.spark.reading.offsets import Range
+from oncelog.spark.reading.options import source_options
 from oncelog.spark.reading.task import Reading
 
 bootstrap, topic, end = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -13,20 +13,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.options import _warn
-from oncelog.spark.reading.offsets import (
-    Patience,
-    Position,
-    Range,
-    Subscription,
-    Trigger,
-    check_options,
-    flattened,
-    limited,
-    nested,
-    source_options,
-    split,
-)
-from oncelog.spark.reading.source import BatchSource, StreamSource
+from oncelog.spark.reading.batch import BatchSource
+from oncelog.spark.reading.offsets import Range, flattened, limited, nested, split
+from oncelog.spark.reading.options import Patience, Position, Subscription, Trigger, check_options, source_options
+from oncelog.spark.reading.stream import StreamSource
 from oncelog.spark.writing.sink import StreamSink
 
 GIVEN = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, LessThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from oncelog.spark.commit.errors import MisuseError
-from oncelog.spark.reading.source import BatchSource
+from oncelog.spark.reading.batch import BatchSource
 from spark.judges import create
 from spark.test_source import begin, offsets_of, planned, source, write
 from support.servers import Server

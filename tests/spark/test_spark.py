@@ -11,8 +11,8 @@ import pytest
 from oncelog.client.blocking import BlockingCluster
 from oncelog.protocol.messages import offset_fetch as of
 from oncelog.spark.commit.record import NOBODY
-from oncelog.spark.options import sink_options
 from oncelog.spark.writing.driver import make_plan
+from oncelog.spark.writing.options import sink_options
 from spark.judges import create, open_producers, values
 from support.servers import Server
 

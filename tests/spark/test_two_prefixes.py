@@ -15,9 +15,9 @@ from oncelog.spark.cluster.brokers import Brokers, run
 from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.steps import write_record
-from oncelog.spark.options import sink_options
 from oncelog.spark.writing import driver
 from oncelog.spark.writing import sink as product
+from oncelog.spark.writing.options import sink_options
 from oncelog.spark.writing.sink import BatchSink
 from spark.judges import create, open_producers, values
 from spark.micro_batches import SCHEMA, FakeTaskContext

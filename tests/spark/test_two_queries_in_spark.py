@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oncelog.spark.options import sink_options
 from oncelog.spark.writing.driver import look
+from oncelog.spark.writing.options import sink_options
 from spark.test_sink_in_spark import told
 from spark.test_spark import Pipeline, pipeline
 from support.processes import wait_until

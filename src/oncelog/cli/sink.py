@@ -11,7 +11,7 @@ import click
 from oncelog.cli.common import connected, open_admin
 
 if TYPE_CHECKING:
-    from oncelog.spark.options import SinkOptions
+    from oncelog.spark.writing.options import SinkOptions
 
 FORMAT = click.option(
     "--format", "style", type=click.Choice(["text", "json"]), default="text", help="Output for people or programs."
@@ -32,7 +32,7 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
 
 def _options(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None) -> SinkOptions:
     """The sink's options; ConnectionFailedError at once when nobody is there, which Spark's driver waits out."""
-    from oncelog.spark.options import sink_options
+    from oncelog.spark.writing.options import sink_options
 
     with open_admin(bootstrap):
         pass

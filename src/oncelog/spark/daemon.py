@@ -16,7 +16,8 @@ from pyspark import daemon
 OURS = (
     "oncelog.spark.datasource",
     "oncelog.spark.writing.sink",
-    "oncelog.spark.reading.source",
+    "oncelog.spark.reading.batch",
+    "oncelog.spark.reading.stream",
     "oncelog.client.blocking",
     "uvloop",
 )

@@ -47,14 +47,14 @@ class OncelogDataSource(DataSource):
     @translate_errors
     def reader(self, schema: Any) -> DataSourceReader:
         """A batch read."""
-        from oncelog.spark.reading.source import BatchSource
+        from oncelog.spark.reading.batch import BatchSource
 
         return BatchSource(dict(self.options))
 
     @translate_errors
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         """A streaming read."""
-        from oncelog.spark.reading.source import StreamSource
+        from oncelog.spark.reading.stream import StreamSource
 
         return StreamSource(dict(self.options))
 

@@ -1,4 +1,7 @@
-"""Options of source and sink: names and meaning of Spark's Kafka connector, checked before anything happens."""
+"""Options that source and sink share, and how option values are read.
+
+Names and meaning are those of Spark's Kafka connector. Options are checked before anything else happens.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,12 @@ import json
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from oncelog.client.connections.pool import parse_bootstrap
 from oncelog.errors import ConfigError, ConnectionFailedError
 from oncelog.spark.commit.errors import MisuseError, SinkError
-from oncelog.spark.commit.names import check_prefix, decision_topic
-from oncelog.spark.commit.ownership import Permission
 
 if TYPE_CHECKING:
     from oncelog.client.blocking import BlockingCluster
@@ -79,18 +79,18 @@ OURS = {
     "kafka.max.partition.fetch.bytes": SOURCE,
     "kafka.max.request.size": SINK,
 }
-"""Further settings of the client that mean something here, and to whom."""
+"""More of Kafka's settings that have an effect here, and what uses each."""
 STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix")
-FACES = {
+USED_BY = {
     **dict.fromkeys(SOURCE_OPTIONS, SOURCE),
     **dict.fromkeys(STREAM_OPTIONS, STREAM),
     **dict.fromkeys(SINK_OPTIONS, SINK),
     **OURS,
 }
-del FACES["bootstrapTimeoutMs"]  # of all
-"""Who goes by an option. One dictionary may serve all: what is another's is passed over, with a warning."""
+del USED_BY["bootstrapTimeoutMs"]  # everything uses it
+"""What uses an option. One dictionary may serve all: each logs a warning about options that it does not use."""
 
-IDLE = {
+NO_EFFECT = {
     "kafka.linger.ms",
     "kafka.batch.size",
     "kafka.buffer.memory",
@@ -108,7 +108,7 @@ IDLE = {
     "kafka.reconnect.backoff.ms",
     "kafka.reconnect.backoff.max.ms",
 }
-"""Accepted without an effect: whole Arrow batches are written and read at a time."""
+"""Accepted without an effect: oncelog writes and reads whole Arrow batches."""
 
 FORBIDDEN = {
     "kafka.transactional.id": "the sink makes its ids from transactionalIdPrefix",
@@ -130,22 +130,12 @@ UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _DURATION = re.compile(r"([0-9]{1,12})\s*(ms|s|m|min|h|d)?")
 
-COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-OVERHEAD_BYTES = 1024
-"""Kept free of `kafka.max.request.size` for what is not records."""
-MAX_INT = (1 << 31) - 1
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-
-DEFAULT_TIMEOUT_MS = 900_000
-"""transaction.timeout.ms of the tasks: as long as a broker allows if its transaction.max.timeout.ms is the default."""
-
-
 DEFAULT_BOOTSTRAP_MS = 30_000
-"""How long the driver looks for a first broker. Calls later on have kafka.default.api.timeout.ms."""
+"""How long the driver waits for a first broker. Later calls have kafka.default.api.timeout.ms."""
 
 
 class Options:
-    """The options of a data source, by case-insensitive name. MisuseError names what is wrong."""
+    """The options of a data source, by case-insensitive name. Raises MisuseError, which names the wrong option."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -153,7 +143,7 @@ class Options:
         self._check_names(given)
 
     def _check_names(self, given: Mapping[str, str]) -> None:
-        kafka = {name.lower() for name in (BOOTSTRAP, *CLIENT, *OURS, *IDLE)}
+        kafka = {name.lower() for name in (BOOTSTRAP, *CLIENT, *OURS, *NO_EFFECT)}
         lower = {name.lower(): name for name in self._known}
         for name in given:
             small = name.lower()
@@ -173,32 +163,32 @@ class Options:
                     raise MisuseError(f"option {name} is not known; did you mean {lower[near[0]]}?")
 
     def text(self, name: str, default: str | None = None) -> str | None:
-        """An option as it is given."""
+        """Return an option as it was given."""
         return self._given.get(name.lower(), default)
 
     def required(self, name: str, why: str) -> str:
-        """An option that must be given."""
+        """Return an option that must be given."""
         value = self.text(name)
         if not value:
             raise MisuseError(f"option {name} is missing: {why}")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """true or false."""
+        """Return true or false."""
         value = (self.text(name) or str(default)).lower()
         if value not in ("true", "false"):
             raise MisuseError(f"option {name}={value!r}: true or false")
         return value == "true"
 
     def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
-        """One of these words, in any case."""
+        """Return one of these words, given in any case."""
         value = self.text(name) or default
         if value.lower() not in allowed:
             raise MisuseError(f"option {name}={value!r}: one of {', '.join(allowed)}")
         return value.lower()
 
     def number(self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_LONG) -> int | None:
-        """A whole number."""
+        """Return a whole number."""
         value = self.text(name)
         if value is None:
             return default
@@ -208,7 +198,7 @@ class Options:
         return int(value)
 
     def duration_ms(self, name: str, default: int) -> int:
-        """A time as Spark writes it: `15m`, `30s`, `200ms`; without a unit milliseconds."""
+        """Return a time that is written as in Spark: `15m`, `30s`, `200ms`. A number without a unit is milliseconds."""
         value = self.text(name)
         if value is None:
             return default
@@ -218,7 +208,7 @@ class Options:
         return int(match[1]) * UNITS_MS[match[2] or "ms"]
 
     def json(self, name: str) -> Any:
-        """A JSON text, None if not given."""
+        """Return the decoded JSON text, or None if the option is not given."""
         value = self.text(name)
         if value is None:
             return None
@@ -228,11 +218,11 @@ class Options:
             raise MisuseError(f"option {name}={value!r}: not JSON ({error})") from None
 
     def bootstrap_ms(self) -> int:
-        """Option bootstrapTimeoutMs."""
+        """Return option bootstrapTimeoutMs."""
         return self.number("bootstrapTimeoutMs", DEFAULT_BOOTSTRAP_MS) or DEFAULT_BOOTSTRAP_MS
 
     def client(self) -> dict[str, Any]:
-        """Arguments of the client, its bootstrap servers among them."""
+        """Return the arguments of the client, with its bootstrap servers."""
         servers = self.required(BOOTSTRAP, "the brokers, as host:port,host:port")
         try:
             parse_bootstrap(servers)
@@ -246,12 +236,12 @@ class Options:
         return arguments
 
 
-def warn_of_idle(given: Mapping[str, str], *faces: str) -> None:
-    """Tell, once a process, which of the options have no effect on any of these faces."""
+def warn_of_unused(given: Mapping[str, str], *users: str) -> None:
+    """Log, once a process, which of the options have no effect on any of these users."""
     small = {name.lower() for name in given}
-    idle = [name for name, face in FACES.items() if name.lower() in small and face not in faces]
-    if idle:
-        _warn(f"options without effect on {faces[0]}: {', '.join(idle)}")
+    unused = [name for name, user in USED_BY.items() if name.lower() in small and user not in users]
+    if unused:
+        _warn(f"options without effect on {users[0]}: {', '.join(unused)}")
 
 
 @cache
@@ -260,65 +250,8 @@ def _warn(what: str) -> None:
 
 
 def reach(cluster: BlockingCluster, servers: str, timeout_ms: int) -> None:
-    """On the driver, before anything else: some broker answers, or a SinkError names the option that is wrong."""
+    """Wait until a broker answers. Raises SinkError, which names the option, after `timeout_ms`."""
     try:
         cluster.reach(timeout_ms)
     except ConnectionFailedError as error:
         raise SinkError(f"option {BOOTSTRAP}={servers}: {error} (bootstrapTimeoutMs = {timeout_ms})") from error
-
-
-@dataclass(frozen=True)
-class SinkOptions:
-    """What the sink is told."""
-
-    prefix: str
-    decision_topic: str
-    topic: str | None
-    permission: Permission
-    timeout_ms: int
-    compression: str
-    max_request_size: int
-    app: tuple[str, int] | None
-    client: dict[str, Any] = field(hash=False)
-    bootstrap_ms: int = DEFAULT_BOOTSTRAP_MS
-    checkpoint: str = ""
-    """Where a streaming query keeps its own; "" where Spark does not tell."""
-
-
-def _check_topic(option: str, name: str) -> str:
-    """The name itself; MisuseError if it can be none of a topic."""
-    if not _TOPIC.fullmatch(name) or name in (".", ".."):
-        raise MisuseError(f"option {option}={name!r}: no topic's name: 1 to 249 letters, digits, '.', '_' or '-'")
-    return name
-
-
-def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """The checked options of a sink; MisuseError."""
-    options = Options(given, (*SINK_OPTIONS, *SOURCE_OPTIONS))
-    prefix = check_prefix(
-        options.required("transactionalIdPrefix", "a name for this sink, the same at every start, of no other query")
-    )
-    app, version = options.text("txnAppId"), options.number("txnVersion", least=0)
-    if (app is None) != (version is None):
-        raise MisuseError("options txnAppId and txnVersion belong together")
-    if app is not None and streaming:
-        raise MisuseError("options txnAppId and txnVersion are for batch writes: a streaming query has its own ids")
-    accepted = options.number("acceptReplay", least=0)
-    topic, decisions = options.text("topic"), options.text("decisionTopic") or decision_topic(prefix)
-    if topic is not None:
-        _check_topic("topic", topic)
-    if topic == _check_topic("decisionTopic", decisions):
-        raise MisuseError(f"option decisionTopic={decisions!r} is option topic: decisions need a topic of their own")
-    return SinkOptions(
-        prefix=prefix,
-        decision_topic=decisions,
-        topic=topic,
-        permission=Permission(options.flag("adoptCheckpoint"), options.flag("takeOver"), accepted),
-        timeout_ms=options.number("kafka.transaction.timeout.ms", most=MAX_INT) or DEFAULT_TIMEOUT_MS,
-        compression=options.choice("kafka.compression.type", COMPRESSIONS, "none"),
-        max_request_size=options.number("kafka.max.request.size", least=2 * OVERHEAD_BYTES, most=MAX_INT) or 1 << 20,
-        app=None if app is None or version is None else (app, version),
-        client=options.client(),
-        bootstrap_ms=options.bootstrap_ms(),
-        checkpoint=options.text("checkpointLocation") or "",
-    )

@@ -245,8 +245,8 @@ class Run:
 
     def check_nothing_open(self) -> None:
         """After settling, no transaction is open and everything decided is there."""
-        from oncelog.spark.options import sink_options
         from oncelog.spark.writing.driver import look, settle
+        from oncelog.spark.writing.options import sink_options
 
         self.thaw()
         given = {"kafka.bootstrap.servers": self.server.bootstrap, "topic": "out", "transactionalIdPrefix": "out-sink"}

@@ -20,9 +20,10 @@ from oncelog.protocol.schema import NO_UUID
 from oncelog.sim.loop import SimLoop
 from oncelog.spark.commit.errors import SinkError
 from oncelog.spark.commit.record import NOBODY
-from oncelog.spark.options import sink_options
-from oncelog.spark.reading.source import BatchSource, StreamSource
+from oncelog.spark.reading.batch import BatchSource
+from oncelog.spark.reading.stream import StreamSource
 from oncelog.spark.writing.driver import make_plan
+from oncelog.spark.writing.options import sink_options
 
 
 def tries(address: str, count: int) -> None:

@@ -24,7 +24,8 @@ from oncelog.protocol.records import is_partial
 from oncelog.protocol.schema import NO_UUID
 from oncelog.spark.cluster import partitions
 from oncelog.spark.commit.errors import SinkError
-from oncelog.spark.reading.offsets import EARLIEST, LATEST, Range, SourceOptions, shown
+from oncelog.spark.reading.offsets import EARLIEST, LATEST, Range, shown
+from oncelog.spark.reading.options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,19 +37,19 @@ _BASE_AND_LENGTH, _LAST_DELTA = struct.Struct(">qi"), struct.Struct(">i")
 
 
 class DataLossError(SinkError):
-    """Offsets that the query wants are not in the log any more."""
+    """Offsets that the query needs are no longer in the log."""
 
 
-def lose(options: SourceOptions, what: str) -> None:
-    """Data loss: an error, or a warning with failOnDataLoss=false."""
-    if options.fail_on_data_loss:
+def report_loss(what: str, *, fail: bool) -> None:
+    """Raise DataLossError, or log a warning with failOnDataLoss=false."""
+    if fail:
         raise DataLossError(f"{what}; option failOnDataLoss=false goes on without these records")
     log.warning("%s", what)
 
 
 @dataclass
 class Reading:
-    """One run through a range. `topic_id`: the topic that was planned with; zero where it is not known."""
+    """One run through a range. `topic_id`: the topic of the plan; zero if the plan does not know it."""
 
     cluster: BlockingCluster
     options: SourceOptions
@@ -56,23 +57,28 @@ class Reading:
     topic_id: UUID = NO_UUID
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The records; ends when the position is behind the range, for control records have offsets, too."""
+        """Yield the records as Arrow batches until the position reaches the end of the range.
+
+        Control records have offsets, too, so the last record may be before the end.
+        """
         try:
             if not self._same_topic():
                 return
             yield from self._batches()
         except errors.UnknownTopicError as error:
-            lose(
-                self.options,
+            self._lose(
                 f"{shown([self.range.at])} is gone, {self.range.size} offsets of this batch with it: {error}",
             )
+
+    def _lose(self, what: str) -> None:
+        report_loss(what, fail=self.options.fail_on_data_loss)
 
     def _same_topic(self) -> bool:
         at = self.range.at
         found = self.cluster.topic(at.topic).topic_id
         if NO_UUID in (found, self.topic_id) or found == self.topic_id:
             return True
-        lose(self.options, f"topic {at.topic} was deleted and made anew while a batch of it was read")
+        self._lose(f"topic {at.topic} was deleted and made anew while a batch of it was read")
         return False
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -126,7 +132,10 @@ class Reading:
         )
 
     def _behind_gap(self, position: int, *, patient: bool) -> int:
-        """The offset is out of range: where it goes on; the same place where a broker has only just come to know it."""
+        """The offset is out of range: return the offset to continue at.
+
+        Return the same offset if a broker that has just started may not know it yet.
+        """
         at, end = self.range.at, self.range.end
         first = partitions.list_offsets(self.cluster, {at: EARLIEST})[at]
         if first <= position:
@@ -134,23 +143,22 @@ class Reading:
             if patient and position < last:
                 time.sleep(FETCH_WAIT_MS / 1000)
                 return position
-            lose(self.options, f"{shown([at])} ends at {last}: offsets {position} to {end - 1} of this batch are gone")
+            self._lose(f"{shown([at])} ends at {last}: offsets {position} to {end - 1} of this batch are gone")
             return end
         upto = min(first, end)
-        lose(self.options, f"{shown([at])} begins at {first}: offsets {position} to {upto - 1} of this batch are gone")
+        self._lose(f"{shown([at])} begins at {first}: offsets {position} to {upto - 1} of this batch are gone")
         return upto
 
     def _stalled(self, position: int, answer: fe.PartitionData) -> None:
         shown_to = answer.last_stable_offset if self.options.committed else answer.high_watermark
-        lose(
-            self.options,
+        self._lose(
             f"{shown([self.range.at])} ends at {shown_to}, before {self.range.end} where this batch ends: nothing came "
             f"from {position} on (kafkaConsumer.pollTimeoutMs = {self.options.patience.poll_ms})",
         )
 
 
 def _behind(records: bytes | bytearray | memoryview) -> int:
-    """The offset behind the last whole batch, -1 if there is none: what to ask for next, before anything is decoded."""
+    """Return the offset after the last whole batch, or -1 if there is none. The next Fetch starts there."""
     position, behind, size = 0, -1, len(records)
     while position < size and not is_partial(records, position):
         base, length = _BASE_AND_LENGTH.unpack_from(records, position)

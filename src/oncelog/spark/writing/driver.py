@@ -21,7 +21,8 @@ from oncelog.spark.commit.ownership import check_decisions
 from oncelog.spark.commit.plan import Carried, Planning
 from oncelog.spark.commit.record import Owner, Record, Source
 from oncelog.spark.commit.steps import DRIVER_TIMEOUT_MS, EXPIRY_CHECK_MS, MARGIN_MS, Sink
-from oncelog.spark.options import SinkOptions, reach
+from oncelog.spark.options import reach
+from oncelog.spark.writing.options import SinkOptions
 
 DENIED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 

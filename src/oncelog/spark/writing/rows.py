@@ -22,7 +22,7 @@ from oncelog.spark.commit import operations as op
 from oncelog.spark.commit.errors import MisuseError
 from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.commit.record import Owner, Span
-from oncelog.spark.options import OVERHEAD_BYTES, SinkOptions
+from oncelog.spark.writing.options import OVERHEAD_BYTES, SinkOptions
 
 CODECS = {"none": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 

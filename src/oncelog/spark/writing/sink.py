@@ -21,9 +21,10 @@ from oncelog.spark.commit.plan import Carried
 from oncelog.spark.commit.record import APP, EACH, STREAM, WRITE, Source
 from oncelog.spark.commit.steps import Sink
 from oncelog.spark.commit.task import Tasking, TaskMessage
-from oncelog.spark.options import SINK, reach, sink_options, warn_of_idle
+from oncelog.spark.options import SINK, reach, warn_of_unused
 from oncelog.spark.user_errors import translate_errors
 from oncelog.spark.writing.driver import make_plan, query_id, sink_of
+from oncelog.spark.writing.options import sink_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +77,7 @@ class Writer:
         if overwrite:
             raise MisuseError("a topic is only ever appended to: use mode('append') or outputMode('append')")
         self.options = sink_options(given, streaming=self.streaming)
-        warn_of_idle(given, SINK)
+        warn_of_unused(given, SINK)
         check_schema(schema, self.options.topic)
         self.names = [column.name for column in schema.fields]
         self.sink: Sink | None = None
