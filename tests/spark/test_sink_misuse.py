@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from oncelog import Producer
+from oncelog import Admin, Producer
 from oncelog.spark.commit.errors import MisuseError, SinkError
 from oncelog.spark.datasource import OncelogDataSource
 from spark import micro_batches
@@ -45,6 +45,20 @@ def test_somebody_elses_record_in_the_decision_topic_is_told(query: Query, value
         offset = producer.send(decisions, value, key="k").result(30).offset
     with pytest.raises(SinkError, match=f"option decisionTopic: {decisions}@{offset} is not a sink's record"):
         query.plan()
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_a_decision_topic_that_deletes_old_records_is_refused(query: Query, policy: str) -> None:
+    """After a restore of the metadata (restore.metadata=true), a topic has the broker's default policy."""
+    query.run(1)
+    decisions = f"{query.prefix}-commits"
+    with Admin(query.bootstrap) as admin:
+        admin.alter_topic_configs(decisions, {"cleanup.policy": policy})
+        told = rf"option decisionTopic: {decisions} has cleanup.policy={policy}.*topic alter {decisions} --config"
+        with pytest.raises(MisuseError, match=told):
+            query.plan()
+        admin.alter_topic_configs(decisions, {"cleanup.policy": "compact"})
+    query.run(2)
 
 
 def test_a_commit_looks_for_a_broker_as_long_as_it_is_told(query: Query) -> None:

@@ -1,7 +1,8 @@
-"""What runs on the driver, and for `oncelog sink`: plans, and what they need to know beforehand. Needs no Spark."""
+"""Plans and operators' commands on the driver, and what they need to know beforehand. Needs no Spark."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,9 @@ from oncelog import errors
 from oncelog.client.blocking import BlockingCluster
 from oncelog.client.response_errors import raise_for_error
 from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages import create_topics as ct
+from oncelog.protocol.messages import describe_configs as dc
 from oncelog.spark import faults
 from oncelog.spark.cluster.brokers import Brokers, run
 from oncelog.spark.commit import operations as op
@@ -24,11 +27,12 @@ from oncelog.spark.commit.steps import DRIVER_TIMEOUT_MS, EXPIRY_CHECK_MS, MARGI
 from oncelog.spark.options import reach
 from oncelog.spark.writing.options import SinkOptions
 
+POLICY = "cleanup.policy"
 DENIED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def sink_of(options: SinkOptions, targets: tuple[TopicPartition, ...] = ()) -> Sink:
-    """The protocol's constants for these options."""
+    """Return the protocol's constants for these options."""
     margin_ms = min(MARGIN_MS, options.timeout_ms // 3)
     least_ms = min(EXPIRY_CHECK_MS, margin_ms)
     decision = TopicPartition(options.decision_topic, 0)
@@ -47,7 +51,7 @@ class _StreamMetadata(msgspec.Struct):
 
 
 def query_id(checkpoint: str) -> str:
-    """The query id that Spark keeps in a checkpoint of this machine; "" where it cannot be read from here."""
+    """Return the query id that Spark keeps in a local checkpoint, or "" if it cannot be read here."""
     scheme, colon, path = checkpoint.rpartition(":")
     if not path or (colon and scheme != "file"):
         return ""
@@ -58,11 +62,12 @@ def query_id(checkpoint: str) -> str:
 
 
 def make_plan(options: SinkOptions, applicant: Source) -> tuple[Sink, Carried]:
-    """Plan(b), on the driver, of whoever wants to write."""
+    """Plan(b), on the driver, for this applicant."""
     faults.enter("plan")
     with BlockingCluster(**options.client) as cluster:
         reach(cluster, options.client["bootstrap_servers"], options.bootstrap_ms)
         sink = prepare(cluster, options)
+        check_cleanup_policy(cluster, options.decision_topic)
         planning = Planning(sink, applicant, options.permission)
         brokers = Brokers(cluster)
         brokers.transactions.check_timeout(options.prefix, options.timeout_ms)
@@ -70,64 +75,70 @@ def make_plan(options: SinkOptions, applicant: Source) -> tuple[Sink, Carried]:
 
 
 def prepare(cluster: BlockingCluster, options: SinkOptions) -> Sink:
-    """Make the decision topic if there is none, and find the output partitions."""
-    ensure_decision_topic(cluster, options.decision_topic)
+    """Create the decision topic if it does not exist, and find the output partitions."""
+    ensure_decision_topic(cluster, options.decision_topic, also=options.topic)
     sink = sink_of(options, () if options.topic is None else target_partitions(cluster, options.topic))
-    return sink if sink.targets else remembered_targets(cluster, options, sink)
+    return sink if sink.targets else remembered_targets(cluster, sink)
 
 
-def remembered_targets(cluster: BlockingCluster, options: SinkOptions, sink: Sink) -> Sink:
-    """Where rows name their topics: the topics of the record (not fenced yet: this is no more than a hint)."""
+def remembered_targets(cluster: BlockingCluster, sink: Sink) -> Sink:
+    """Add the partitions of the record's topics, for a sink whose rows name their topics.
+
+    Nothing is fenced yet, so these are only where to search for lost markers.
+    """
     targets: list[TopicPartition] = []
     for topic in last_record(cluster, sink).topics:
         try:
             targets += target_partitions(cluster, topic)
         except MisuseError:
-            continue  # deleted meanwhile
-    return sink_of(options, tuple(targets))
+            continue  # deleted since
+    return replace(sink, targets=tuple(targets))
 
 
 def last_record(cluster: BlockingCluster, sink: Sink) -> Record:
-    """The record as it is now."""
+    """Return the current record."""
     brokers = Brokers(cluster)
     window: op.Window = brokers.answer(op.ReadDecisions(sink.decision))
     return run(plan.read_record(sink, window), brokers)
 
 
 def look(options: SinkOptions) -> tuple[Record, tuple[Owner, ...], tuple[op.OpenProducer, ...]]:
-    """`oncelog sink list`: record, open task transactions, those open in a partition only. Changes nothing."""
+    """`oncelog sink list`: return the record, the open task transactions, and those that are open in a partition only.
+
+    Changes nothing.
+    """
     with BlockingCluster(**options.client) as cluster:
-        _check_used(cluster, options)
-        sink = remembered_targets(cluster, options, sink_of(options))
+        _check_used(cluster, options.decision_topic, options.prefix)
+        sink = remembered_targets(cluster, sink_of(options))
         left, strays = run(plan.find_open(sink), Brokers(cluster))
         record = last_record(cluster, sink)
         check_decisions(options.decision_topic, options.prefix, record)
         return run(plan.read_parts(sink, record), Brokers(cluster)), left, strays
 
 
-def _check_used(cluster: BlockingCluster, options: SinkOptions) -> None:
-    cluster.refresh([options.decision_topic], patient=True)
-    if options.decision_topic not in cluster.topology.topics:
-        raise MisuseError(f"there is no topic {options.decision_topic}: no sink {options.prefix} has ever run here")
+def _check_used(cluster: BlockingCluster, decisions: str, prefix: str) -> None:
+    cluster.refresh([decisions], patient=True)
+    if decisions not in cluster.topology.topics:
+        raise MisuseError(f"there is no topic {decisions}: no sink {prefix} has ever run here")
 
 
 def settle(options: SinkOptions) -> Planning:
     """`oncelog sink settle`: P0 to P4 without a batch."""
     with BlockingCluster(**options.client) as cluster:
-        _check_used(cluster, options)
+        _check_used(cluster, options.decision_topic, options.prefix)
         return run(steps.run(plan.PLAN, Planning(prepare(cluster, options))), Brokers(cluster))
 
 
 def undo_decision(options: SinkOptions, *, accept_loss: bool) -> Planning:
-    """`oncelog sink abort`: take an unsettled decision back, or, where part of it is visible, accept the loss."""
+    """`oncelog sink abort`: take back an unsettled decision. If part of it is visible, `accept_loss` ends it."""
     phases = undo.UNDO_ACCEPTING if accept_loss else undo.UNDO
     with BlockingCluster(**options.client) as cluster:
-        _check_used(cluster, options)
+        _check_used(cluster, options.decision_topic, options.prefix)
         return run(steps.run(phases, Planning(prepare(cluster, options))), Brokers(cluster))
 
 
 def target_partitions(cluster: BlockingCluster, topic: str) -> tuple[TopicPartition, ...]:
-    """The partitions of option `topic`, which must exist."""
+    """Return the partitions of option `topic`. Raises MisuseError if it does not exist."""
     try:
         known = cluster.topic(topic)
     except errors.UnknownTopicError as error:
@@ -139,16 +150,19 @@ def target_partitions(cluster: BlockingCluster, topic: str) -> tuple[TopicPartit
     return tuple(TopicPartition(topic, partition) for partition in sorted(known.partitions))
 
 
-def ensure_decision_topic(cluster: BlockingCluster, name: str) -> None:
-    """One partition, compacted; made if it does not exist."""
-    cluster.refresh([name], patient=True)
+def ensure_decision_topic(cluster: BlockingCluster, name: str, *, also: str | None = None) -> None:
+    """Create the decision topic with one partition, compacted, unless it exists. Raises MisuseError, NotPermittedError.
+
+    `also`: another topic for the same Metadata request, because its partitions are needed next.
+    """
+    cluster.refresh([name] if also is None else [name, also], patient=True)
     if name not in cluster.topology.topics:
         topic = ct.CreatableTopic(
             name=name,
             num_partitions=1,
             replication_factor=-1,
             assignments=[],
-            configs=[ct.CreatableTopicConfig(name="cleanup.policy", value="compact")],
+            configs=[ct.CreatableTopicConfig(name=POLICY, value="compact")],
         )
         response = cluster.call_controller(
             ct.CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=False)
@@ -163,3 +177,26 @@ def ensure_decision_topic(cluster: BlockingCluster, name: str) -> None:
     # The topic exists. With a busy controller, the brokers may learn of it late.
     if len(cluster.topic(name, missing_ms=cluster.cluster.api_timeout_ms).partitions) != 1:
         raise MisuseError(f"option decisionTopic: {name} must have exactly one partition")
+
+
+def check_cleanup_policy(cluster: BlockingCluster, name: str) -> None:
+    """Raise MisuseError if brokers delete old records of the decision topic: its last record would be lost.
+
+    A topic has the broker's default policy after a restore of its metadata, or if a producer has created it. Without
+    the permission DescribeConfigs, which the sink does not need otherwise, nothing is checked.
+    """
+    wanted = dc.DescribeConfigsResource(
+        resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=[POLICY]
+    )
+    try:
+        response = cluster.call_any(dc.DescribeConfigsRequest(resources=[wanted]))
+        raise_for_error(response, f"settings of decisionTopic {name}")
+    except errors.AuthorizationError:
+        return
+    policy = {item.name: item.value for item in response.results[0].configs}.get(POLICY) or ""
+    if "delete" in policy.split(","):
+        raise MisuseError(
+            f"option decisionTopic: {name} has {POLICY}={policy}, so the brokers delete its last decision after a "
+            "while, and a replayed batch would be written twice. Set it with `oncelog topic alter "
+            f"{name} --config {POLICY}=compact`, then start the query again"
+        )
