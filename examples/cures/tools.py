@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from oncelog import Consumer
 from oncelog.aio import ConsumerRecord
+from oncelog.errors import UnknownTopicError
 
 
 class Order(NamedTuple):
@@ -101,8 +102,11 @@ def consumer(options: argparse.Namespace, **more: Any) -> Consumer:
 
 
 def batches(consumer: Consumer, partitions: list[tuple[str, int]]) -> Iterator[list[Order]]:
-    """What each poll brings, up to where these partitions ended when it began."""
-    ends = consumer.end_offsets(partitions)
+    """Yield the orders of each poll, up to the ends that these partitions had at the first call."""
+    try:
+        ends = consumer.end_offsets(partitions)
+    except UnknownTopicError:
+        raise SystemExit(f"topic {partitions[0][0]} does not exist: run orders.py first") from None
     behind = dict.fromkeys(partitions, 0)
     while any(behind[partition] < end for partition, end in ends.items()):
         orders = [_order(record) for record in consumer.poll(0.2)]

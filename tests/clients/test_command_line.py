@@ -39,9 +39,9 @@ def test_topics(tool: Tool, name: str) -> None:
     assert {"name": name, "partitions": 2, "replication_factor": 1, "internal": False} in tool.json("topic", "list")
     (found,) = tool.json("topic", "describe", name)
     assert (found["configs"], len(found["partitions"])) == ({"flush.ms": "7"}, 2)
-    done = tool.json("topic", "alter", name, "-p", "3", "--set", "flush.ms=8", "--dry-run")
+    done = tool.json("topic", "alter", name, "-p", "3", "--config", "flush.ms=8", "--dry-run")
     assert (done["partitions"], done["altered"]) == (3, False)
-    assert tool.json("topic", "alter", name, "--set", "flush.ms=8", "--unset", "retention.ms")["altered"]
+    assert tool.json("topic", "alter", name, "--config", "flush.ms=8", "--unset", "retention.ms")["altered"]
     missing = tool.fails(1, "topic", "delete", name, f"{name}-missing")
     assert f"there is no topic '{name}-missing'; `oncelog topic list`" in missing
     wait_until(lambda: name not in {item["name"] for item in tool.json("topic", "list")}, "the other one is gone")
@@ -277,7 +277,7 @@ def test_the_cluster(tool: Tool, name: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["cluster", "alter", "--set", "x=1"], ["cluster", "log-dirs"], ["txn", "producers", "t", "-p", "0"]],
+    [["cluster", "alter", "--config", "x=1"], ["cluster", "log-dirs"], ["txn", "producers", "t", "-p", "0"]],
     ids=" ".join,
 )
 def test_no_such_broker_is_said_at_once(tool: Tool, words: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""`oncelog topic alter`, `topic delete-records` and `oncelog cluster alter`: what changes while brokers run."""
+"""`oncelog topic alter`, `topic delete-records` and `oncelog cluster alter`: changes while brokers run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from oncelog.cli.common import Command, assignments, connected, existing, format
 
 
 def _changes(command: Command) -> Command:
-    """Adds `--set`, `--unset` and `--dry-run`."""
+    """Add `--config`, `--unset` and `--dry-run`."""
     for option in (
-        click.option("--dry-run", is_flag=True, help="Only have it checked."),
-        click.option("--unset", "to_unset", multiple=True, metavar="KEY", help="Go back to the default of a setting."),
-        click.option("--set", "to_set", multiple=True, metavar="KEY=VALUE", help="Set a setting."),
+        click.option("--dry-run", is_flag=True, help="Check the change, and change nothing."),
+        click.option("--unset", "to_unset", multiple=True, metavar="KEY", help="Return a setting to its default."),
+        click.option("-c", "--config", "to_set", multiple=True, metavar="KEY=VALUE", help="Change a setting."),
     ):
         command = option(command)
     return command
@@ -23,7 +23,7 @@ def _changes(command: Command) -> Command:
 
 @click.command()
 @click.argument("name")
-@click.option("-p", "--partitions", type=int, help="Grow to so many partitions.")
+@click.option("-p", "--partitions", type=int, help="New number of partitions, more than now.")
 @_changes
 @connected
 @formatted
@@ -36,13 +36,13 @@ def topic(
     bootstrap: str,
     form: str,
 ) -> None:
-    """Add partitions to a topic, change its settings; both act at once.
+    """Add partitions to a topic, change its settings.
 
-    Settings first: when they are refused, nothing is changed.
+    Both take effect at once. Settings come first: if the broker rejects one, nothing is changed.
     """
-    wanted = assignments("--set", to_set)
+    wanted = assignments("--config", to_set)
     if partitions is None and not wanted and not to_unset:
-        raise click.UsageError("nothing to change: give --partitions, --set or --unset")
+        raise click.UsageError("nothing to change: give --partitions, --config or --unset")
     with open_admin(bootstrap) as admin, existing(name):
         if to_unset:
             _require_known(to_unset, admin.describe_configs("topic", name), f"topic {name!r}")
@@ -55,7 +55,7 @@ def topic(
 
 
 @click.command()
-@click.option("--broker", type=int, help="Of one broker; of all, if not given.")
+@click.option("--broker", type=int, help="Only this broker (all brokers).")
 @_changes
 @connected
 @formatted
@@ -69,12 +69,12 @@ def cluster(
 ) -> None:
     """Change settings of brokers while they run.
 
-    One broker's own win over those of all, and these over what it was started with. `cluster describe --configs` shows
-    the result.
+    A setting of one broker overrides the same setting of all brokers, which overrides the broker's start.
+    `cluster describe --configs` shows the result.
     """
-    wanted = assignments("--set", to_set)
+    wanted = assignments("--config", to_set)
     if not wanted and not to_unset:
-        raise click.UsageError("nothing to change: give --set or --unset")
+        raise click.UsageError("nothing to change: give --config or --unset")
     with open_admin(bootstrap) as admin:
         if to_unset:
             some = admin.describe_cluster().brokers[0].node_id if broker is None else broker
@@ -84,7 +84,7 @@ def cluster(
 
 
 def _require_known(names: Iterable[str], known: Mapping[str, object], of: str) -> None:
-    """A broker takes back what nobody has ever set without a word, and so what was mistyped."""
+    """Raise an error for an unknown setting: a broker ignores it, even if it is only misspelled."""
     for name in names:
         if name not in known:
             near = get_close_matches(name, known, n=1)
@@ -95,8 +95,8 @@ def _require_known(names: Iterable[str], known: Mapping[str, object], of: str) -
 @click.command("delete-records")
 @click.argument("name")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one.")
-@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Delete what is before this offset.")
-@click.option("--all", "everything", is_flag=True, help="Delete all that is there now.")
+@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Delete the records before this offset.")
+@click.option("--all", "everything", is_flag=True, help="Delete all current records.")
 @connected
 @formatted
 def delete_records(
@@ -107,7 +107,7 @@ def delete_records(
     bootstrap: str,
     form: str,
 ) -> None:
-    """Delete the records before an offset, in some partitions or in each; they cannot be had back."""
+    """Delete the records before an offset, in some partitions or in all. They cannot be restored."""
     if (before is None) != everything:
         raise click.UsageError("say which: --before OFFSET, or --all")
     with open_admin(bootstrap) as admin, existing(name):

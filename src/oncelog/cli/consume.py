@@ -8,14 +8,27 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from oncelog.cli.common import connected, open_cluster
-from oncelog.cli.reader import BEGINNING, END, READ_COMMITTED, READ_UNCOMMITTED, STORED, Marker, Reader, Start
-from oncelog.cli.tokens import Shown, compile_format
+from oncelog.cli.common import connected, formatted, open_admin, open_cluster
+from oncelog.cli.partition_tailer import (
+    BEGINNING,
+    END,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    STORED,
+    Marker,
+    PartitionTailer,
+    Start,
+)
+from oncelog.cli.record_format import Shown, compile_format
 
+if TYPE_CHECKING:
+    from oncelog import Consumer
+
+POLL_S = 1.0
 Printer = Callable[[Shown], None]
 NAMED = {"beginning": BEGINNING, "end": END, "stored": STORED}
 RESETS = {BEGINNING: "earliest", END: "latest", STORED: "earliest"}
@@ -51,14 +64,14 @@ def _span(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 @click.argument("topic")
 @click.option("-o", "--offset", "span", callback=_span, multiple=True, metavar="WHERE", help="Begin here (beginning).")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one.")
-@click.option("-c", "--count", type=click.IntRange(min=1), help="End after so many records.")
-@click.option("-e", "--exit", "stop_at_end", is_flag=True, help="Stop at what is the end now.")
-@click.option("-K", "--key-delimiter", metavar="TEXT", help="Print each record's key and this before its value.")
+@click.option("-c", "--count", type=click.IntRange(min=1), help="Stop after this many records.")
+@click.option("-e", "--exit", "stop_at_end", is_flag=True, help="Stop at the current end.")
+@click.option("-K", "--key-delimiter", metavar="TEXT", help="Print each record's key and this text before its value.")
 @click.option("-f", "--output", "template", metavar="FORMAT", help="kcat's tokens: %t %p %o %T %k %K %s %S %R %h %%.")
-@click.option("--group", metavar="ID", help="Join this group and commit offsets, instead of reading by hand.")
+@click.option("--group", metavar="ID", help="Join this group and commit offsets.")
 @click.option("--read-committed", is_flag=True, help="Leave out records of aborted and open transactions.")
-@click.option("--print-control-records", "markers", is_flag=True, help="Print the ends of transactions, too.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@click.option("--print-control-records", "markers", is_flag=True, help="Print the markers of transactions, too.")
+@formatted
 @connected
 def consume(
     topic: str,
@@ -88,9 +101,7 @@ def consume(
     emit = _printer(template, key_delimiter, form)
     try:
         if group is not None:
-            from oncelog.cli.group_reader import read_as_member
-
-            read_as_member(bootstrap, group, topic, emit, RESETS[span.start], count, stop_at_end, read_committed)
+            _read_as_member(bootstrap, group, topic, emit, RESETS[span.start], count, stop_at_end, read_committed)
         else:
             isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
             asyncio.run(_read(bootstrap, topic, partitions, span, isolation, markers, stop_at_end, count, emit))
@@ -115,14 +126,14 @@ async def _read(
         for partition in partitions:
             await cluster.partition(topic, partition)
         numbers = partitions or tuple(known.partitions)
-        reader = Reader(cluster, topic, numbers, isolation=isolation, markers=markers)
-        await reader.seek(span.start)
+        tailer = PartitionTailer(cluster, topic, numbers, isolation=isolation, markers=markers)
+        await tailer.seek(span.start)
         if span.stop_ms is not None:
-            ends: dict[int, int] | None = await reader.ends_at(span.stop_ms)
+            ends: dict[int, int] | None = await tailer.ends_at(span.stop_ms)
         else:
-            ends = await reader.ends() if stop_at_end else None
+            ends = await tailer.ends() if stop_at_end else None
         left = count
-        async for partition, item in reader.read(ends):
+        async for partition, item in tailer.read(ends):
             if isinstance(item, Marker):
                 emit(_shown_marker(topic, partition, item))
                 continue
@@ -131,6 +142,60 @@ async def _read(
                 left -= 1
                 if not left:
                     return
+
+
+def _read_as_member(
+    bootstrap: str,
+    group: str,
+    topic: str,
+    emit: Printer,
+    reset: str,
+    count: int | None,
+    stop_at_end: bool,
+    read_committed: bool,
+) -> None:
+    """Prints what the group has not consumed yet; an offset is committed once its record has been printed.
+
+    Positions are committed, not records: behind the last record of a transaction they pass its marker: no lag is left.
+    """
+    from oncelog import Consumer
+
+    with open_admin(bootstrap) as admin:
+        admin.describe_topics(topic)  # a group waits for a topic that is to come; who mistyped it, does not
+    isolation = "read_committed" if read_committed else "read_uncommitted"
+    with Consumer(
+        bootstrap,
+        client_id="oncelog-cli",
+        group_id=group,
+        auto_offset_reset=reset,
+        isolation_level=isolation,
+        enable_auto_commit=False,
+    ) as consumer:
+        consumer.subscribe([topic])
+        ends: dict[tuple[str, int], int] = {}
+        committed: dict[tuple[str, int], int] = {}
+        left = count
+        done = False
+        while not done:
+            for record in (records := consumer.poll(POLL_S, left)):
+                emit(Shown(*record))
+            if left is not None:
+                left -= len(records)
+            done = left == 0 or (stop_at_end and _at_end(consumer, ends))
+            # At 0 nothing was consumed, and the group has nothing to say of that partition.
+            positions = {tp: position for tp, position in consumer.positions().items() if position}
+            if positions != committed:
+                consumer.commit(positions)
+                committed = positions
+
+
+def _at_end(consumer: Consumer, ends: dict[tuple[str, int], int]) -> bool:
+    """Whether all assigned partitions have been read up to where they ended when they were assigned."""
+    assigned = consumer.assignment()
+    new = [tp for tp in assigned if tp not in ends]
+    if new:
+        ends.update(consumer.end_offsets(new))
+    return bool(assigned) and all(consumer.position(*tp) >= ends[tp] for tp in assigned)
 
 
 def _shown_marker(topic: str, partition: int, marker: Marker) -> Shown:

@@ -12,7 +12,7 @@ import click
 
 from oncelog.broker.config.settings import load
 from oncelog.broker.process import METADATA_FILE, FolderLock, StartError, check_apart
-from oncelog.cli.settings import gather
+from oncelog.cli.broker_settings import gather
 from oncelog.cli.up import DEFAULT_DATA
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
-from oncelog.cli.message_json import message_json
 from oncelog.coordinator.effects import CoordinatorRecord
 from oncelog.coordinator.groups.records import decode_record as decode_group_record
 from oncelog.coordinator.transactions.records import decode_record as decode_transaction_record
@@ -57,3 +58,26 @@ def _of_consumer(data: bytes, kind: type[Message], otherwise: str) -> dict[str, 
         return message_json(kind.decode_from(data, 2, version)[0], version)
     except (DecodeError, IndexError):
         return otherwise
+
+
+def message_json(message: Message, version: int) -> dict[str, Any]:
+    """The fields of a version under Kafka's names; a tagged one (KIP-482) only where it has not its default."""
+    found = {}
+    for name, field in type(message).FIELDS.items():
+        value = getattr(message, name)
+        if field.present(version) and (field.tag is None or value != field.default):
+            first, *others = name.split("_")
+            found[first + "".join(map(str.capitalize, others))] = _plain(value, version)
+    return found
+
+
+def _plain(value: Any, version: int) -> Any:
+    if isinstance(value, Message):
+        return message_json(value, version)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, version) for item in value]
+    if isinstance(value, UUID):
+        return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode()
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else value

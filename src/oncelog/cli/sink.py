@@ -1,4 +1,4 @@
-"""`oncelog sink`: what a Spark sink has left, and putting it in order without Spark."""
+"""`oncelog sink`: show what a Spark sink has left open, and end it without Spark."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelog.cli.common import connected, open_admin
+from oncelog.cli.common import connected, formatted, open_admin
 
 if TYPE_CHECKING:
     from oncelog.spark.writing.options import SinkOptions
 
-FORMAT = click.option(
-    "--format", "style", type=click.Choice(["text", "json"]), default="text", help="Output for people or programs."
-)
-
 
 def _common(function: Callable[..., None]) -> Callable[..., None]:
     for decorate in (
-        FORMAT,
+        formatted,
         click.option("--decision-topic", help="Option decisionTopic of the sink, if it was given."),
         click.option("--topic", help="Option topic of the sink, if nothing was ever committed."),
         connected,
@@ -31,7 +27,7 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _options(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None) -> SinkOptions:
-    """The sink's options; ConnectionFailedError at once when nobody is there, which Spark's driver waits out."""
+    """Return the sink's options. Raises ConnectionFailedError after a few seconds, unlike Spark's driver."""
     from oncelog.spark.writing.options import sink_options
 
     with open_admin(bootstrap):
@@ -51,7 +47,7 @@ def sink() -> None:
 
 @sink.command("list")
 @_common
-def list_(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None, style: str) -> None:
+def list_(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None, form: str) -> None:
     """Show the last decision and the open transactions. Changes nothing."""
     from oncelog.spark.commit.record import NOBODY
     from oncelog.spark.writing.driver import look
@@ -68,20 +64,20 @@ def list_(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | 
         "open": [{"id": o.id, "pid": o.pid, "epoch": o.epoch, "decided": o[:3] in decided} for o in left],
         "hanging": [{"topic": s.at.topic, "partition": s.at.partition, "pid": s.pid, "start": s.start} for s in strays],
     }
-    if record.source == NOBODY and style == "text":
+    if record.source == NOBODY and form == "text":
         for name in ("kind", "query", "batch", "rows", "settled"):
             del shown[name]
         shown = {**shown, "committed": "nothing yet"}
-    _print(shown, style)
+    _print(shown, form)
 
 
 @sink.command()
 @_common
-def settle(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None, style: str) -> None:
+def settle(prefix: str, bootstrap: str, topic: str | None, decision_topic: str | None, form: str) -> None:
     """Commit what is decided, abort the rest. Ends a driver that is at work on PREFIX."""
     from oncelog.spark.writing.driver import settle as run
 
-    _print(_done(prefix, run(_options(prefix, bootstrap, topic, decision_topic))), style)
+    _print(_done(prefix, run(_options(prefix, bootstrap, topic, decision_topic))), form)
 
 
 @sink.command()
@@ -93,7 +89,7 @@ def abort(
     bootstrap: str,
     topic: str | None,
     decision_topic: str | None,
-    style: str,
+    form: str,
     yes: bool,
     accept_loss: bool,
 ) -> None:
@@ -110,7 +106,7 @@ def abort(
             )
         raise click.UsageError("this takes a decided batch back; `settle` commits it. Add --yes if that is meant")
     done = undo_decision(options, accept_loss=accept_loss)
-    _print(_done(prefix, done), style)
+    _print(_done(prefix, done), form)
 
 
 def _done(prefix: str, planned: Any) -> dict[str, Any]:
@@ -125,8 +121,8 @@ def _done(prefix: str, planned: Any) -> dict[str, Any]:
     }
 
 
-def _print(shown: dict[str, Any], style: str) -> None:
-    if style == "json":
+def _print(shown: dict[str, Any], form: str) -> None:
+    if form == "json":
         click.echo(json.dumps(shown))
         return
     for name, value in shown.items():

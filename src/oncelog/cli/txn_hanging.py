@@ -78,9 +78,11 @@ def find_hanging(
 @click.argument("topic")
 @click.option("-p", "--partition", type=click.IntRange(min=0), required=True, help="The partition where it hangs.")
 @click.option("--start-offset", type=click.IntRange(min=0), help="Where the transaction begins (find-hanging says).")
-@click.option("--producer-id", type=click.IntRange(min=0), help="In place of --start-offset, with the next two.")
-@click.option("--producer-epoch", type=click.IntRange(0, 2**15 - 1))
-@click.option("--coordinator-epoch", type=click.IntRange(min=-1))
+@click.option(
+    "--producer-id", type=click.IntRange(min=0), help="The producer, with its two epochs, in place of --start-offset."
+)
+@click.option("--producer-epoch", type=click.IntRange(0, 2**15 - 1), help="The producer's epoch.")
+@click.option("--coordinator-epoch", type=click.IntRange(min=-1), help="Its coordinator's epoch.")
 @click.option("--yes", is_flag=True, help="Even if a coordinator knows of the transaction.")
 @connected
 @formatted

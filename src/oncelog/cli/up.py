@@ -10,16 +10,22 @@ import click
 
 from oncelog.broker.config.settings import set_option
 from oncelog.broker.process import METADATA_FILE, FolderLock, Launch, StartError
-from oncelog.cli.settings import gather, topic_spec, with_address
+from oncelog.cli.broker_settings import gather, topic_spec, with_address
 from oncelog.cli.supervisor import Supervisor
 
 DEFAULT_DATA = ".oncelog"
 
 
 @click.command()
-@click.option("--brokers", type=click.IntRange(min=1), default=1, metavar="N", help="Number of brokers (1).")
+@click.option(
+    "--brokers",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Number of brokers. This version runs only 1, the default.",
+)
 @click.option("--host", help="Address to listen on (127.0.0.1).")
-@click.option("--advertise", metavar="HOST[:PORT]", help="Address that clients are told (that of --host).")
+@click.option("--advertise", metavar="HOST[:PORT]", help="Address that clients connect to (that of --host).")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on (9092); 0 takes a free one.")
 @click.option("--data", type=click.Path(file_okay=False), help=f"Folder for all data ({DEFAULT_DATA}/).")
 @click.option("--ephemeral", is_flag=True, help="Keep all data in a temporary folder.")
@@ -28,7 +34,7 @@ DEFAULT_DATA = ".oncelog"
 )
 @click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="A server.properties file.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, by Kafka's name.")
-@click.option("--no-restart", is_flag=True, help="Do not start a broker again that has died.")
+@click.option("--no-restart", is_flag=True, help="Do not restart a broker that has died.")
 @click.option("--exit-with-parent", is_flag=True, help="Stop when the process that ran this command ends.")
 def up(
     brokers: int,

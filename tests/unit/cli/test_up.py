@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 import pytest
 
-from oncelog.cli.settings import with_address
+from oncelog.cli.broker_settings import with_address
 from support.processes import ManagedProcess, accepts, children, gone, wait_until
 from support.servers import OncelogCluster
 from support.wire import Wire, batch

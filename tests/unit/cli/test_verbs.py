@@ -77,7 +77,7 @@ def test_topic_errors_are_sentences(tool: Tool, topic: str) -> None:
     assert tool.json("topic", "create", topic, "--if-not-exists") == {"name": topic, "created": False}
     assert "(INVALID_CONFIG)" in tool.fails(1, "topic", "create", f"{topic}-2", "-c", "retention.mss=1")
     assert "--config takes KEY=VALUE" in tool.fails(2, "topic", "create", "x", "-c", "retention.ms")
-    for verb in (["describe"], ["delete"], ["alter", "--set", "retention.ms=1"], ["alter", "-p", "3"], ["consume"]):
+    for verb in (["describe"], ["delete"], ["alter", "--config", "retention.ms=1"], ["alter", "-p", "3"], ["consume"]):
         message = tool.fails(1, "topic", *verb, "no-such-topic")
         assert "no-such-topic" in message
         assert message.count("\n") == 1
@@ -87,20 +87,20 @@ def test_topic_errors_are_sentences(tool: Tool, topic: str) -> None:
 
 
 def test_alter_a_topic(tool: Tool, topic: str) -> None:
-    done = tool.json("topic", "alter", topic, "-p", "3", "--set", "retention.ms=60000", "--set", "flush.ms=9")
+    done = tool.json("topic", "alter", topic, "-p", "3", "--config", "retention.ms=60000", "--config", "flush.ms=9")
     settings = {"retention.ms": "60000", "flush.ms": "9"}
     assert done == {"name": topic, "partitions": 3, "set": settings, "unset": [], "altered": True}
     until(lambda: described(tool, topic), lambda found: found == (settings, 3), "altered")
     assert tool.json("topic", "alter", topic, "--unset", "flush.ms", "--dry-run")["altered"] is False
     assert "ALTERED" in tool("topic", "alter", topic, "--unset", "flush.ms")
     until(lambda: described(tool, topic), lambda found: found == ({"retention.ms": "60000"}, 3), "unset")
-    message = tool.fails(1, "topic", "alter", topic, "--set", "retention.ms=-7", "-p", "9")
+    message = tool.fails(1, "topic", "alter", topic, "--config", "retention.ms=-7", "-p", "9")
     assert "retention.ms" in message
     assert "(INVALID_CONFIG)" in message
     assert "(INVALID_PARTITIONS)" in tool.fails(1, "topic", "alter", topic, "--partitions", "2")
     assert described(tool, topic) == ({"retention.ms": "60000"}, 3)
     assert "nothing to change" in tool.fails(2, "topic", "alter", topic)
-    assert "--set takes KEY=VALUE" in tool.fails(2, "topic", "alter", topic, "--set", "x")
+    assert "--config takes KEY=VALUE" in tool.fails(2, "topic", "alter", topic, "--config", "x")
 
 
 def described(tool: Tool, topic: str) -> tuple[dict[str, str], int]:
@@ -261,15 +261,15 @@ def test_alter_brokers(tool: Tool) -> None:
         return value
 
     before = shown()
-    done = tool.json("cluster", "alter", "--set", f"{key}=77777")
+    done = tool.json("cluster", "alter", "--config", f"{key}=77777")
     assert done == {"broker": None, "set": {key: "77777"}, "unset": [], "altered": True}
     until(shown, lambda found: found == "77777", "set for all")
-    tool("cluster", "alter", "--broker", "1", "--set", f"{key}=88888")
+    tool("cluster", "alter", "--broker", "1", "--config", f"{key}=88888")
     until(shown, lambda found: found == "88888", "set for one")
     tool("cluster", "alter", "--broker", "1", "--unset", key)
     tool("cluster", "alter", "--unset", key)
     until(shown, lambda found: found == before, "as before")
-    assert "num.partitions" in tool.fails(1, "cluster", "alter", "--set", "num.partitions=2")
+    assert "num.partitions" in tool.fails(1, "cluster", "alter", "--config", "num.partitions=2")
     assert "nothing to change" in tool.fails(2, "cluster", "alter")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.cli.reader import READ_COMMITTED, Reader
+from oncelog.cli.partition_tailer import READ_COMMITTED, PartitionTailer
 from oncelog.client.consumer.fetcher import Fetched
 from oncelog.columns.decode import decode_batches
 from oncelog.protocol.aborted import AbortedTransactions
@@ -116,8 +116,8 @@ def table(records: bytes, aborted: list[tuple[int, int]]) -> list[bytes]:
 
 
 def command_line(records: bytes, aborted: list[tuple[int, int]]) -> list[Any]:
-    reader = Reader(None, "t", [0], isolation=READ_COMMITTED, markers=False)  # type: ignore[arg-type]
-    return [item.value for item in reader._items(answer(records, aborted)) if hasattr(item, "value")]
+    tailer = PartitionTailer(None, "t", [0], isolation=READ_COMMITTED, markers=False)  # type: ignore[arg-type]
+    return [item.value for item in tailer._items(answer(records, aborted)) if hasattr(item, "value")]
 
 
 @pytest.mark.parametrize("reader", [rule, consumer, table, command_line])

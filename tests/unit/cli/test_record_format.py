@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.cli.consume import as_json
-from oncelog.cli.tokens import Shown, compile_format
+from oncelog.cli.record_format import Shown, compile_format
 
 SHOWN = Shown("orders", 3, 42, 1000, b"key", b"value\xff", (("a", b"1"), ("b", None)))
 EMPTY = Shown("orders", 3, 43, -1, None, None)

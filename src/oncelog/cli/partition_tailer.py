@@ -48,7 +48,7 @@ class Marker(NamedTuple):
     coordinator_epoch: int
 
 
-class Reader:
+class PartitionTailer:
     """The records of some partitions of a topic, from `start` on."""
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oncelog import errors
-from oncelog.cli.reader import READ_UNCOMMITTED, Reader
+from oncelog.cli.partition_tailer import READ_UNCOMMITTED, PartitionTailer
 from oncelog.client.discovery.topology import Partition, Topic
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
@@ -68,23 +68,23 @@ class Cluster:
         return PartitionData(partition_index=number, records=records)
 
 
-def run(body: Callable[[Cluster, Reader], Coroutine[Any, Any, None]]) -> None:
+def run(body: Callable[[Cluster, PartitionTailer], Coroutine[Any, Any, None]]) -> None:
     loop = SimLoop()
     cluster = Cluster()
-    reader = Reader(cluster, "t", range(3), isolation=READ_UNCOMMITTED, markers=False)  # type: ignore[arg-type]
+    tailer = PartitionTailer(cluster, "t", range(3), isolation=READ_UNCOMMITTED, markers=False)  # type: ignore[arg-type]
     with closing(loop):
-        loop.run_until_complete(body(cluster, reader))
+        loop.run_until_complete(body(cluster, tailer))
 
 
-async def values(reader: Reader) -> list[bytes | None]:
-    return [item.value async for _, item in reader.read(dict.fromkeys(range(3), COUNT)) if isinstance(item, Record)]
+async def values(tailer: PartitionTailer) -> list[bytes | None]:
+    return [item.value async for _, item in tailer.read(dict.fromkeys(range(3), COUNT)) if isinstance(item, Record)]
 
 
 @pytest.mark.parametrize("which", ["refuses", "is away", "hangs up"])
 def test_others_are_read_while_one_is_not_to_be_had(which: str) -> None:
     lost = 2 if which != "refuses" else 0
 
-    async def body(cluster: Cluster, reader: Reader) -> None:
+    async def body(cluster: Cluster, tailer: PartitionTailer) -> None:
         loop = asyncio.get_running_loop()
         others = set(range(3)) - {lost}
         if which == "refuses":
@@ -102,13 +102,13 @@ def test_others_are_read_while_one_is_not_to_be_had(which: str) -> None:
             cluster.answer = hung_up  # type: ignore[method-assign]
 
         def back() -> None:
-            assert all(reader.positions[number] == COUNT for number in others), "they did not wait"
-            assert reader.positions[lost] == 0
+            assert all(tailer.positions[number] == COUNT for number in others), "they did not wait"
+            assert tailer.positions[lost] == 0
             cluster.codes[lost] = ErrorCode.NONE
             cluster.away.clear()
 
         loop.call_later(10, back)
-        found = await values(reader)
+        found = await values(tailer)
         assert sorted(found, key=str) == sorted((b"%d of %d" % (i, n) for n in range(3) for i in range(COUNT)), key=str)
         assert loop.time() > 9.9
         assert cluster.forgotten > 1, "metadata are asked for again"
@@ -118,19 +118,19 @@ def test_others_are_read_while_one_is_not_to_be_had(which: str) -> None:
 
 
 def test_all_that_refuse_are_asked_again_with_rests() -> None:
-    async def body(cluster: Cluster, reader: Reader) -> None:
+    async def body(cluster: Cluster, tailer: PartitionTailer) -> None:
         cluster.codes = dict.fromkeys(range(3), ErrorCode.LEADER_NOT_AVAILABLE)
         asyncio.get_running_loop().call_later(10, lambda: cluster.codes.update(dict.fromkeys(range(3), ErrorCode.NONE)))
-        assert len(await values(reader)) == 3 * COUNT
+        assert len(await values(tailer)) == 3 * COUNT
         assert len(cluster.asked) < 300
 
     run(body)
 
 
 def test_what_does_not_pass_is_raised() -> None:
-    async def body(cluster: Cluster, reader: Reader) -> None:
+    async def body(cluster: Cluster, tailer: PartitionTailer) -> None:
         cluster.codes[1] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         with pytest.raises(errors.AuthorizationError):
-            await values(reader)
+            await values(tailer)
 
     run(body)
