@@ -144,7 +144,7 @@ def test_a_driver_that_sleeps_before_its_decision_decides_nothing(
             monkeypatch.undo()
             wait_until(lambda: not open_producers(query.bootstrap, query.topic), "the time-out", timeout=60)
             if suspended:
-                self._proposed.clear()
+                self.transactions._proposed.clear()
         return answered
 
     monkeypatch.setattr(Brokers, "answer", sleepy)

@@ -1,4 +1,4 @@
-"""`oncelog topic consume`: prints records."""
+"""`oncelog topic consume`: print records."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ RESETS = {BEGINNING: "earliest", END: "latest", STORED: "earliest"}
 
 
 class Span(NamedTuple):
-    """What `-o` says: where to begin, and before which time (ms since the epoch) to stop."""
+    """The values of `-o`: where to begin, and before which time (ms since the epoch) to stop."""
 
     start: Start = BEGINNING
     stop_ms: int | None = None
 
 
 def _span(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Span:
-    """kcat's `beginning`, `end`, `stored`, N, -N, `s@TIMESTAMP` and, in a second one, `e@TIMESTAMP`."""
+    """Parse `beginning`, `end`, `stored`, N, -N, `s@TIMESTAMP` and, in a second one, `e@TIMESTAMP`, as in kcat."""
     starts, stops = [], []
     for value in values:
         found = re.fullmatch(r"(s@|e@)?(-?\d{1,18})", value)
@@ -89,8 +89,8 @@ def consume(
 ) -> int:
     """Print records of a topic.
 
-    WHERE is beginning, end, an offset N, -N for N before the end, or s@MS for a time; a further -o e@MS stops before a
-    time. With --group it is stored (where the group is), and beginning or end for a group that has no offsets.
+    WHERE is beginning, end, an offset N, -N for N before the end, or s@MS for a time. A second -o e@MS stops before a
+    time. With --group it is stored (the group's position), and beginning or end for a group without offsets.
     """
     if group is not None and (partitions or markers):
         raise click.UsageError("--group excludes --partition and --print-control-records")
@@ -105,7 +105,7 @@ def consume(
         else:
             isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
             asyncio.run(_read(bootstrap, topic, partitions, span, isolation, markers, stop_at_end, count, emit))
-    except (KeyboardInterrupt, BrokenPipeError):  # ordinary ends: Ctrl-C, or whoever reads has had enough
+    except (KeyboardInterrupt, BrokenPipeError):  # ordinary ends: Ctrl-C, or the reading end of the pipe is closed
         return 0
     return 0
 
@@ -154,14 +154,14 @@ def _read_as_member(
     stop_at_end: bool,
     read_committed: bool,
 ) -> None:
-    """Prints what the group has not consumed yet; an offset is committed once its record has been printed.
+    """Print what the group has not consumed yet. Commit an offset once its record has been printed.
 
-    Positions are committed, not records: behind the last record of a transaction they pass its marker: no lag is left.
+    Commit positions, not records: after a transaction they are after its marker, so the group has no lag.
     """
     from oncelog import Consumer
 
     with open_admin(bootstrap) as admin:
-        admin.describe_topics(topic)  # a group waits for a topic that is to come; who mistyped it, does not
+        admin.describe_topics(topic)  # a consumer would wait for a topic that does not exist yet
     isolation = "read_committed" if read_committed else "read_uncommitted"
     with Consumer(
         bootstrap,
@@ -182,7 +182,7 @@ def _read_as_member(
             if left is not None:
                 left -= len(records)
             done = left == 0 or (stop_at_end and _at_end(consumer, ends))
-            # At 0 nothing was consumed, and the group has nothing to say of that partition.
+            # A position of 0 needs no commit: nothing was consumed.
             positions = {tp: position for tp, position in consumer.positions().items() if position}
             if positions != committed:
                 consumer.commit(positions)
@@ -190,7 +190,7 @@ def _read_as_member(
 
 
 def _at_end(consumer: Consumer, ends: dict[tuple[str, int], int]) -> bool:
-    """Whether all assigned partitions have been read up to where they ended when they were assigned."""
+    """Return whether all assigned partitions have been read up to their ends at the time of the assignment."""
     assigned = consumer.assignment()
     new = [tp for tp in assigned if tp not in ends]
     if new:
@@ -236,7 +236,7 @@ def _printer(template: str | None, key_delimiter: str | None, form: str) -> Prin
 
 
 def as_json(shown: Shown) -> dict[str, Any]:
-    """A record for programs; bytes that are not UTF-8 become `{"base64": ...}`."""
+    """Return a record for programs. Bytes that are not UTF-8 become `{"base64": ...}`."""
     return {
         "topic": shown.topic,
         "partition": shown.partition,
@@ -249,7 +249,7 @@ def as_json(shown: Shown) -> dict[str, Any]:
 
 
 def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
-    """Bytes for JSON."""
+    """Return bytes for JSON."""
     if data is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Reads partitions with plain Fetch requests, control records included, for `oncelog topic consume`."""
+"""Read partitions with plain Fetch requests, control records included, for `oncelog topic consume`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,15 @@ MAX_WAIT_MS = 500
 MAX_BYTES = 16 * 1024 * 1024
 PARTITION_MAX_BYTES = 1024 * 1024
 RETRY_S = 0.1
+PROGRESS_S = 30.0
+"""How long a read with an end waits for the next record."""
 
 
 class Start(NamedTuple):
-    """Where to begin: `offset`, counted from the end if negative; or the first record at or after `timestamp`."""
+    """Where to begin.
+
+    At `offset`, counted from the end if negative, or at the first record at or after `timestamp`.
+    """
 
     offset: int = 0
     timestamp: int | None = None
@@ -34,7 +39,7 @@ class Start(NamedTuple):
 BEGINNING = Start(timestamp=EARLIEST)
 END = Start(timestamp=LATEST)
 STORED = Start(-1, EARLIEST)
-"""Where the group is; the reader of a group goes on there by itself."""
+"""The position of the group, at which its consumer starts."""
 
 
 class Marker(NamedTuple):
@@ -49,7 +54,7 @@ class Marker(NamedTuple):
 
 
 class PartitionTailer:
-    """The records of some partitions of a topic, from `start` on."""
+    """Read the records of some partitions of a topic, and wait for new ones."""
 
     def __init__(
         self, cluster: ClusterClient, topic: str, partitions: Iterable[int], *, isolation: int, markers: bool
@@ -60,10 +65,10 @@ class PartitionTailer:
         self._markers = markers
         self.positions: dict[int, int] = dict.fromkeys(partitions, 0)
         self._rests: dict[int, float] = {}
-        """Until when (the loop's time) a partition is not asked for again: its leader has refused, or is away."""
+        """Until when (the loop's time) no Fetch is sent for a partition whose leader has rejected it, or is away."""
 
     async def seek(self, start: Start) -> None:
-        """Finds every partition's first offset; a timestamp after the last record means the end."""
+        """Find every partition's first offset. A timestamp after the last record means the end."""
         numbers = list(self.positions)
         if start.timestamp is not None:
             self.positions = await self._offsets(numbers, start.timestamp)
@@ -79,11 +84,11 @@ class PartitionTailer:
             raise errors.OffsetOutOfRangeError(f"offset {start.offset} is not there yet: {where}")
 
     async def ends(self) -> dict[int, int]:
-        """The end of each partition for this reader: its last stable offset if it reads committed records only."""
+        """Return the end of each partition: with read_committed its last stable offset."""
         return await self._offsets(list(self.positions), LATEST)
 
     async def ends_at(self, timestamp: int) -> dict[int, int]:
-        """The first offset of each partition whose record is not before a time, or its end."""
+        """Return each partition's offset of the first record at or after a time, or its end."""
         found, ends = await asyncio.gather(self._offsets(list(self.positions), timestamp), self.ends())
         return {number: ends[number] if at < 0 else min(at, ends[number]) for number, at in found.items()}
 
@@ -94,21 +99,38 @@ class PartitionTailer:
         return {number: item.offset for (_, number), item in found.items()}
 
     async def read(self, ends: dict[int, int] | None = None) -> AsyncIterator[tuple[int, Record | Marker]]:
-        """(partition, record), for ever, or up to `ends`."""
+        """Yield (partition, record), for ever, or up to `ends`.
+
+        Raises TimedOutError if there are `ends`, and no partition has advanced for `PROGRESS_S`.
+        """
         now = asyncio.get_running_loop().time
+        advanced = now()
         while True:
             wanted = [p for p, at in self.positions.items() if ends is None or at < ends[p]]
             if not wanted:
                 return
+            if ends is not None and now() - advanced > PROGRESS_S:
+                raise self._timed_out(wanted, ends)
             rests = {number: self._rests.get(number, 0.0) - now() for number in wanted}
             if min(rests.values()) > 0:
                 await asyncio.sleep(min(rests.values()))
+            before = dict(self.positions)
             ready = [number for number, rest in rests.items() if rest <= 0]
             for leader, numbers in (await self._by_leader(ready)).items():
                 for data in await self._fetch(leader, numbers):
                     for item in self._items(data):
                         if ends is None or item.offset < ends[data.partition_index]:
                             yield data.partition_index, item
+            if self.positions != before:
+                advanced = now()
+
+    def _timed_out(self, numbers: list[int], ends: dict[int, int]) -> errors.TimedOutError:
+        where = "; ".join(
+            f"{self._topic}-{number} has not returned the records from offset {self.positions[number]} on, before its "
+            f"end {ends[number]}"
+            for number in numbers
+        )
+        return errors.TimedOutError(f"nothing was read for {PROGRESS_S:g} s: {where}")
 
     async def _by_leader(self, numbers: list[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
@@ -118,7 +140,10 @@ class PartitionTailer:
         return found
 
     async def _fetch(self, leader: int, numbers: list[int]) -> list[PartitionData]:
-        """One Fetch; partitions that fail, and may pass, are left out and rest: the others do not wait for them."""
+        """Send one Fetch.
+
+        Leave out and pause partitions that fail with a retriable error: the others do not wait for them.
+        """
         known = await self._cluster.topic(self._topic)
         partitions = [
             FetchPartition(
@@ -153,7 +178,7 @@ class PartitionTailer:
         return []
 
     def _items(self, data: PartitionData) -> Iterator[Record | Marker]:
-        """Records and, where asked for, markers of one answer, without those of aborted transactions."""
+        """Yield the records and, if wanted, the markers of one answer, without aborted transactions."""
         number = data.partition_index
         aborted = data.aborted_transactions if self._isolation == READ_COMMITTED else None
         hidden = AbortedTransactions((item.first_offset, item.producer_id) for item in aborted or ())

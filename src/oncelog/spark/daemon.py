@@ -1,8 +1,8 @@
-"""PySpark's daemon, with everything imported before it forks: `spark.python.daemon.module=oncelog.spark.daemon`.
+"""PySpark's daemon with imports done before it forks: `spark.python.daemon.module=oncelog.spark.daemon`.
 
-Spark plans and commits each micro-batch in processes of Python that its daemons fork. PySpark's own daemon imports
-nothing beforehand, for pandas and pyarrow start threads, and so each of them compiles PySpark from its zip anew. What
-is imported here starts none: PySpark's part, and ours, without Arrow.
+Spark plans and commits each micro-batch in Python processes that its daemons fork. PySpark's own daemon imports nothing
+beforehand, because pandas and pyarrow start threads. So each process compiles PySpark from its zip again. The modules
+imported here start no threads: those of PySpark and oncelog that need no Arrow.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ WITH_ARROW = frozenset(
         "pyspark.sql.worker.plan_data_source_read",
     }
 )
-"""Those of PySpark's workers that import pyarrow: left to the forked process."""
+"""PySpark's workers that import pyarrow: only the forked process imports them."""
 HEAVY = frozenset({"numba", "numpy", "pandas", "pyarrow"})
-"""What starts threads, of which a forked process would have nothing but their locks."""
+"""Modules that start threads. A forked process would inherit their locks without the threads."""
 
 
 def preload(worker: str) -> None:
-    """Import what processes need that run this module of PySpark's."""
+    """Import the modules that processes with this worker module of PySpark need."""
     workers = () if worker in WITH_ARROW else (worker,)
     for name in (*workers, *OURS):
-        with contextlib.suppress(ImportError):  # who needs it says so, in its own words
+        with contextlib.suppress(ImportError):  # the code that needs it raises a better error
             importlib.import_module(name)
 
 
 def main() -> None:
-    """As `python -m pyspark.daemon MODULE`."""
+    """Do what `python -m pyspark.daemon MODULE` does."""
     preload(sys.argv[1] if len(sys.argv) > 1 else "pyspark.worker")
     daemon.manager()
 

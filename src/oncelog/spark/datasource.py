@@ -1,4 +1,4 @@
-"""`format("oncelog")`."""
+"""The data source: `format("oncelog")`."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ HEADERS = "headers array<struct<key:string,value:binary>>"
 
 
 class OncelogDataSource(DataSource):
-    """Source and sink; options as in Spark's Kafka connector, and `oncelog.spark.options`.
+    """Source and sink. Options are those of Spark's Kafka connector, and `oncelog.spark.options`.
 
-    Each face is imported when Spark asks for it: the process that commits needs no pyarrow.
+    Readers and writers are imported when Spark asks for them: the process that commits needs no pyarrow.
     """
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return "oncelog"
 
     @translate_errors
     def schema(self) -> str:
-        """The connector's columns; `headers` with option includeHeaders.
+        """Return the connector's columns, with `headers` if option includeHeaders is set.
 
-        Spark asks at `load()`, and never for a write: the earliest moment to say what is wrong with a read.
+        Spark calls this at `load()`, and never for a write, so it checks the options of a read.
         """
         from oncelog.spark.reading.source import check_source
 
@@ -46,38 +46,38 @@ class OncelogDataSource(DataSource):
 
     @translate_errors
     def reader(self, schema: Any) -> DataSourceReader:
-        """A batch read."""
+        """Return the reader of a batch read."""
         from oncelog.spark.reading.batch import BatchSource
 
         return BatchSource(dict(self.options))
 
     @translate_errors
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
-        """A streaming read."""
+        """Return the reader of a streaming read."""
         from oncelog.spark.reading.stream import StreamSource
 
         return StreamSource(dict(self.options))
 
     @translate_errors
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
-        """A batch write."""
+        """Return the writer of a batch write."""
         from oncelog.spark.writing.sink import BatchSink
 
         return BatchSink(dict(self.options), schema, overwrite)
 
     @translate_errors
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """A streaming write: Spark calls this anew for every batch, and again in the process that commits."""
+        """Return the writer of a streaming write. Spark calls this for every batch, and again to commit it."""
         from oncelog.spark.writing.sink import StreamSink
 
         return StreamSink(dict(self.options), schema, overwrite)
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("oncelog")` known to a session.
+    """Register `format("oncelog")` with a Spark session.
 
-    Where Spark runs on this machine alone and nobody chose a Python for its workers, they get this one: Spark would
-    take the first `python3` of PATH, and oncelog need not be there.
+    If Spark runs only on this machine, and PYSPARK_PYTHON is not set, its workers get this Python. Spark would take the
+    first `python3` of PATH, which may lack oncelog.
     """
     _give_workers_this_python(spark)
     spark.dataSource.register(OncelogDataSource)

@@ -1,8 +1,8 @@
-"""The one seam at which tests kill a process of the sink: before the n-th operation of a program.
+"""Kill a process of the sink for tests: before the n-th operation of a program.
 
-`ONCELOG_SINK_FAULT=plan:5` kills the process that plans before the fifth operation that it sends (from 0), and likewise
-`task:`, `commit:` and `abort:`; `plan:5:FILE` only if FILE does not exist yet, and makes it: so it happens once.
-`@FILE`: what that file says now, if it exists (Spark's processes get their environment once).
+`ONCELOG_SINK_FAULT=plan:5` kills the process that plans before the operation number 5 (from 0) is sent; `task:`,
+`commit:` and `abort:` likewise. `plan:5:FILE` does so only if FILE does not exist, and creates it: once. `@FILE`: the
+current content of the file, if it exists, because Spark's processes get their environment once.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ VARIABLE = "ONCELOG_SINK_FAULT"
 
 
 class _Count:
-    """Of this process: which program runs, and how many operations it has sent."""
+    """The program that runs in this process, and the number of operations that it has sent."""
 
     program = ""
     sent = 0
 
 
 def enter(program: str) -> None:
-    """A program begins."""
+    """Note that a program begins."""
     _Count.program, _Count.sent = program, 0
 
 
 def reach(operation: str) -> None:
-    """An operation is about to be sent."""
+    """Note that an operation is about to be sent. Kill the process if a test wants it here."""
     wanted = os.environ.get(VARIABLE, "")
     if wanted.startswith("@"):
         named = Path(wanted[1:])

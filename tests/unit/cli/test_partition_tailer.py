@@ -134,3 +134,33 @@ def test_what_does_not_pass_is_raised() -> None:
             await values(tailer)
 
     run(body)
+
+
+@pytest.mark.parametrize("which", ["refuses", "is away", "ends before its end"])
+def test_a_bounded_read_times_out_if_nothing_comes(which: str) -> None:
+    async def body(cluster: Cluster, tailer: PartitionTailer) -> None:
+        ends = dict.fromkeys(range(3), COUNT)
+        if which == "refuses":
+            cluster.codes[2] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif which == "is away":
+            cluster.away.add(2)
+        else:
+            ends[2] += 1
+        found = []
+        with pytest.raises(errors.TimedOutError, match=f"t-2 has not returned .* before its end {ends[2]}"):
+            found = [item async for item in tailer.read(ends)]
+        assert found == []
+        assert tailer.positions[0] == tailer.positions[1] == COUNT
+
+    run(body)
+
+
+def test_a_slow_reader_is_no_timeout() -> None:
+    async def body(cluster: Cluster, tailer: PartitionTailer) -> None:
+        count = 0
+        async for _ in tailer.read(dict.fromkeys(range(3), COUNT)):
+            count += 1
+            await asyncio.sleep(100)
+        assert count == 3 * COUNT
+
+    run(body)

@@ -1,4 +1,4 @@
-"""Reading and writing single partitions: the decision topic, control markers, offsets."""
+"""Read and write single partitions: the decision topic, control markers, offsets."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ EARLIEST, LATEST = offsets.EARLIEST, offsets.LATEST
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 RECORD_KEY = b"record"
 PART_KEY = b"part/"
-"""Keys in the decision topic: compaction keeps the last record, and the last part of each number. The last committed
-record's parts are among these, for whoever writes a part has committed a record without parts before (P3)."""
+"""Keys in the decision topic. Compaction keeps the last record, and the last part of each number.
+
+The last committed record's parts are among these: a driver commits a record without parts (P3) before it writes one."""
 COMPRESSED_FROM = 4_096
 """Bytes of JSON from which a message of the decision topic is compressed."""
 PRODUCE_NEW, PRODUCE_OLD = 12, 11
@@ -45,7 +46,7 @@ REQUEST_TIMEOUT_MS = 30_000
 def list_offsets(
     cluster: BlockingCluster, wanted: dict[TopicPartition, int], isolation: int = READ_UNCOMMITTED
 ) -> dict[TopicPartition, int]:
-    """Offsets for timestamps (ms, or EARLIEST or LATEST) by partition; -1 if no record is that young."""
+    """Return offsets for timestamps (ms, or EARLIEST or LATEST) by partition; -1 if no record is that young."""
     asked: dict[tuple[str, int], int] = dict(wanted.items())
     (found,) = cluster.run_many([offsets.list_offsets(cluster.cluster, asked, isolation_level=isolation)])
     return {at: found[at].offset for at in wanted}
@@ -60,14 +61,14 @@ def fetch(
     max_bytes: int = FETCH_BYTES,
     max_wait_ms: int = FETCH_WAIT_MS,
 ) -> fe.PartitionData:
-    """One Fetch from one partition; its error code is left in the answer where the offset is out of range."""
+    """Send one Fetch for one partition. If the offset is out of range, the answer has its error code."""
     return cluster.run_many([fetch_async(cluster, at, offset, isolation, max_bytes, max_wait_ms)])[0]
 
 
 async def fetch_async(
     cluster: BlockingCluster, at: TopicPartition, offset: int, isolation: int, max_bytes: int, max_wait_ms: int
 ) -> fe.PartitionData:
-    """`fetch` for who does something else meanwhile (`cluster.start`)."""
+    """`fetch` for callers that do something else meanwhile (`cluster.start`)."""
     return await fetch_partition(
         cluster.cluster, at, offset, isolation_level=isolation, max_bytes=max_bytes, max_wait_ms=max_wait_ms
     )
@@ -98,7 +99,7 @@ def record_batch(
 def produce(
     cluster: BlockingCluster, owner: Owner, at: TopicPartition, batch: bytes | bytearray, *, new_protocol: bool
 ) -> Any:
-    """Write a batch of this owner's transaction, repeating it under its sequence number; the response."""
+    """Write a batch in this owner's transaction, with retries under its sequence number. Return the response."""
     return cluster.run_many([produce_async(cluster, owner, at, batch, new_protocol=new_protocol)])[0]
 
 
@@ -158,7 +159,7 @@ def read_window(cluster: BlockingCluster, o: op.ReadDecisions) -> op.Window:
             messages += _messages(at, header, view)
             position = max(position, header.next_offset)
         end = answer.high_watermark
-        # A broker that has just started may show less than it told of before: its high watermark comes later.
+        # A broker that has just started may report a lower high watermark than before, for a while.
         if position >= (max(end, until) if before is None else before):
             break
         if time.monotonic() > limit:
@@ -170,8 +171,8 @@ def read_window(cluster: BlockingCluster, o: op.ReadDecisions) -> op.Window:
 
 
 def _behind_gap(cluster: BlockingCluster, at: TopicPartition, position: int, error_code: int) -> int:
-    """Where the log begins, which does not reach back to `position`; OffsetOutOfRangeError if it does."""
-    first = list_offsets(cluster, {at: EARLIEST})[at]  # the refusal itself does not tell
+    """Return the beginning of the log, if it is after `position`. Raises OffsetOutOfRangeError otherwise."""
+    first = list_offsets(cluster, {at: EARLIEST})[at]  # the error does not contain it
     if first <= position:
         raise errors.error_for(error_code, f"reading {at.topic} from {position}")
     return first
@@ -237,6 +238,6 @@ def find_ends(cluster: BlockingCluster, wanted: Iterable[TopicPartition]) -> tup
 
 
 def find_markers(cluster: BlockingCluster, places: tuple[op.Place, ...], wait_ms: int) -> tuple[op.Marker, ...]:
-    """For each place the first control marker of its producer, waiting for those that have not come yet."""
+    """Return the first control marker of each place's producer. Wait for markers that are not written yet."""
     (found,) = cluster.run_many([markers.find_markers(cluster.cluster, places, wait_ms)])
     return tuple(found)

@@ -1,4 +1,4 @@
-"""What the sink raises. Each message says what to do."""
+"""The errors of the sink. Each message says what to do."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from oncelog.errors import OncelogError
 
 
 class SinkError(OncelogError, PickleError):
-    """Any refusal or failure of the commit protocol. The batch can be tried again unless a subclass says not.
+    """An error of the commit protocol. The batch can be tried again unless a subclass says otherwise.
 
-    A PickleError because a plan is made while Spark pickles the writer: PySpark buries any other under its own.
+    It is a PickleError because a plan is made while Spark pickles the writer: PySpark hides any other error there.
     """
 
 
 class MisuseError(SinkError):
-    """An option, or the use of a prefix or checkpoint, that cannot be right. Nothing was written."""
+    """A wrong option, or a wrong use of a prefix or checkpoint. Nothing was written."""
 
 
 class NotPermittedError(SinkError):
-    """The brokers deny something that the sink needs: the message names the option and the permission."""
+    """The brokers deny a request of the sink. The message names the option and the permission."""
 
 
 class AnotherDriverError(SinkError):
-    """A later driver has fenced this one, or is at work on the same prefix."""
+    """A later driver has fenced this one, or another driver works on the same prefix."""
 
 
 class NotDecidedError(SinkError):
-    """The batch could not be committed; nothing of it is visible, and Spark replays it."""
+    """The batch could not be committed. Nothing of it is visible, and Spark replays it."""
 
 
 class NotVerifiedError(SinkError):
-    """The batch is decided, but a marker could not be found or written; the next plan or settle goes on."""
+    """The batch is decided, but a marker could not be found or written. The next plan or settle continues."""
 
 
 class TornBatchError(SinkError):
-    """A decided transaction was aborted before it could be committed (time-out): rows are missing."""
+    """A decided transaction was aborted (time-out) before it could be committed: rows are missing."""

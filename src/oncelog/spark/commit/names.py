@@ -26,7 +26,7 @@ class TopicPartition(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One attempt of one task, as Spark's TaskContext tells it."""
+    """One attempt of one task, as Spark's TaskContext reports it."""
 
     slot: int
     number: int
@@ -34,7 +34,7 @@ class Attempt(NamedTuple):
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix itself. Raises MisuseError when it cannot serve in ids and in a topic's name."""
+    """Return the prefix. Raises MisuseError if it cannot be part of ids and of a topic's name."""
     if not _PREFIX.fullmatch(prefix):
         raise MisuseError(
             f"transactionalIdPrefix={prefix!r}: use 1 to 200 letters, digits, '.', '_' or '-' (no '/'), "
@@ -44,7 +44,7 @@ def check_prefix(prefix: str) -> str:
 
 
 def decision_topic(prefix: str) -> str:
-    """The default of option `decisionTopic`."""
+    """Return the default of option `decisionTopic`."""
     return f"{prefix}-commits"
 
 
@@ -68,6 +68,6 @@ def task_id(prefix: str, plan: int, attempt: Attempt, turn: int = 0) -> str:
 
 
 def is_task_id(prefix: str, transactional_id: str) -> bool:
-    """Whether this is a task's id of exactly this prefix; ids are parsed, never matched by how they begin."""
+    """Return whether this is a task's id of exactly this prefix. Ids are parsed: prefixes may begin alike."""
     match = _TASK.fullmatch(transactional_id)
     return match is not None and match["prefix"] == prefix

@@ -1,4 +1,4 @@
-"""Whose prefix it is: who may write under it, and what of theirs is committed already."""
+"""The owner of a prefix: who may write under it, and which batches are committed already."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ TAKING_OVER = {
     EACH: "the record of the former is forgotten then: if it was this very query, a batch that Spark replays now is "
     "written a second time",
 }
-"""What whoever takes a prefix over has to know, by the kind of newcomer."""
+"""The consequence of taking a prefix over, by the kind of the new owner."""
 
 
 def describe(source: Source) -> str:
-    """Who it is, in a message."""
+    """Return a text for this source in a message."""
     told = [f"{source.kind} {source.query!r}" if source.query else source.kind]
     if source.checkpoint:
         told.append(f"checkpointLocation {source.checkpoint!r}")
@@ -39,7 +39,7 @@ def describe(source: Source) -> str:
 
 
 def is_another(one: Source, other: Source) -> bool:
-    """Whether they are known to be two. A plan cannot always tell its query's id: then the checkpoint's place tells."""
+    """Return whether these are known to be two. A plan may not know its query's id; then checkpoints are compared."""
     if one.kind != other.kind:
         return True
     if one.query and other.query:
@@ -48,16 +48,18 @@ def is_another(one: Source, other: Source) -> bool:
 
 
 def same_query(one: Source, other: Source) -> str:
-    """The end of a message to those who are only taken for two: what to do if they are one."""
+    """Return the end of a message for sources that may be one: what to do then."""
     if one.kind != other.kind or (one.query and other.query):
         return ""
     return ". If it is the same query, and only its checkpoint is written differently: takeOver=true, too"
 
 
 def check_decisions(topic: str, prefix: str, record: Record) -> None:
-    """MisuseError if the topic holds another prefix's decisions: one record would replace the other, unsettled.
+    """Raise MisuseError if the topic holds another prefix's decisions.
 
-    A record that does not say whose it is was written by an older oncelog: it is taken for this prefix's.
+    One record would replace the other before it is settled.
+
+    A record without a prefix was written by an older oncelog. It counts as this prefix's.
     """
     if record.prefix not in ("", prefix):
         raise MisuseError(
@@ -67,10 +69,10 @@ def check_decisions(topic: str, prefix: str, record: Record) -> None:
 
 
 def check_owner(prefix: str, record: Record, source: Source, permission: Permission) -> None:
-    """MisuseError if the prefix belongs to somebody else: to whose rows were committed last.
+    """Raise MisuseError if the prefix belongs to another source: to the one whose rows were committed last.
 
-    Writes without a name follow each other freely. Nothing else follows one unasked: what its record has replaced may
-    be this very query's, and its last batch would be written twice.
+    Writes without a name may follow each other. Anything else needs `takeOver`: the record that it replaced may be
+    this very query's, and its last batch would be written twice.
     """
     owner = record.source
     if owner == NOBODY or owner.kind == source.kind == WRITE or permission.take_over or not is_another(owner, source):

@@ -1,4 +1,4 @@
-"""Phases, how they are run one after the other, and the few steps that several programs share."""
+"""Phases, how they run one after the other, and the steps that several programs share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRIVER_TIMEOUT_MS = 45_000
 """The driver's transaction.timeout.ms. A broker may be away for so long between the proposal and the decision."""
 MARGIN_MS = 60_000
 EXPIRY_CHECK_MS = 10_000
-"""How often Apache Kafka looks for expired transactions: it may end one so much later than its time-out says."""
+"""How often Apache Kafka checks for expired transactions: it may end one this much later than its time-out."""
 PART_BYTES = 500_000
 """Bytes of JSON from which a record is divided. Its messages stay below the default `max.message.bytes` by half, also
 on a topic that stores them uncompressed."""
@@ -35,19 +35,21 @@ class Sink:
     prefix: str
     decision: TopicPartition
     targets: tuple[TopicPartition, ...] = ()
-    """Output partitions known beforehand, for the search after lost markers."""
+    """Output partitions that are known before the tasks run, for the search for lost markers."""
     driver_timeout_ms: int = DRIVER_TIMEOUT_MS
     task_timeout_ms: int = 900_000
     margin_ms: int = MARGIN_MS
-    """A prepared transaction with less time left than this is not committed any more. Never less than the driver's
-    own time-out, which begins before the last look: who sleeps afterwards does not decide what has expired. A broker
-    may end the driver's transaction later than that (Kafka looks every ten seconds), which the default allows for."""
+    """A prepared transaction with less time left than this is not committed.
+
+    It is never less than the driver's own time-out, which begins before the last check (C2). A driver that is paused
+    after that check cannot decide what has expired. The default allows for a broker that ends the driver's transaction
+    later than its time-out (Kafka checks every ten seconds)."""
     last_epoch: int = LAST_EPOCH
     part_bytes: int = PART_BYTES
 
 
 def run(phases: tuple[Phase[T], ...], state: T) -> Steps[T]:
-    """One phase after the other."""
+    """Run one phase after the other."""
     for phase in phases:
         state = yield from phase(state)
     return state

@@ -1,4 +1,4 @@
-"""A task's rows: from Arrow batches into the partitions, every answer awaited."""
+"""A task's rows: from Arrow batches into the partitions. Every answer is awaited."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ CODECS = {"none": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4":
 
 
 class RowWriter:
-    """Writes what an iterator gives under one transaction; called once, by ProduceRows.
+    """Write the rows of an iterator in one transaction. ProduceRows calls it once.
 
-    `first_turn`: which partition, modulo their number, gets the first rows that name none and have no key.
+    `first_turn`: the partition, modulo their number, of the first rows that name none and have no key.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RowWriter:
         return False
 
     def __call__(self, owner: Owner) -> op.Rows:
-        """Write all rows, or, for a batch that is committed already, count them."""
+        """Write all rows, or only count them if the batch is committed already."""
         count = 0
         for batch in self.iterator:
             count += batch.num_rows
@@ -107,7 +107,7 @@ class RowWriter:
         )
 
     def _divide(self, batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, Any]]:
-        """(partition, numbers of its rows)."""
+        """Yield (partition, numbers of its rows)."""
         for topic, rows in self._by_topic(batch):
             count = self._partitions(topic)
             placed = self._place(batch, rows, topic, count)
@@ -134,7 +134,7 @@ class RowWriter:
             yield topic, every[codes == code]
 
     def _place(self, batch: pa.RecordBatch, rows: Any, topic: str, count: int) -> Any:
-        """The partition of each row: its column's, else its key's, else the next in turn for all that have neither."""
+        """Return the partition of each row: its column's, otherwise its key's, otherwise the next in turn."""
         placed = np.full(len(rows), self._turns[topic] % count, np.int32)
         self._turns[topic] += 1
         if "key" in batch.schema.names:

@@ -1,4 +1,4 @@
-"""The exactly-once sink: what Spark calls, around the commit protocol. Imports neither pyarrow nor pandas nor numba."""
+"""The exactly-once sink: the writers that Spark calls. Imports neither pyarrow nor pandas nor numba."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ ABANDON_MS = 5_000
 
 @dataclass
 class SinkMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """A task's report to the driver."""
 
     message: TaskMessage
 
 
 def check_schema(schema: Any, topic: str | None) -> None:
-    """MisuseError if these columns cannot be written."""
+    """Raise MisuseError if these columns cannot be written."""
     for column in schema.fields:
         allowed = COLUMNS.get(column.name)
         if allowed is None:
@@ -69,7 +69,7 @@ def check_schema(schema: Any, topic: str | None) -> None:
 
 
 class Writer:
-    """What streaming and batch writers share. Pickling it is the moment of the plan: on the driver, once."""
+    """What streaming and batch writers share. Pickling the writer makes the plan: on the driver, once."""
 
     streaming = True
 
@@ -90,11 +90,11 @@ class Writer:
         return self.__dict__
 
     def applicant(self) -> Source:
-        """Who wants to write, as far as the driver knows it."""
+        """Return the source of the rows, as far as the driver knows it."""
         raise NotImplementedError
 
     def write_rows(self, iterator: Iterator[pa.RecordBatch], source: Source) -> SinkMessage:
-        """One attempt of one task: K1 to K4, or an abort of what it has begun."""
+        """Run one attempt of one task: K0 to K4. If it fails, abort the transaction that it has begun."""
         from oncelog.spark.writing.rows import RowWriter
 
         if self.sink is None or self.carried is None:
@@ -107,7 +107,7 @@ class Writer:
         faults.enter("task")
         with BlockingCluster(**self.options.client) as cluster:
             brokers = Brokers(cluster)
-            # A task is too short to spread rows by itself: tasks of one batch, and batches, begin one further each.
+            # One task has few rows, so tasks of one batch, and batches, each begin at the next partition.
             turn = attempt.slot + self.carried.record.plan
             new_protocol = brokers.transactions.new_protocol
             brokers.rows = RowWriter(cluster, self.options, iterator, new_protocol=new_protocol, first_turn=turn)
@@ -122,28 +122,28 @@ class Writer:
             return SinkMessage(done.message())
 
     def finish(self, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
-        """Commit(b)."""
+        """Run Commit(b)."""
         known = _unwrapped(messages)
-        told = tuple(m for m in known if m is not None)
-        if len(told) != len(known):
-            raise NotDecidedError(f"{len(known) - len(told)} of {len(known)} tasks have told nothing")
-        for m in told:
+        reports = tuple(m for m in known if m is not None)
+        if len(reports) != len(known):
+            raise NotDecidedError(f"{len(known) - len(reports)} of {len(known)} tasks have sent no report")
+        for m in reports:
             if isinstance(m, task.Prepared) and batch is not None and m.source.batch != batch:
                 raise NotDecidedError(f"a task of batch {m.source.batch} came with batch {batch}")
         faults.enter("commit")
         with self._reached() as cluster:
-            state = finish.Committing(self.sink or sink_of(self.options), told)
+            state = finish.Committing(self.sink or sink_of(self.options), reports)
             run(steps.run(finish.COMMIT, state), Brokers(cluster))
 
     def give_up(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort(b)."""
+        """Run Abort(b)."""
         faults.enter("abort")
         with self._reached() as cluster:
             run(finish.abort_batch(_unwrapped(messages)), Brokers(cluster))
 
     @contextlib.contextmanager
     def _reached(self) -> Iterator[BlockingCluster]:
-        """A cluster of which a broker answers; before any step, so that a batch is replayed or left as it is."""
+        """Yield a cluster after one of its brokers has answered, so that no step fails for lack of a broker."""
         with BlockingCluster(**self.options.client) as cluster:
             reach(cluster, self.options.client["bootstrap_servers"], self.options.bootstrap_ms)
             yield cluster
@@ -157,13 +157,13 @@ class StreamSink(Writer, DataSourceStreamArrowWriter):
     """The writer of streaming queries."""
 
     def applicant(self) -> Source:
-        """Spark tells the query's id to tasks only: here its checkpoint does, or is at least named."""
+        """Return the query by its checkpoint: Spark reports the query's id to tasks only."""
         checkpoint = self.options.checkpoint
         return Source(STREAM, query_id(checkpoint), -1, checkpoint)
 
     @translate_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task."""
+        """Write the rows of one task, in the task."""
         context = TaskContext.get()
         batch = context.getLocalProperty(BATCH_ID) if context is not None else None
         query = context.getLocalProperty(QUERY_ID) if context is not None else None
@@ -173,12 +173,12 @@ class StreamSink(Writer, DataSourceStreamArrowWriter):
 
     @translate_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """On the driver, in a process of its own."""
+        """Commit the batch, on the driver, in a separate process."""
         self.finish(messages, batchId)
 
     @translate_errors
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """After failed tasks, and after a failed commit."""
+        """Abort the batch after failed tasks. Spark calls this after a failed commit, too."""
         self.give_up(messages)
 
 
@@ -218,21 +218,21 @@ class BatchSink(Writer, DataSourceArrowWriter):
         self.source = Source(WRITE, uuid.uuid4().hex, 0) if app is None else Source(APP, *app)
 
     def applicant(self) -> Source:
-        """Known here already."""
+        """Return the source, which this writer knows."""
         return self.source
 
     @translate_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task."""
+        """Write the rows of one task, in the task."""
         each = each_source(self.options.topic or "") if self.options.app is None else None
         return self.write_rows(iterator, each or self.source)
 
     @translate_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver, in a process of its own."""
+        """Commit the batch, on the driver, in a separate process."""
         self.finish(messages, None)
 
     @translate_errors
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """After failed tasks, and after a failed commit."""
+        """Abort the batch after failed tasks. Spark calls this after a failed commit, too."""
         self.give_up(messages)
