@@ -70,7 +70,7 @@ OPERATORS = {
 def test_filters_on_offsets_leave_exactly_theirs(wanted: list[tuple[Any, int]]) -> None:
     pushed, left = take(*(kind(OFFSET, value) for kind, value in wanted))
     assert left == []
-    behind = 10 if pushed.behind is None else min(pushed.behind, 10)
+    behind = 10 if pushed.end is None else min(pushed.end, 10)
     expected = [n for n in range(10) if all(OPERATORS[kind](n, value) for kind, value in wanted)]
     assert list(range(pushed.first, behind)) == expected
 
@@ -112,4 +112,4 @@ def test_a_timestamp_is_looked_up_and_looked_at_again(given_filter: Filter, sinc
 def test_everything_else_is_left_to_spark(given_filter: Filter) -> None:
     pushed, left = take(given_filter)
     assert left == [given_filter]
-    assert (pushed.tests, pushed.first, pushed.behind) == ([], 0, None)
+    assert (pushed.tests, pushed.first, pushed.end) == ([], 0, None)

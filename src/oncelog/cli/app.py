@@ -1,4 +1,4 @@
-"""The root command: which verbs there are, and what becomes of errors.
+"""The root command: which verbs there are, and how errors are printed.
 
 Exit status: 0, 1 for an error (one sentence on stderr), 2 for wrong usage, 130 for Ctrl-C.
 """
@@ -21,8 +21,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "group": ("oncelog.cli.group:group", "List and describe consumer groups."),
     "txn": ("oncelog.cli.txn:txn", "List and describe transactions, find and abort those that hang."),
     "cluster": ("oncelog.cli.cluster:cluster", "Describe the cluster, change settings of its brokers."),
-    "log": ("oncelog.cli.log_dump:log", "Look into the files of a partition."),
-    "sink": ("oncelog.cli.sink:sink", "List, settle and abort what a Spark sink has left."),
+    "log": ("oncelog.cli.log_dump:log", "Show the files of a partition."),
+    "sink": ("oncelog.cli.sink:sink", "List, settle and abort open batches of a Spark sink."),
 }
 """Verb group -> (module:command, help)."""
 
@@ -34,7 +34,7 @@ def oncelog() -> None:
 
 
 def run(arguments: list[str] | None = None) -> NoReturn:
-    """Runs a command line and ends the process."""
+    """Run a command line and end the process."""
     try:
         status = oncelog.main(args=arguments, prog_name="oncelog", standalone_mode=False)
         sys.stdout.flush()
@@ -45,7 +45,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         _fail(error, error.format_message())
     except (KeyboardInterrupt, click.Abort):
         _end(130)
-    except BrokenPipeError:  # whoever read our output has had enough
+    except BrokenPipeError:  # the reading end of the pipe is closed
         _end(0)
     except Exception as error:  # noqa: BLE001 - the last resort: a sentence, not a traceback
         _fail(error, describe(error))
@@ -53,18 +53,18 @@ def run(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _hinted(error: click.UsageError) -> click.UsageError:
-    """`oncelog -b HOST:PORT topic list`: with the place where the option belongs."""
+    """Say for `oncelog -b HOST:PORT topic list` where the option belongs."""
     from oncelog.cli.common import BROKERS_OPTIONS
 
     of_group = error.ctx is not None and isinstance(error.ctx.command, click.Group)
     if not of_group or not isinstance(error, click.NoSuchOption) or error.option_name not in BROKERS_OPTIONS:
         return error
-    told = f"{error.option_name} goes behind the verb: `oncelog topic list {error.option_name} HOST:PORT`"
-    return click.UsageError(told, error.ctx)
+    text = f"{error.option_name} goes behind the verb: `oncelog topic list {error.option_name} HOST:PORT`"
+    return click.UsageError(text, error.ctx)
 
 
 def describe(error: Exception) -> str:
-    """One sentence for an error that no command has put into words."""
+    """Return one sentence for an error that no command has handled."""
     from oncelog.broker.config.settings import ConfigError
     from oncelog.broker.process import TRACE_VARIABLE
     from oncelog.cli.common import BROKERS_VARIABLE
@@ -72,7 +72,7 @@ def describe(error: Exception) -> str:
     from oncelog.protocol.errors import ProtocolError
 
     if isinstance(error, RequestError) and error.advice == RequestError.default_advice:
-        return f"{error.message} ({error.code.name})"  # the message says what is wrong, and so what to do
+        return f"{error.message} ({error.code.name})"  # the message says what to do
     if isinstance(error, ConnectionFailedError) and error.advice == ConnectionFailedError.default_advice:
         advice = f"Check -b (or {BROKERS_VARIABLE}) and that the broker runs, then try again."
         return f"{error.message} ({error.code.name}). {advice}"

@@ -58,14 +58,14 @@ def describe(configs: bool, bootstrap: str, form: str) -> None:
 
 
 @click.command("log-dirs")
-@click.option("--broker", "brokers", type=int, multiple=True, help="Of this broker only.")
-@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Partitions of this topic only.")
+@click.option("--broker", "brokers", type=int, multiple=True, help="Only this broker.")
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Only partitions of this topic.")
 @connected
 @formatted
 def log_dirs(brokers: tuple[int, ...], topics: tuple[str, ...], bootstrap: str, form: str) -> None:
     """Show the brokers' log directories: space, partitions and their bytes, and whether the disk is in order.
 
-    LAG is how far a replica's end is behind the high watermark.
+    LAG is the number of offsets from a replica's end to the high watermark.
     """
     with open_admin(bootstrap) as admin:
         wanted = None
@@ -112,9 +112,9 @@ def _changes(arguments: tuple[str, ...]) -> dict[str, int]:
 
 @click.command()
 @click.argument("changes", nargs=-1, metavar="[NAME=LEVEL]...")
-@click.option("--downgrade", is_flag=True, help="Go down to the level, if nothing is lost by it.")
-@click.option("--unsafe-downgrade", is_flag=True, help="Go down to the level whatever is lost by it.")
-@click.option("--dry-run", is_flag=True, help="Only say whether it may be done.")
+@click.option("--downgrade", is_flag=True, help="Lower the level, unless metadata would be lost.")
+@click.option("--unsafe-downgrade", is_flag=True, help="Lower the level even if metadata is lost.")
+@click.option("--dry-run", is_flag=True, help="Check the change, and change nothing.")
 @connected
 @formatted
 def feature(

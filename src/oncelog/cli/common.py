@@ -1,4 +1,4 @@
-"""What the verbs that talk to a cluster share: where it is, what output looks like, what an error code says."""
+"""What all verbs share that talk to a cluster: its address, output, and texts of errors."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def _addresses(_ctx: click.Context, _option: click.Parameter, given: str) -> str
         parse_bootstrap(given)
     except errors.ConfigError as error:
         wrong = error.args[0].removeprefix("bootstrap_servers: ")
-        raise click.BadParameter(f"{wrong} (it is taken from {BROKERS_VARIABLE} where it is not given)") from error
+        raise click.BadParameter(f"{wrong} (without -b, it comes from {BROKERS_VARIABLE})") from error
     return given
 
 
 def connected(command: Command) -> Command:
-    """Adds `-b/--bootstrap-server`."""
+    """Add `-b/--bootstrap-server`."""
     return click.option(
         *BROKERS_OPTIONS,
         "bootstrap",
@@ -55,7 +55,7 @@ def connected(command: Command) -> Command:
 
 
 def formatted(command: Command) -> Command:
-    """Adds `--format`."""
+    """Add `--format`."""
     return click.option(
         "--format", "form", type=click.Choice(["text", "json"]), default="text", help="Output for people or programs."
     )(command)
@@ -63,7 +63,7 @@ def formatted(command: Command) -> Command:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """The client logs errors only: one sentence at the end says it all."""
+    """Log only errors of the client: the command prints one sentence at its end."""
     logger = logging.getLogger("oncelog.client")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -75,7 +75,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def open_admin(bootstrap: str) -> Iterator[Admin]:
-    """An admin client; ConnectionFailedError after CONTACT_WAIT_MS when nobody is there."""
+    """Yield an admin client. Raises ConnectionFailedError if no broker answers within CONTACT_WAIT_MS."""
     from oncelog import Admin
 
     with quiet(), Admin(bootstrap, client_id="oncelog-cli", default_api_timeout_ms=ANSWER_WAIT_MS) as admin:
@@ -86,19 +86,19 @@ def open_admin(bootstrap: str) -> Iterator[Admin]:
 
 @asynccontextmanager
 async def open_cluster(bootstrap: str) -> AsyncIterator[ClusterClient]:
-    """For what reads as it goes: a client of the cluster that has reached it, as `open_admin` does."""
+    """Yield a client of the cluster that has reached a broker, for verbs that read continuously."""
     from oncelog.client.discovery.cluster import ClusterClient
 
     async with ClusterClient(
         bootstrap, client_id="oncelog-cli", api_timeout_ms=ANSWER_WAIT_MS, missing_topic_ms=TOPIC_WAIT_MS
     ) as cluster:
-        with quiet():  # from then on somebody may wait for long, and wants to know why
+        with quiet():  # later, the user may wait for long, and needs to know why
             await cluster.reach(CONTACT_WAIT_MS)
         yield cluster
 
 
 def assignments(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """`KEY=VALUE` texts of an option; UsageError."""
+    """Parse the `KEY=VALUE` texts of an option. Raises UsageError."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -109,13 +109,13 @@ def assignments(option: str, texts: Iterable[str]) -> dict[str, str]:
 
 
 def note(text: str) -> None:
-    """Something worth to know that is no error, on stderr."""
+    """Print a remark, which is no error, on stderr."""
     click.echo(f"oncelog: {text}", err=True)
 
 
 @contextmanager
 def existing(topic: str, partition: int | None = None) -> Iterator[None]:
-    """Around what is done to a topic that is there: that it is not is said without the advice to make it."""
+    """Say for an unknown topic how to list all, instead of how to create it."""
     try:
         yield
     except errors.UnknownTopicError as error:
@@ -127,7 +127,7 @@ def existing(topic: str, partition: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def usage(option: str) -> Iterator[None]:
-    """Around a call whose only options are those of the command line: a wrong value is wrong usage."""
+    """Turn a ConfigError into wrong usage: the call's only options are those of the command line."""
     try:
         yield
     except errors.ConfigError as error:
@@ -135,9 +135,9 @@ def usage(option: str) -> Iterator[None]:
 
 
 def show(data: Any, form: str, columns: Sequence[str] = ()) -> None:
-    """Prints rows as JSON or as a table with these columns (by default those of the first row).
+    """Print rows as JSON, or as a table with these columns (default: those of the first row).
 
-    Without rows the columns' headings stand alone, to say that nothing is there.
+    Without rows, print only the headings.
     """
     if form == "json":
         click.echo(json.dumps(data, ensure_ascii=False))

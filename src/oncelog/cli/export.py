@@ -17,8 +17,13 @@ from oncelog.cli.up import DEFAULT_DATA
 
 
 @click.command()
-@click.option("--data", type=click.Path(file_okay=False), help=f"Folder that `oncelog up` keeps ({DEFAULT_DATA}/).")
-@click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="That of `oncelog broker`.")
+@click.option("--data", type=click.Path(file_okay=False), help=f"Data folder of `oncelog up` ({DEFAULT_DATA}/).")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The server.properties file of `oncelog broker`.",
+)
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One setting, by Kafka's name.")
 def export(data: str | None, config_file: str | None, assignments: tuple[str, ...]) -> None:
     """Make the data of a stopped broker ready for Apache Kafka 4.3.
@@ -67,6 +72,6 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
     for path in done.set_aside:
         click.echo(f"moved the former metadata log to {path}")
     click.echo("start Apache Kafka 4.3 (process.roles=broker,controller) with:")
-    # Without a metadata log nobody knows the voters of a dynamic quorum (KIP-853), and none would be elected.
+    # A dynamic quorum (KIP-853) needs the voters in a metadata log. Without one, no leader would be elected.
     click.echo(f"controller.quorum.voters={config.node_id}@HOST:PORT")
     click.echo(f"node.id={config.node_id}\nlog.dirs={','.join(os.path.abspath(path) for path in config.log_dirs)}")

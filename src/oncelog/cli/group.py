@@ -19,7 +19,7 @@ group = LazyGroup(
     table={
         "list": ("oncelog.cli.group:list_groups", "List groups and their state."),
         "describe": ("oncelog.cli.group:describe", "Show a group's members, committed offsets and lag."),
-        "seek": ("oncelog.cli.group_change:seek", "Set where a group without members goes on."),
+        "seek": ("oncelog.cli.group_change:seek", "Set the offsets of a group without members."),
         "remove-members": ("oncelog.cli.group_change:remove_members", "Let static members leave, or all members."),
         "delete": ("oncelog.cli.group_change:delete", "Delete groups without members, or some of a group's offsets."),
         "log": ("oncelog.cli.group_log:log", "Print the records of __consumer_offsets."),

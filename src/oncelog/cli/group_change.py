@@ -26,13 +26,13 @@ topics_option = click.option(
 @topics_option
 @click.option("--to-earliest", is_flag=True, help="To the first record.")
 @click.option("--to-latest", is_flag=True, help="To the end.")
-@click.option("--to-current", is_flag=True, help="To what is committed; to the end where nothing is.")
+@click.option("--to-current", is_flag=True, help="To the committed offset, or to the end if there is none.")
 @click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To this offset.")
 @click.option(
     "--to-datetime", metavar="WHEN", help="To the first record since 2026-11-21T07:00:00.000 (UTC, or +HH:MM)."
 )
 @click.option("--by-duration", metavar="ISO", help="To the first record since so long ago: P1DT2H30M15S.")
-@click.option("--shift-by", type=int, metavar="N", help="So many records on, or back where negative.")
+@click.option("--shift-by", type=int, metavar="N", help="By N offsets, back if negative.")
 @click.option("--execute", is_flag=True, help="Do it. Without this, only say what would be done.")
 @connected
 @formatted
@@ -50,7 +50,7 @@ def seek(
     bootstrap: str,
     form: str,
 ) -> None:
-    """Set where a group goes on, in some topics or in all that it has offsets of.
+    """Set the offsets of a group, in some topics or in all that it has offsets of.
 
     The group must have no members. A target outside a partition becomes its first offset or its end. Without
     --execute nothing changes: what would be set is printed.
@@ -113,7 +113,7 @@ def delete(names: tuple[str, ...], topics: tuple[str, ...], bootstrap: str, form
 @connected
 @formatted
 def remove_members(name: str, instances: tuple[str, ...], everybody: bool, bootstrap: str, form: str) -> None:
-    """Let static members (group.instance.id) leave a group, or all members; those that are alive join anew."""
+    """Let static members (group.instance.id) leave a group, or all members. Running members join again."""
     if bool(instances) == everybody:
         raise click.UsageError("say who: --instance ID, or --all")
     with open_admin(bootstrap) as admin:
@@ -122,7 +122,7 @@ def remove_members(name: str, instances: tuple[str, ...], everybody: bool, boots
 
 
 def _partitions(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartition]:
-    """What `TOPIC` or `TOPIC:0,2` stands for."""
+    """Return the partitions of `TOPIC` or `TOPIC:0,2`."""
     found: list[TopicPartition] = []
     for text in topics:
         name, colon, numbers = text.partition(":")

@@ -1,4 +1,4 @@
-"""`oncelog group log`: what lies in `__consumer_offsets`."""
+"""`oncelog group log`: print the records of `__consumer_offsets`, in the formats of Kafka's own formatters."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ FORMS = ("json", *TEXT_FORMS)
 @click.argument("name", required=False)
 @click.option("--groups", is_flag=True, help="Generations and their members, instead of offsets.")
 @click.option("--read-committed", is_flag=True, help="Leave out offsets of aborted and open transactions.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is to come.")
-@click.option("--format", "form", type=click.Choice(FORMS), default="json", help="As Kafka 4, 0.9, or 2.1 wrote it.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for new records.")
+@click.option("--format", "form", type=click.Choice(FORMS), default="json", help="The format of Kafka 4, 0.9 or 2.1.")
 @connected
 def log(name: str | None, groups: bool, read_committed: bool, follow: bool, form: str, bootstrap: str) -> None:
     """Print the records of __consumer_offsets: those of one group, or of all.
@@ -91,7 +91,7 @@ async def _records(
             known = await cluster.topic(CONSUMER_OFFSETS)
         except errors.UnknownTopicError:
             if not follow:
-                return  # nobody has committed anything yet
+                return  # no group has committed anything yet
             raise
         count = len(known.partitions)
         numbers = range(count) if name is None else [partition_for(name, count)]

@@ -52,7 +52,7 @@ def decoded(key: bytes | None, value: bytes | None, decoder: Decoder) -> dict[st
 
 
 def _of_consumer(data: bytes, kind: type[Message], otherwise: str) -> dict[str, Any] | str:
-    """What a consumer told its group; as it is where it is something else."""
+    """Return the decoded message of a consumer to its group, or `otherwise` if it is none."""
     try:
         version = min(read_version(data), kind.MAX_VERSION)
         return message_json(kind.decode_from(data, 2, version)[0], version)

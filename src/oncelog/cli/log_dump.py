@@ -1,4 +1,4 @@
-"""`oncelog log dump`: what lies in the files of a partition, ours or Apache Kafka's (Kafka's `kafka-dump-log`)."""
+"""`oncelog log dump`: show the files of a partition, written by oncelog or Apache Kafka (as `kafka-dump-log`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 log = LazyGroup(
     "log",
-    help="Look into the files of a partition.",
+    help="Show the files of a partition.",
     table={"dump": ("oncelog.cli.log_dump:dump", "Show batches, indexes, producer snapshots.")},
 )
 _OFFSET_ENTRY = Struct(">II")
@@ -181,11 +181,13 @@ KINDS: dict[str, Callable[[str, memoryview, Records], Iterator[Row]]] = {
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE...")
 @click.option("--records", is_flag=True, help="Show the records of .log files, not only their batches.")
 @click.option(
-    "--decode", type=click.Choice(tuple(DECODERS)), help="Whose records they are; by default the folder tells."
+    "--decode",
+    type=click.Choice(tuple(DECODERS)),
+    help="The kind of records (default: by the folder's name).",
 )
 @formatted
 def dump(files: tuple[str, ...], records: bool, decode: str | None, form: str) -> None:
-    """Show what lies in files of a partition: .log, .index, .timeindex, .txnindex and .snapshot.
+    """Show the contents of files of a partition: .log, .index, .timeindex, .txnindex and .snapshot.
 
     Records of __consumer_offsets and __transaction_state are decoded. Files may be open in a broker: what it appends
     meanwhile may be shown in part, as a last batch that is cut off.

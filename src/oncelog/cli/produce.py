@@ -22,7 +22,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @click.command()
 @click.argument("topic")
-@click.option("-K", "--key-delimiter", metavar="TEXT", help="What stands between key and value in a line.")
+@click.option("-K", "--key-delimiter", metavar="TEXT", help="The text between key and value in a line.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Send to this partition.")
 @click.option("-z", "--compression", type=click.Choice(CODECS), default="none", help="Codec.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of every record.")

@@ -52,7 +52,7 @@ _PIECE = re.compile(r"%(.?)|\\x([0-9A-Fa-f]+)|\\(0[0-7]*|[1-9][0-9]*)|\\(.)|([^%
 def compile_format(text: str) -> Callable[[Shown], bytes]:
     """A function from record to output; ValueError for an unknown token.
 
-    As in kcat, `\\x` takes all hexadecimal digits that follow and `\\` all decimal ones (octal behind a 0); the last
+    As in kcat, `\\x` takes all hexadecimal digits that follow and `\\` all decimal ones (octal after a 0); the last
     eight bits count.
     """
     parts: list[Callable[[Shown], bytes] | bytes] = []

@@ -204,7 +204,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[socket.socket]:
-        """A socket that gets the number of each signal that comes."""
+        """Yield a socket that receives the number of each signal."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
@@ -221,14 +221,14 @@ class Supervisor:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """The wake-up socket has the number; a handler has to exist for that."""
+    """Do nothing: the wake-up socket gets the number only if a handler exists."""
 
 
 @contextlib.contextmanager
 def _reserved(config: BrokerConfig) -> Iterator[int]:
-    """The broker's port, bound here without listening: while the broker is away nobody else is given it.
+    """Bind the broker's port without listening, so that no other process gets it while the broker is away.
 
-    Linux lets a second socket listen on it; elsewhere the port is left alone and 0 stays 0.
+    Linux lets a second socket listen on it. On other systems, nothing is bound, and port 0 stays 0.
     """
     if sys.platform != "linux":
         yield config.port
@@ -256,7 +256,7 @@ def _resolve(config: BrokerConfig) -> tuple[int, int, int, str, tuple[object, ..
 
 
 def _with_port(launch: Launch, config: BrokerConfig, port: int) -> Launch:
-    """The same launch with the port that was chosen, so that a broker comes back where it was."""
+    """Return the launch with this port, so that a restarted broker has the same address."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     settings = {**launch.settings, "listeners": f"PLAINTEXT://{host}:{port}"}
     return msgspec.structs.replace(launch, settings=settings)

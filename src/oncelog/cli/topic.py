@@ -18,7 +18,7 @@ OF_THE_TOPIC = 1
 
 POSITIVE = click.IntRange(min=1)
 BROKERS_DEFAULT = -1
-"""In CreateTopics: as the broker has it by default (KIP-464)."""
+"""In CreateTopics: the broker's default (KIP-464)."""
 PARTITION_COLUMNS = ("partition", "leader", "leader_epoch", "replicas", "isr", "start", "lso", "hw", "leo")
 
 topic = LazyGroup(
@@ -154,7 +154,7 @@ def _describe(admin: Admin, name: str) -> dict[str, Any]:
 
 
 def _known(offset: int) -> int | None:
-    """None where there is no leader to tell it."""
+    """Return None for an offset that is unknown because there is no leader."""
     return None if offset < 0 else offset
 
 

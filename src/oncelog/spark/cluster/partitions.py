@@ -152,7 +152,7 @@ def read_window(cluster: BlockingCluster, o: op.ReadDecisions) -> op.Window:
     while True:
         answer = fetch(cluster, at, position, max_wait_ms=wait_ms)
         if answer.error_code:
-            start = _behind_gap(cluster, at, position, answer.error_code)
+            start = _after_gap(cluster, at, position, answer.error_code)
             position = start
             continue
         for header, view in iter_batches(answer.records or b"", partial_ok=True):
@@ -170,7 +170,7 @@ def read_window(cluster: BlockingCluster, o: op.ReadDecisions) -> op.Window:
     return op.Window(start, end, answer.last_stable_offset, start <= answer.log_start_offset, kept)
 
 
-def _behind_gap(cluster: BlockingCluster, at: TopicPartition, position: int, error_code: int) -> int:
+def _after_gap(cluster: BlockingCluster, at: TopicPartition, position: int, error_code: int) -> int:
     """Return the beginning of the log, if it is after `position`. Raises OffsetOutOfRangeError otherwise."""
     first = list_offsets(cluster, {at: EARLIEST})[at]  # the error does not contain it
     if first <= position:
@@ -209,7 +209,7 @@ def read_parts(cluster: BlockingCluster, o: op.ReadParts) -> tuple[Part, ...]:
     while position <= last:
         answer = fetch(cluster, o.at, position, max_wait_ms=wait_ms)
         if answer.error_code:
-            position = _behind_gap(cluster, o.at, position, answer.error_code)
+            position = _after_gap(cluster, o.at, position, answer.error_code)
             continue
         if not answer.records and time.monotonic() > limit:
             raise errors.TimedOutError(f"{o.at.topic}-{o.at.partition} returns no records from {position} to {last}")

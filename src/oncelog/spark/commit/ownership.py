@@ -57,9 +57,8 @@ def same_query(one: Source, other: Source) -> str:
 def check_decisions(topic: str, prefix: str, record: Record) -> None:
     """Raise MisuseError if the topic holds another prefix's decisions.
 
-    One record would replace the other before it is settled.
-
-    A record without a prefix was written by an older oncelog. It counts as this prefix's.
+    One record would replace the other before it is settled. A record without a prefix was written by an older oncelog.
+    It counts as this prefix's.
     """
     if record.prefix not in ("", prefix):
         raise MisuseError(

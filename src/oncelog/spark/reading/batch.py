@@ -52,8 +52,8 @@ class BatchSource(Source, DataSourceReader):
         if pushed.since_ms is not None:
             young = self._shown(dict.fromkeys(kept, max(pushed.since_ms, 0)))
             first = {at: max(first[at], ends[at] if young[at] < 0 else young[at]) for at in kept}
-        behind = {at: ends[at] if pushed.behind is None else min(ends[at], pushed.behind) for at in kept}
-        return [Range(at, first[at], behind[at]) for at in kept if first[at] < behind[at]]
+        until = {at: ends[at] if pushed.end is None else min(ends[at], pushed.end) for at in kept}
+        return [Range(at, first[at], until[at]) for at in kept if first[at] < until[at]]
 
 
 class _PushFilters:

@@ -1,8 +1,8 @@
-"""Filters that Spark pushes into a batch read: which partitions and offsets can hold what is asked for. Pure.
+"""Filters that Spark pushes into a batch read: the partitions and offsets that can hold matching records.
 
-A filter on `partition` or `topic` decides by partitions, one on `offset` cuts the range, and both are then done with.
-A lower bound on `timestamp` cuts the range, too, for the broker knows the first record that is so young; but later ones
-may be older again (producers set timestamps), so Spark goes on to look at each row, and an upper bound cuts nothing.
+A filter on `partition` or `topic` selects partitions, one on `offset` cuts the range. Spark need not evaluate these
+again. A lower bound on `timestamp` cuts the range, too, because the broker knows the first record at or after a time.
+Later records may be older (producers set timestamps), so Spark evaluates it again, and an upper bound cuts nothing.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ BOUNDS: dict[type[ds.Filter], Callable[[int], tuple[int | None, int | None]]] = 
     ds.LessThan: lambda value: (None, value),
     ds.LessThanOrEqual: lambda value: (None, value + 1),
 }
-"""Offsets (first, behind the last) that a comparison with one leaves."""
+"""Offsets (first, end) that a comparison with one leaves."""
 
 
 @dataclass
 class Pushed:
-    """What the filters taken so far leave. `since_ms`: the least timestamp that is asked for."""
+    """The selection by the filters taken so far. `since_ms`: the least timestamp that matches."""
 
     tests: list[Callable[[TopicPartition], bool]] = field(default_factory=list)
     first: int = 0
-    behind: int | None = None
+    end: int | None = None
     since_ms: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks read the ranges that were planned: nothing of this."""
+        """Pickle nothing: tasks read the ranges of the plan."""
         return {}
 
     def wants(self, at: TopicPartition) -> bool:
-        """Whether a partition can hold a row that is asked for."""
+        """Return whether a partition can hold a matching row."""
         return all(test(at) for test in self.tests)
 
     def take(self, filters: Iterable[ds.Filter]) -> Iterable[ds.Filter]:
-        """Note what each asks for; yields those that Spark must still look at each row for."""
+        """Note each filter. Yield those that Spark must still evaluate for each row."""
         for each in filters:
             if not self._took(each):
                 yield each
@@ -93,10 +93,10 @@ class Pushed:
         self.tests.append(lambda at: compare(getattr(at, column), inner.value) != negated)
         return True
 
-    def _between(self, first: int | None, behind: int | None) -> None:
+    def _between(self, first: int | None, end: int | None) -> None:
         self.first = max(self.first, first or 0)
-        if behind is not None:
-            self.behind = behind if self.behind is None else min(self.behind, behind)
+        if end is not None:
+            self.end = end if self.end is None else min(self.end, end)
 
     def _since(self, inner: Any) -> None:
         values = inner.value if isinstance(inner, ds.In) else (inner.value,)

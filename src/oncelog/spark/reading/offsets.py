@@ -20,7 +20,7 @@ EARLIEST, LATEST = -2, -1
 
 
 def nested(flat: Flat) -> Offsets:
-    """For the checkpoint, in a fixed order: Spark compares offsets as text."""
+    """Return the form for the checkpoint, in a fixed order, because Spark compares offsets as text."""
     result: Offsets = {}
     for at in sorted(flat):
         result.setdefault(at.topic, {})[str(at.partition)] = flat[at]
@@ -28,7 +28,7 @@ def nested(flat: Flat) -> Offsets:
 
 
 def flattened(offsets: Any, option: str = "offsets") -> Flat:
-    """The reverse; MisuseError where it has not that shape."""
+    """Return partitions and offsets from that form. Raises MisuseError for any other form."""
     try:
         return {
             TopicPartition(topic, whole(partition)): whole(offset)
@@ -47,10 +47,10 @@ def whole(number: Any) -> int:
 
 
 def limited(start: Flat, end: Flat, most: int) -> Flat:
-    """Ends of a batch of at most `most` offsets, shared out in proportion to what each partition has.
+    """Return ends of a batch of at most `most` offsets, in proportion to what each partition has.
 
-    Who has little is served first and rounded up, so that no partition starves (SPARK-26718's `rateLimit` may exceed
-    the limit for that). An end before its start stays: there is nothing to read there.
+    Partitions with few offsets come first, and are rounded up, so that none starves. (SPARK-26718's `rateLimit` may
+    exceed the limit for that.) An end before its start stays: the batch reads nothing there.
     """
     sizes = {at: end[at] - start[at] for at in end if end[at] > start[at]}
     remaining = sum(sizes.values())
@@ -75,14 +75,14 @@ class Range:
 
     @property
     def size(self) -> int:
-        """Offsets in it; there may be fewer records."""
+        """The number of offsets. There may be fewer records."""
         return self.end - self.start
 
 
 def split(ranges: list[Range], least: int | None, most: int | None = None) -> list[Range]:
-    """Ranges cut to `most` offsets each, then about `least` of them in all: larger ones into more pieces.
+    """Cut ranges to `most` offsets each, then into about `least` ranges in all: larger ones into more pieces.
 
-    As Spark's KafkaOffsetRangeCalculator: what stays whole does not count in the proportions of what is cut.
+    As in Spark's KafkaOffsetRangeCalculator, ranges that stay whole do not count in the proportions of the others.
     """
     if most is not None:
         ranges = [piece for whole in ranges for piece in _cut(whole, -(-whole.size // most))]
@@ -106,5 +106,5 @@ def _cut(whole: Range, parts: int) -> list[Range]:
 
 
 def shown(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions as Kafka writes them."""
+    """Return partitions as Kafka writes them."""
     return ", ".join(f"{at.topic}-{at.partition}" for at in partitions)

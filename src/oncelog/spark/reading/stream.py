@@ -124,12 +124,12 @@ class StreamSource(Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
         patience = self.options.patience
         for _ in range(patience.attempts - 1):
             ends = self.ends(begun)
-            if all(ends[at] >= begun[at] for at in begun) or self._made_anew():
+            if all(ends[at] >= begun[at] for at in begun) or self._created_again():
                 return ends
             time.sleep(patience.interval_ms / 1000)
         return self.ends(begun)
 
-    def _made_anew(self) -> set[str]:
+    def _created_again(self) -> set[str]:
         """Return the topics whose id is no longer the one that this query has read."""
         return {
             name
@@ -139,13 +139,13 @@ class StreamSource(Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _backwards(self, begun: Flat, ends: Flat) -> Flat:
         """Return the ends, with the beginnings of topics that were created again."""
-        anew = self._made_anew()
-        for name in sorted(anew):
+        again = self._created_again()
+        for name in sorted(again):
             self._lose(f"topic {name} was deleted and made anew: what was not read of the old one is gone")
-        back = [at for at in begun if at.topic in anew]
+        back = [at for at in begun if at.topic in again]
         ends = ends | self.beginnings(back) if back else ends
         for at, end in sorted(ends.items()):
-            if end < begun[at] and at.topic not in anew:
+            if end < begun[at] and at.topic not in again:
                 self._lose(
                     f"{shown([at])} ends at {end}, the query has read to {begun[at]}: was the topic made anew?",
                 )

@@ -92,15 +92,15 @@ class Reading:
                 answer = under_way.result()
                 if answer.error_code:
                     patient = time.monotonic() - moved < options.patience.poll_ms / 1000
-                    there = self._behind_gap(position, patient=patient)
+                    there = self._after_gap(position, patient=patient)
                     if there > position:
                         position, moved = there, time.monotonic()
                     under_way = self._fetch(position)
                     continue
                 records = answer.records or b""
-                behind = max(_behind(records), position)
-                if behind < end:
-                    under_way = self._fetch(behind)
+                after = max(_end_of_batches(records), position)
+                if after < end:
+                    under_way = self._fetch(after)
                 aborted = [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or ()]
                 try:
                     reached = yield from decode_pieces(
@@ -131,7 +131,7 @@ class Reading:
             )
         )
 
-    def _behind_gap(self, position: int, *, patient: bool) -> int:
+    def _after_gap(self, position: int, *, patient: bool) -> int:
         """The offset is out of range: return the offset to continue at.
 
         Return the same offset if a broker that has just started may not know it yet.
@@ -157,11 +157,11 @@ class Reading:
         )
 
 
-def _behind(records: bytes | bytearray | memoryview) -> int:
+def _end_of_batches(records: bytes | bytearray | memoryview) -> int:
     """Return the offset after the last whole batch, or -1 if there is none. The next Fetch starts there."""
-    position, behind, size = 0, -1, len(records)
+    position, after, size = 0, -1, len(records)
     while position < size and not is_partial(records, position):
         base, length = _BASE_AND_LENGTH.unpack_from(records, position)
-        behind = base + _LAST_DELTA.unpack_from(records, position + 23)[0] + 1
+        after = base + _LAST_DELTA.unpack_from(records, position + 23)[0] + 1
         position += max(length, 0) + _BASE_AND_LENGTH.size
-    return behind
+    return after
