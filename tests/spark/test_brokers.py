@@ -50,12 +50,14 @@ def begin(brokers: Brokers, name: str, at: TopicPartition) -> tuple[Owner, int]:
     return owner, produced.offset
 
 
-def test_an_end_from_another_connection_can_be_repeated(cluster: BlockingCluster, at: TopicPartition) -> None:
+def test_an_end_from_another_connection_can_be_repeated(
+    server: Server, cluster: BlockingCluster, at: TopicPartition
+) -> None:
     brokers = Brokers(cluster)
     owner, offset = begin(brokers, f"{at.topic}/0/0/0.0", at)
     opened: tuple[op.OpenProducer, ...] = brokers.answer(op.DescribeProducers((at,)))
     assert opened == (op.OpenProducer(at, owner.pid, owner.epoch, offset),)
-    with BlockingCluster([":".join(map(str, address)) for address in cluster.cluster.bootstrap]) as another:
+    with BlockingCluster(server.bootstrap) as another:
         for _ in range(2):
             ended: op.Ended = Brokers(another).answer(op.EndTxn(owner, True))
             assert ended.outcome is op.RequestOutcome.DONE
@@ -271,10 +273,12 @@ def test_a_large_record_is_written_and_read_in_parts(cluster: BlockingCluster, n
     assert len(records) == 4, "parts are no records"
 
 
-def test_a_message_that_the_decision_topic_rejects_is_too_large(cluster: BlockingCluster, name: str) -> None:
+def test_a_message_that_the_decision_topic_rejects_is_too_large(
+    server: Server, cluster: BlockingCluster, name: str
+) -> None:
     ensure_decision_topic(cluster, name)
     at, brokers = TopicPartition(name, 0), Brokers(cluster)
-    with Admin([":".join(map(str, address)) for address in cluster.cluster.bootstrap]) as admin:
+    with Admin(server.bootstrap) as admin:
         admin.alter_configs("topic", name, {"max.message.bytes": "500"})
     with pytest.raises(NotDecidedError, match=r"max\.message\.bytes to at least 1000000"):
         propose(brokers, at, LARGE, 500_000)
@@ -319,12 +323,12 @@ def test_markers_of_many_partitions_take_one_request_to_each_leader(
 
 
 def test_a_decision_topic_that_begins_late_is_read_from_there(
-    cluster: BlockingCluster, at: TopicPartition, monkeypatch: pytest.MonkeyPatch
+    server: Server, cluster: BlockingCluster, at: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One with retention; where it begins, the answer of a Fetch tells, and ListOffsets only after a refused one."""
     brokers = Brokers(cluster)
     decide(brokers, at, 3)
-    with Admin([":".join(map(str, address)) for address in cluster.cluster.bootstrap]) as admin:
+    with Admin(server.bootstrap) as admin:
         admin.delete_records({tuple(at): 2})
     asked: list[int] = []
     looked_up = partitions.list_offsets
