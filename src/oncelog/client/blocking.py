@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import functools
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -25,6 +26,8 @@ from oncelog.client.requests.broker_fanout import gather_brokers
 A = TypeVar("A")
 P = ParamSpec("P")
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class LoopThread:
@@ -44,7 +47,13 @@ class LoopThread:
     def _run(self, started: threading.Event) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.call_soon(started.set)
-        self.loop.run_forever()
+        while True:
+            try:
+                self.loop.run_forever()
+            except (KeyboardInterrupt, SystemExit):  # without the loop, every later call would wait for ever
+                log.exception("a callback raised this in the client's own thread, where it ends nothing")
+            else:
+                return
 
     @classmethod
     def shared(cls) -> LoopThread:

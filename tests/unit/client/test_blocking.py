@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pydoc
+import sys
 import threading
 from collections.abc import Iterator
 from typing import get_type_hints
@@ -12,7 +13,7 @@ from typing import get_type_hints
 import pytest
 
 from oncelog import Admin, Consumer, Producer, aio, errors
-from oncelog.client.blocking import Blocking, BlockingCluster, blocking, on_loop
+from oncelog.client.blocking import Blocking, BlockingCluster, LoopThread, blocking, on_loop
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.producer.resumed import AsyncResumedTransaction, ResumedTransaction
 
@@ -165,3 +166,11 @@ def test_an_admin_of_coroutines_is_an_index_of_functions_that_reads_like_a_class
         assert next(iter(inspect.signature(found).parameters)) == "self"
         assert (found.__module__, found.__name__, found.__qualname__) == (aio.Admin.__module__, name, f"Admin.{name}")
     assert "async list_topics(self, *, internal: bool = False) -> dict[str, int]" in shown(aio.Admin.list_topics)
+
+
+def test_the_event_loop_survives_a_callback_that_exits() -> None:
+    """Its thread ended, and every later call waited for ever."""
+    thread = LoopThread()
+    thread.call(sys.exit, 3)
+    assert thread.run(asyncio.sleep(0, "ran"), 10) == "ran"
+    thread.call(thread.loop.stop)

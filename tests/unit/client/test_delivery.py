@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import threading
+from contextlib import closing
 
 import pytest
 
+from oncelog import errors
 from oncelog.client.producer import delivery
 from oncelog.client.producer.delivery import Delivery, Failures, RecordFuture
 from support.tracebacks import depth
@@ -35,3 +39,42 @@ def test_failures_beyond_those_that_are_remembered_are_told(monkeypatch: pytest.
 def test_a_failure_that_is_asked_for_often_keeps_no_frames_of_before() -> None:
     future = RecordFuture(failed("one"), 0, 0)
     assert len({depth(future.result, ValueError) for _ in range(5)}) == 1
+
+
+def waiting_on(loop: asyncio.AbstractEventLoop) -> RecordFuture:
+    return RecordFuture(Delivery(("t", 0), threading.Condition(), loop=loop), 0, 0)
+
+
+def test_blocking_the_event_loop_that_sends_the_record_is_refused() -> None:
+    """It waited for ever: only that loop can bring the outcome."""
+
+    async def body() -> None:
+        future = waiting_on(asyncio.get_running_loop())
+        with pytest.raises(errors.UsageError, match="await"):
+            future.result()
+        with pytest.raises(errors.TimedOutError):
+            future.result(0)
+
+    asyncio.run(body())
+
+
+def test_waiting_for_a_record_whose_event_loop_is_closed_is_refused() -> None:
+    with closing(asyncio.new_event_loop()) as loop:
+        future = waiting_on(loop)
+    with pytest.raises(errors.UsageError, match="event loop"):
+        future.result(1)
+
+
+def test_a_callback_that_exits_does_not_keep_the_outcome_from_others() -> None:
+    called: list[str] = []
+
+    async def body() -> None:
+        made = Delivery(("t", 0), threading.Condition())
+        made.when_ready(sys.exit)
+        made.when_ready(lambda: called.append("second"))
+        made.complete(0, 0)
+        await asyncio.sleep(0)
+
+    with pytest.raises(SystemExit):
+        asyncio.run(body())
+    assert called == ["second"]

@@ -168,6 +168,86 @@ def test_an_end_that_ran_out_of_time_can_be_called_again_though_it_has_come_mean
     with_core(body, transactional_id="id")
 
 
+def test_a_commit_fails_although_another_task_aborts_before_it_resumes() -> None:
+    """It returned, as if it had committed: by then the producer was aborting, without an error."""
+
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        await core.init_transactions()
+        core.begin()
+        core.buffer.append("t", b"x", None, 0, 0, ())
+        committing = asyncio.ensure_future(core.commit())
+        await asyncio.sleep(0)
+        assert core.manager is not None
+        core.manager.abortable(errors.AbortableError("refused"))
+        await core.abort()
+        with pytest.raises(errors.AbortableError, match="refused"):
+            await committing
+        assert values(cluster) == []
+
+    with_core(body, transactional_id="id")
+
+
+def test_records_have_an_outcome_although_close_is_cancelled() -> None:
+    class Slow(ModelCluster):
+        async def close(self) -> None:
+            self.calls.close()
+            await asyncio.sleep(60)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        full = producer_options(None, {"bootstrap_servers": "model:1", "linger_ms": 10_000})
+        model = Slow(1, lambda: FINE, version=2)
+        core = ProducerCore(full, loop, clock=lambda: int(loop.time() * 1000), cluster=model)  # type: ignore[arg-type]
+        await core.learn_topic("t")
+        future = core.buffer.append("t", b"x", None, 0, 0, ())
+        assert future is not None
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(core.close(0), 1)
+        assert isinstance(future.exception(0), errors.TimedOutError)
+
+    run(main())
+
+
+def test_a_batch_that_cannot_be_compressed_fails_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its records had no outcome, and flush() waited for ever."""
+
+    def compress(*_: object) -> bytes:
+        raise MemoryError("no memory to compress")
+
+    monkeypatch.setattr("oncelog.client.producer.batch.compress", compress)
+
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        future = core.buffer.append("t", b"x", None, 0, 0, ())
+        assert future is not None
+        await core.flush(10_000)
+        with pytest.raises(errors.KafkaError, match="no memory to compress"):
+            future.result(0)
+
+    with_core(body, compression_type="zstd")
+
+
+@pytest.mark.parametrize("where", ["_turn", "_answered"])
+def test_a_fault_of_the_sender_fails_the_records(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> Any:
+        raise LookupError("the sender has a fault")
+
+    if where == "_turn":
+        monkeypatch.setattr("oncelog.client.producer.accumulator.Accumulator.drain", broken)
+    else:
+        monkeypatch.setattr("oncelog.client.producer.produce_requests.match", broken)
+
+    async def body(core: ProducerCore, cluster: ModelCluster) -> None:
+        future = core.buffer.append("t", b"x", None, 0, 0, ())
+        assert future is not None
+        await core.flush(10_000)
+        with pytest.raises(errors.KafkaError, match="the sender has a fault"):
+            future.result(0)
+        with pytest.raises(errors.FatalError, match="the sender has a fault"):
+            core.buffer.append("t", b"y", None, 0, 0, ())
+
+    with_core(body)
+
+
 def test_an_abort_while_it_is_asked_who_was_fenced_starts_the_next_transaction_clean() -> None:
     manager = TransactionManager("id")
     manager.set_version(2)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from oncelog.client.producer.batch import RECORD_OVERHEAD, Batch, headers_size
@@ -186,7 +187,8 @@ class Accumulator:
             queue.popleft()
             if mute:
                 self._muted.add(tp)
-            first.close()
+            with suppress(Exception):  # the sender compresses again, and fails the records if that fails, too
+                first.close()
             assign(first)
             sizes[node] = size + first.size
             by_node.setdefault(node, []).append(first)

@@ -162,8 +162,8 @@ class Batch:
         return index
 
     def close(self) -> None:
-        """Nothing is added any more; compress."""
-        if self.closed:
+        """Compress; no record can be added any more. May be called again, also after it has failed."""
+        if self._wire is not None:
             return
         self.closed = True
         if self._codec is Codec.NONE:

@@ -163,6 +163,14 @@ class Completion:
         for batch in self._accumulator.take_waiting(undrained_only=True):
             self.finish(batch, error)
 
+    def fail_all(self, error: errors.FatalError) -> None:
+        """Fail every batch that has no outcome, and the transaction manager, after a fault of the sender."""
+        if self._manager is not None:
+            self._manager.fatal(error)
+        self._accumulator.take_waiting(undrained_only=False)
+        for batch in self._accumulator.incomplete():
+            self.finish(batch, error)
+
     def drop_all(self, on_wire: Mapping[Batch, None]) -> None:
         """The producer is closed: whatever has no outcome fails."""
         for batch in self._accumulator.incomplete():

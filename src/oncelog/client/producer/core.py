@@ -26,12 +26,12 @@ from oncelog.client.producer.partitioner import make_partitioner
 from oncelog.client.producer.prepared import PreparedTransaction
 from oncelog.client.producer.routes import Routes
 from oncelog.client.producer.sender import Sender
-from oncelog.client.producer.transaction_manager import ManagerState, TransactionManager
+from oncelog.client.producer.transaction_manager import ManagerState, TransactionEnd, TransactionManager
 from oncelog.client.producer.turns import Turns
 from oncelog.client.types import TopicPartition
 
 
-def _make_accumulator(options: Mapping[str, Any], failures: Failures) -> Accumulator:
+def _make_accumulator(options: Mapping[str, Any], failures: Failures, loop: asyncio.AbstractEventLoop) -> Accumulator:
     guard = threading.Condition()
     return Accumulator(
         batch_size=options["batch_size"],
@@ -41,7 +41,7 @@ def _make_accumulator(options: Mapping[str, Any], failures: Failures) -> Accumul
         max_request_size=options["max_request_size"],
         codec=options["compression_type"],
         level=options["compression_level"],
-        new_delivery=lambda tp: Delivery(tp, guard, failures.add),
+        new_delivery=lambda tp: Delivery(tp, guard, failures.add, loop),
     )
 
 
@@ -72,7 +72,7 @@ class ProducerCore:
             else None
         )
         self._failures = Failures()
-        self.accumulator = _make_accumulator(options, self._failures)
+        self.accumulator = _make_accumulator(options, self._failures, loop)
         self._turns = Turns(loop, clock)
         self._routes = Routes(self.cluster, options, self.accumulator, self.lock, self._turns)
         self.counts = self._routes.counts
@@ -182,8 +182,8 @@ class ProducerCore:
         """Commit. After TimedOutError the outcome is open: commit again."""
         manager = self._transactional()
         with self.lock:
-            manager.begin_commit()
-        await self._end(manager, ManagerState.COMMITTING, "commit", timeout_ms)
+            end = manager.begin_commit()
+        await self._wait_for(end, manager, timeout_ms)
 
     @ends_when_closed
     async def abort(self, timeout_ms: float | None = None) -> None:
@@ -193,9 +193,9 @@ class ProducerCore:
     async def _abort(self, timeout_ms: float | None) -> None:
         manager = self._transactional()
         with self.buffer.settling() as completion:
-            manager.begin_abort()
+            end = manager.begin_abort()
             completion.drop_undrained(errors.AbortableError("the transaction was aborted"))
-        await self._end(manager, ManagerState.ABORTING, "abort", timeout_ms)
+        await self._wait_for(end, manager, timeout_ms)
 
     def fail_transaction(self, why: str) -> None:
         """Have the transaction in progress refuse to be committed (any thread)."""
@@ -203,20 +203,19 @@ class ProducerCore:
             self._transactional().fail_with(errors.AbortableError(why))
         self._turns.wake()
 
-    async def _end(
-        self, manager: TransactionManager, ending: ManagerState, what: str, timeout_ms: float | None
-    ) -> None:
+    async def _wait_for(self, end: TransactionEnd, manager: TransactionManager, timeout_ms: float | None) -> None:
         self.accumulator.flushing += 1
         self._ending += 1
         try:
-            before = (ending, ManagerState.INITIALIZING)
-            await self._until(lambda: manager.state not in before, self._within(timeout_ms), what)
-            manager.untold = None
+            await self._until(lambda: end.done, self._within(timeout_ms), "commit" if end.commit else "abort")
+            if manager.end is end:
+                manager.end = None
         finally:
             self._ending -= 1
             self.accumulator.flushing -= 1
             self._turns.changed()  # `close` may wait for this
-        manager.require_no_error()
+        if end.error is not None:
+            raise end.error.with_traceback(None)
 
     @ends_when_closed
     async def prepare(self, timeout_ms: float | None = None) -> PreparedTransaction:

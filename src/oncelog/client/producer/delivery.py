@@ -1,6 +1,6 @@
-"""What `send` returns: the fate of a record, shared by all records of its batch.
+"""What `send` returns: the outcome of a record. The records of a batch share theirs.
 
-One `Delivery` a batch, one small `RecordFuture` a record: waiting costs something only for those that wait.
+A batch has one `Delivery`, and each record a small `RecordFuture`. Only waiting for one takes more.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ OnDelivery = Callable[["RecordMetadata | None", "BaseException | None"], object]
 
 
 class Delivery:
-    """The outcome of a batch, once there is one. One that was split has those of its parts.
+    """The outcome of a batch, once there is one. A batch that was split has the outcomes of its parts.
 
-    `seen`: somebody was told the outcome, or will be by a callback. `count`: its records, once there is an outcome.
+    `loop` is the event loop that brings the outcome. `seen`: a caller has the outcome, or a callback will get it.
+    `count`: the number of records, once there is an outcome.
     """
 
     __slots__ = (
         "_by_record",
         "_callbacks",
         "_guard",
+        "_loop",
         "_on_failure",
         "_parts",
         "_process_id",
@@ -62,9 +64,14 @@ class Delivery:
     )
 
     def __init__(
-        self, tp: tuple[str, int], guard: threading.Condition, on_failure: Callable[[Delivery], object] | None = None
+        self,
+        tp: tuple[str, int],
+        guard: threading.Condition,
+        on_failure: Callable[[Delivery], object] | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.tp = tp
+        self._loop = loop
         self._process_id = _process_id
         self._guard = guard
         self._on_failure = on_failure
@@ -124,7 +131,10 @@ class Delivery:
         if self.error is not None and self._on_failure is not None:
             self._on_failure(self)
         for callback in callbacks:
-            _call(callback)
+            try:
+                _call(callback)
+            except BaseException as error:  # noqa: BLE001 exits later: first, the other records get their outcomes
+                asyncio.get_running_loop().call_soon(_raise, error)
 
     def when_ready(self, callback: Callable[[], object]) -> None:
         """Call back once there is an outcome: from the client's own thread, or now."""
@@ -139,23 +149,41 @@ class Delivery:
         if self.ready:
             return True
         self.check_possible()
+        if timeout is None and self._loop is not None and self._loop is _running_loop():
+            raise UsageError(
+                "result() would block the event loop that sends this record: await the future there, or let "
+                "on_delivery get the outcome"
+            )
         with self._guard:
             return self._guard.wait_for(lambda: self.ready, timeout)
 
     def check_possible(self) -> None:
-        """Raise UsageError if no loop runs, because then no outcome is possible."""
+        """Raise UsageError if no loop can run, because then no outcome is possible."""
         if self._process_id != _process_id:
             raise UsageError("this record was sent before a fork: only the parent process learns its outcome")
         if is_finalizing():
             raise UsageError("the interpreter is exiting: wait for the outcome before")
+        if self._loop is not None and self._loop.is_closed():
+            raise UsageError("the event loop that sends this record is closed: close() the producer before")
 
 
 def _call(callback: Callable[[], object]) -> None:
-    """Whatever a user's callback raises, the other records get their outcomes."""
+    """Call a user's callback and log what it raises, because the other records must get their outcomes."""
     try:
         callback()
     except Exception:
         log.exception("a callback of a record's delivery raised")
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 class Failures:

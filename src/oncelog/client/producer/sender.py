@@ -7,9 +7,11 @@ to coordinators (`coordinator_driver`) and the search for leaders and connection
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from oncelog import errors
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.producer import produce_requests as produce
 from oncelog.client.producer.accumulator import Accumulator
@@ -21,6 +23,8 @@ from oncelog.client.producer.transaction_manager import TransactionManager
 from oncelog.client.producer.turns import Turns
 from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
 from oncelog.protocol.errors import ErrorCode
+
+log = logging.getLogger(__name__)
 
 
 class Sender:
@@ -56,6 +60,19 @@ class Sender:
     # -- turns ----------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
+        try:
+            self._take_turn()
+        except Exception as fault:  # noqa: BLE001 without an outcome, every call that waits would wait for ever
+            self._fail(fault)
+
+    def _fail(self, fault: Exception) -> None:
+        log.error("the producer stops because its sender has a fault", exc_info=fault)
+        why = f"the producer has stopped, and these records may or may not be in the log: {fault!r}"
+        with self._buffer.settling() as completion:
+            completion.fail_all(errors.FatalError(why))
+        self._turns.changed()
+
+    def _take_turn(self) -> None:
         now = self._turns.now_ms()
         manager = self._manager
         with self._buffer.settling() as completion:
@@ -126,11 +143,17 @@ class Sender:
         future.add_done_callback(lambda done: self._answered(node, sent, done))
 
     def _answered(self, node: int, sent: list[Batch], future: asyncio.Future[Any]) -> None:
+        try:
+            self._take_answer(node, sent, future)
+        except Exception as fault:  # noqa: BLE001 as in `_turn`
+            self._fail(fault)
+
+    def _take_answer(self, node: int, sent: list[Batch], future: asyncio.Future[Any]) -> None:
         self.in_flight[node] -= 1
         for batch in sent:
             self._on_wire.pop(batch, None)
-        error = None if future.cancelled() else future.exception()
-        if error is None and not future.cancelled():
+        error = ConnectionLostError("the request was cancelled") if future.cancelled() else future.exception()
+        if error is None:
             answers = produce.match(sent, future.result(), self._cluster.topology)
         else:
             answers = [(batch, ErrorCode.NETWORK_EXCEPTION, str(error), produce.UNANSWERED) for batch in sent]
@@ -150,10 +173,12 @@ class Sender:
         """Send nothing any more, close the connections, and give every batch its outcome."""
         self._turns.close()
         on_wire = dict(self._on_wire)  # closing the connections answers what is under way
-        await self._cluster.close()
-        with self._buffer.settling() as completion:
-            completion.drop_all(on_wire)
-        self._turns.changed()
+        try:
+            await self._cluster.close()
+        finally:
+            with self._buffer.settling() as completion:
+                completion.drop_all(on_wire)
+            self._turns.changed()
 
 
 def _unnumbered(batch: Batch) -> None:

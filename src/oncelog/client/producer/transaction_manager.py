@@ -52,9 +52,7 @@ class ManagerState(Enum):
 
 LEGAL: dict[ManagerState, frozenset[ManagerState]] = {
     ManagerState.UNINITIALIZED: frozenset({ManagerState.INITIALIZING}),
-    ManagerState.INITIALIZING: frozenset(
-        {ManagerState.READY, ManagerState.ABORTABLE_ERROR, ManagerState.UNINITIALIZED}
-    ),
+    ManagerState.INITIALIZING: frozenset({ManagerState.READY, ManagerState.ABORTABLE_ERROR}),
     ManagerState.READY: frozenset({ManagerState.IN_TRANSACTION}),
     ManagerState.IN_TRANSACTION: frozenset(
         {ManagerState.PREPARED, ManagerState.COMMITTING, ManagerState.ABORTING, ManagerState.ABORTABLE_ERROR}
@@ -73,6 +71,22 @@ CURES: dict[ManagerState, str] = {
     ManagerState.ABORTING: "call abort_transaction() again",
 }
 """What to do where a call is refused for the state."""
+
+
+class TransactionEnd:
+    """The end of a transaction for which a commit or an abort waits.
+
+    The manager sets `done` when the transaction has ended as wanted (`error` is None) or failed. A call that has timed
+    out can be repeated: it gets the same end.
+    """
+
+    __slots__ = ("commit", "done", "error")
+
+    def __init__(self, *, commit: bool) -> None:
+        self.commit = commit
+        self.done = False
+        self.error: errors.KafkaError | None = None
+
 
 OPEN = frozenset({ManagerState.IN_TRANSACTION, ManagerState.PREPARED, ManagerState.COMMITTING})
 """States in which the transaction may still be committed."""
@@ -123,8 +137,8 @@ class TransactionManager:
         """Told to be fenced. After a time-out the coordinator says the same; InitProducerId with the old epoch tells
         which it is, for it is refused to those that another has fenced (KIP-360, 588).
         """
-        self.untold: ManagerState | None = None
-        """COMMITTING or ABORTING whose end nobody has been told: the call ran out of time and may be repeated."""
+        self.end: TransactionEnd | None = None
+        """The end in progress, or one that no call has returned yet: the call timed out and may be repeated."""
         self.first_offsets: dict[TopicPartition, int] = {}
         self.last_offsets: dict[TopicPartition, int] = {}
         self.was_prepared = False
@@ -159,6 +173,10 @@ class TransactionManager:
             cure = f"; {CURES[self.state]}" if self.state in CURES else ""
             raise errors.UsageError(f"the transaction is {self.state.value}: it cannot become {state.value}{cure}")
         self.state = state
+        end = self.end
+        if end is not None and not end.done:
+            end.done = state in (ManagerState.READY, ManagerState.ABORTABLE_ERROR, ManagerState.FATAL_ERROR)
+            end.error = None if state is ManagerState.READY else self.error
 
     def require_no_error(self) -> None:
         """Raise the error that the producer is in, if it is in one."""
@@ -177,7 +195,7 @@ class TransactionManager:
         if self.state is ManagerState.UNINITIALIZED:
             raise errors.UsageError("init_transactions() comes before the first transaction")
         self.to(ManagerState.IN_TRANSACTION)
-        self.untold = None
+        self.end = None
         self.was_prepared = False
         self.first_offsets, self.last_offsets = {}, {}
 
@@ -214,29 +232,31 @@ class TransactionManager:
             not self.started,
         )
 
-    def begin_commit(self) -> None:
-        """Commit once everything sent is acknowledged."""
-        if ManagerState.COMMITTING in (self.state, self.untold):
-            return
+    def begin_commit(self) -> TransactionEnd:
+        """Commit once everything sent is acknowledged. Return the end to wait for."""
+        if self.end is not None and self.end.commit:
+            return self.end
         if self.state is ManagerState.READY:
             raise errors.UsageError("there is no transaction to commit: begin one first")
         self.to(ManagerState.COMMITTING)
-        self.untold = ManagerState.COMMITTING
+        self.end = TransactionEnd(commit=True)
+        return self.end
 
-    def begin_abort(self) -> None:
-        """Abort; also the way out of an abortable error."""
-        if ManagerState.ABORTING in (self.state, self.untold):
-            return
+    def begin_abort(self) -> TransactionEnd:
+        """Abort; also the way out of an abortable error. Return the end to wait for."""
+        if self.end is not None and not self.end.commit:
+            return self.end
         if self.state is ManagerState.READY:
             raise errors.UsageError("there is no transaction to abort: begin one first")
         mapping_lost = self.error is not None and self.error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
         self.to(ManagerState.ABORTING)
-        self.untold = ManagerState.ABORTING
+        self.end = TransactionEnd(commit=False)
         self.error = self.doubted = None
         self.skip_end |= mapping_lost
         self.bump_required |= mapping_lost
         self.offsets.clear()
         self.new_partitions.clear()
+        return self.end
 
     def set_version(self, version: int) -> None:
         """The cluster's transaction.version; asked for between transactions. An upgrade takes a new epoch first."""
