@@ -51,7 +51,7 @@ def test_a_member_that_waits_for_records_is_closed_by_another_thread(
     wait_until(lambda: consumer.poll(0.1), "the consumer has joined and read")
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(READS[how], consumer)
-        wait_until(lambda: consumer._reader.polls._under_way, "it waits for more")
+        wait_until(lambda: consumer._core.polls._under_way, "it waits for more")
         consumer.close()
         with pytest.raises(errors.ClientClosedError):
             reading.result(WITHIN_S)
@@ -65,7 +65,7 @@ def test_the_thread_that_closes_a_polling_consumer_calls_its_listener(server: Se
     wait_until(lambda: consumer.poll(0.1), "the consumer has joined and read")
     with ThreadPoolExecutor(1) as pool:
         polling = pool.submit(consumer.poll, None)
-        wait_until(lambda: consumer._reader.polls._under_way, "it waits for more")
+        wait_until(lambda: consumer._core.polls._under_way, "it waits for more")
         consumer.close()
         with pytest.raises(errors.ClientClosedError):
             polling.result(WITHIN_S)

@@ -34,7 +34,7 @@ def test_what_is_idle_is_closed_and_made_anew(server: Server, admin: Admin, name
         assert [record.value for record in consumer.poll(30)] == [b"0", b"1", b"2"]
         consumer.pause()
         consumer.commit()
-        wait_until(lambda: consumer.poll(0) == [] and hung_up(consumer._reader.cluster), "the consumer's, too")
+        wait_until(lambda: consumer.poll(0) == [] and hung_up(consumer._core.cluster), "the consumer's, too")
         other = Producer(server.bootstrap)
         other.send(name, b"3").result(30)
         other.close()
@@ -59,7 +59,7 @@ def test_brokers_forget_the_fetch_sessions_of_a_closed_consumer(server: Server, 
     with Consumer(server.bootstrap, auto_offset_reset="earliest", **waits) as consumer:
         consumer.assign([(name, 0)])
         assert len(consumer.poll(30)) == 1
-        (session,) = consumer._reader._fetch_loop._sessions.values()
+        (session,) = consumer._core.fetcher._sessions.values()
         wait_until(lambda: consumer.poll(0) == [] and session.session_id, "a session")
         session_id = session.session_id
         assert session_error(session_id) is ErrorCode.INVALID_FETCH_SESSION_EPOCH, "the session is there"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from oncelog import Consumer, Producer, aio
-from oncelog.client.consumer.fetcher import ConsumerRecord
+from oncelog.client.consumer.completed_fetch import ConsumerRecord
 from support.servers import Server
 from support.wire import Wire
 
@@ -78,7 +78,7 @@ def both(server: Server, topic: str, act: Callable[[Consumer, ConsumerRecord, in
     found: list[str] = []
     with Consumer(server.bootstrap, **EARLIEST) as consumer:
         consumer.assign([(topic, 0), (topic, 1)])
-        while len(consumer._reader._ready) < 2:  # both wait: the next poll gives all twenty at once
+        while len(consumer._core.subscription.ready) < 2:  # both wait: the next poll gives all twenty at once
             consumer.poll(0.01, max_records=0)
         for record in consumer:
             found.append(f"{record.partition}:{record.offset}")

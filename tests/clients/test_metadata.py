@@ -25,12 +25,12 @@ def test_new_partitions_get_records_without_an_error_first(server: Server, name:
         consumer.assign([(name, 0)])
         consumer.seek_to_beginning()
         assert consumer.poll(30)
-        before = consumer._reader.cluster.topology.version
+        before = consumer._core.cluster.topology.version
         admin.create_partitions(name, 3)
         while producer.partitions_for(name) != 3:
             producer.send(name, b"more").result(30)
         assert producer.send(name, b"there", partition=2).result(30).partition == 2
-        while consumer._reader.cluster.topology.version == before:
+        while consumer._core.cluster.topology.version == before:
             consumer.poll(0.05)
 
 
@@ -44,7 +44,7 @@ def test_a_topic_that_is_not_there_is_said_once(server: Server, name: str, caplo
         consumer.subscribe([name, f"{name}-typo"])
         while not said():
             consumer.poll(0.05)
-        consumer._reader.metadata_watch.assigned(frozenset({f"{name}-typo"}), ())  # as after the next rebalance
+        consumer._core.metadata_watch.assigned_by_group([name])  # as after the next rebalance
         consumer.poll(0.05)
     assert len(said()) == 1
     assert f"{name}-typo" in said()[0]

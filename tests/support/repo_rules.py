@@ -28,8 +28,9 @@ DRIVERS = (
     *("requests/broker_fanout", "requests/offsets"),
     *(f"producer/{name}" for name in ("blocking", "asynchronous", "core", "turns", "buffer", "sender")),
     *(f"producer/{name}" for name in ("coordinator_driver", "routes", "delivery", "tables", "markers", "resumed")),
-    *(f"consumer/{name}" for name in ("blocking", "asynchronous", "reader", "fetch_loop", "positions", "commits")),
-    *(f"consumer/{name}" for name in ("member", "classic_member", "consumer_member", "subscription")),
+    *(f"consumer/{name}" for name in ("blocking", "asynchronous", "core", "background", "fetcher", "offset_fetcher")),
+    *(f"consumer/{name}" for name in ("commits", "member", "classic_member", "consumer_member")),
+    "consumer/consumer_coordinator",
     *(f"admin/{name}" for name in ("topics", "transactions")),
 )
 """The client's modules that turn its state machines into calls; the others decide, without a world."""
@@ -52,16 +53,6 @@ EDGES = {
 
 KNOWN_CIRCLES = frozenset(
     {
-        "oncelog.client.consumer.classic_member",
-        "oncelog.client.consumer.commits",
-        "oncelog.client.consumer.consumer_member",
-        "oncelog.client.consumer.fetch_loop",
-        "oncelog.client.consumer.iteration",
-        "oncelog.client.consumer.member",
-        "oncelog.client.consumer.metadata_watch",
-        "oncelog.client.consumer.positions",
-        "oncelog.client.consumer.reader",
-        "oncelog.client.consumer.subscription",
         "oncelog.broker.broker",
         "oncelog.broker.coordinators.groups",
         "oncelog.broker.coordinators.shell",

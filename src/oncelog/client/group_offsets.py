@@ -52,8 +52,8 @@ class Positioned(Protocol):
     def group_metadata(self) -> GroupMetadata:
         """Return the identity of the group's member."""
 
-    def hand_over(self) -> dict[TopicPartition, int]:
-        """Offsets behind what was consumed, which a transaction commits from now on."""
+    def offsets_for_transaction(self) -> dict[TopicPartition, int]:
+        """Return the consumed offsets, which a transaction commits from now on."""
 
 
 def group_and_offsets(
@@ -75,7 +75,7 @@ def group_and_offsets(
     else:
         group = source.group_metadata()
         if offsets is None:
-            offsets = source.hand_over()
+            offsets = source.offsets_for_transaction()
     if offsets is None:
         raise errors.UsageError("send_offsets needs the offsets unless it is given a consumer")
     known = {tp: OffsetAndMetadata.of(offset) for tp, offset in check_offsets(offsets).items()}

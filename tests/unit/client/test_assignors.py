@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from oncelog.client.consumer.assignors import ASSIGNORS
-from oncelog.client.consumer.sticky import Claim
+from oncelog.client.consumer.assignors import ASSIGNORS, Claim
 from oncelog.client.types import TopicPartition
 
 STICKY = ("sticky", "cooperative-sticky")

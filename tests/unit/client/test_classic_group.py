@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncelog.client.consumer.classic_group import Membership
+from oncelog.client.consumer.classic_group import ClassicMembership
 from oncelog.client.consumer.protocol import decode_assignment
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.protocol.errors import ErrorCode
@@ -15,8 +15,8 @@ from oncelog.protocol.messages.sync_group import SyncGroupResponse
 from oncelog.protocol.schema import encode_versioned
 
 
-def member() -> Membership:
-    made = Membership("g")
+def member() -> ClassicMembership:
+    made = ClassicMembership("g")
     made.join_request()
     made.joined(JoinGroupResponse(generation_id=3, member_id="m", protocol_name="range", leader="other"))
     made.sync_request({})
@@ -38,11 +38,11 @@ def test_a_zombie_commits_under_its_old_generation_and_not_as_nobody() -> None:
 
 
 def test_before_the_first_assignment_a_member_is_nobody() -> None:
-    assert Membership("g").metadata() == GroupMetadata("g")
+    assert ClassicMembership("g").metadata() == GroupMetadata("g")
 
 
 def test_a_member_leaves_as_soon_as_it_has_a_name() -> None:
-    joining, static = Membership("g"), Membership("g", instance_id="i")
+    joining, static = ClassicMembership("g"), ClassicMembership("g", instance_id="i")
     assert not joining.unnamed, "nobody knows of it"
     for made in (joining, static):
         made.join_request()
@@ -67,7 +67,7 @@ def test_static_members_come_first_as_in_javas_assignors(strategy: str) -> None:
         JoinGroupResponseMember(member_id=member, group_instance_id=instance, metadata=wanted)
         for member, instance in (("c", None), ("a", None), ("z", "i1"), ("b", "i2"))
     ]
-    leader = Membership("g", strategies=[strategy])
+    leader = ClassicMembership("g", strategies=[strategy])
     leader.join_request()
     leader.joined(
         JoinGroupResponse(generation_id=1, member_id="a", leader="a", protocol_name=strategy, members=members)

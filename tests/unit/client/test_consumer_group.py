@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from oncelog import errors
-from oncelog.client.consumer.consumer_group import ConsumerMembership, Next, as_re2
+from oncelog.client.consumer.consumer_group import ConsumerMembership, HeartbeatResult, as_re2
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.consumer_group_heartbeat import (
@@ -29,7 +29,7 @@ def joined(**options: object) -> ConsumerMembership:
         heartbeat_interval_ms=5_000,
         assignment=Assignment(topic_partitions=[TopicPartitions(topic_id=TOPIC, partitions=[0, 1])]),
     )
-    assert made.answered(answer, 0) is Next.GO_ON
+    assert made.answered(answer, 0) is HeartbeatResult.ACCEPTED
     return made
 
 
@@ -96,7 +96,7 @@ def test_no_assignment_means_no_change() -> None:
 def test_a_fenced_member_has_lost_what_it_had_and_joins_as_who_it_was(code: ErrorCode) -> None:
     member = joined()
     member.owned = {(TOPIC, 0)}
-    assert member.answered(ConsumerGroupHeartbeatResponse(error_code=code), 3) is Next.GIVE_UP
+    assert member.answered(ConsumerGroupHeartbeatResponse(error_code=code), 3) is HeartbeatResult.FENCED
     assert (member.lost, member.epoch, member.owned, member.target) == (True, 0, set(), None)
     assert member.metadata() == GroupMetadata("g", 3, "m"), "a zombie commits under its old epoch and is refused"
     member.rejoin()
@@ -114,9 +114,9 @@ def test_an_answer_to_a_former_epoch_counts_for_nothing() -> None:
 def test_other_errors() -> None:
     member = joined()
     for code, what in (
-        (ErrorCode.NOT_COORDINATOR, Next.FIND_COORDINATOR),
-        (ErrorCode.COORDINATOR_NOT_AVAILABLE, Next.FIND_COORDINATOR),
-        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Next.SOON),
+        (ErrorCode.NOT_COORDINATOR, HeartbeatResult.FIND_COORDINATOR),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, HeartbeatResult.FIND_COORDINATOR),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, HeartbeatResult.RETRY),
     ):
         assert member.answered(ConsumerGroupHeartbeatResponse(error_code=code), 3) is what
         assert (member.epoch, member.lost) == (3, False)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from oncelog.client.consumer.assignors import Claim
 from oncelog.client.consumer.protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from oncelog.client.consumer.sticky import Claim
 
 OWNED = Claim([("t", 1), ("t", 0), ("u", 2)], 7)
 

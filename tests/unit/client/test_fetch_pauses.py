@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from oncelog import errors
+from oncelog.client.consumer.core import ConsumerCore
 from oncelog.client.consumer.options import consumer_options
-from oncelog.client.consumer.reader import Reader
 from oncelog.client.discovery.topology import Partition, Topic
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
@@ -32,7 +32,7 @@ GROWING = [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 class Brokers:
     """Nodes 1 and 2, which answer each Fetch as told; partitions 0 and 1 of a topic, led by `leader`."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, core: ConsumerCore) -> None:
         self.answer: Callable[[int, int], PartitionData | ErrorCode | Exception] = lambda node, partition: (
             ErrorCode.NONE
         )
@@ -40,19 +40,19 @@ class Brokers:
         """When, from which node, which partition."""
         self.refreshed: list[float] = []
         self.leader = Partition(1, 5, (1, 2), (1, 2))
-        self.reader = reader
+        self.core = core
         self.learn()
-        reader.cluster.connection = self.connection  # type: ignore[method-assign, assignment]
-        reader.cluster.refresh = self.refresh  # type: ignore[method-assign, assignment]
+        core.cluster.connection = self.connection  # type: ignore[method-assign, assignment]
+        core.cluster.refresh = self.refresh  # type: ignore[method-assign, assignment]
 
     def learn(self) -> None:
-        topology = self.reader.cluster.topology
+        topology = self.core.cluster.topology
         topology.brokers = {1: ("a", 1), 2: ("b", 1)}
         topology.topics["t"] = Topic("t", TOPIC_ID, False, {0: self.leader, 1: Partition(1, 5, (1, 2), (1, 2))})
         topology.names[TOPIC_ID] = "t"
 
     async def refresh(self, topics: object = None, **_: object) -> None:
-        self.refreshed.append(self.reader.loop.time())
+        self.refreshed.append(self.core.background.loop.time())
         assert len(self.refreshed) < 1_000, "asked without a pause"
         self.learn()
 
@@ -60,7 +60,7 @@ class Brokers:
         async def call(request: FetchRequest, version: int | None = None, **_: object) -> FetchResponse:
             found = []
             for item in request.topics[0].partitions:
-                self.fetched.append((self.reader.loop.time(), node, item.partition))
+                self.fetched.append((self.core.background.loop.time(), node, item.partition))
                 assert len(self.fetched) < 1_000, "asked without a pause"
                 answer = self.answer(node, item.partition)
                 if isinstance(answer, Exception):
@@ -80,16 +80,18 @@ class Brokers:
         return [later - earlier for earlier, later in pairwise(times)]
 
 
-def run(body: Callable[[Reader, Brokers], Coroutine[Any, Any, None]], partitions: int = 1, **options: object) -> None:
+def run(
+    body: Callable[[ConsumerCore, Brokers], Coroutine[Any, Any, None]], partitions: int = 1, **options: object
+) -> None:
     loop = SimLoop()
 
     async def main() -> None:
-        reader = Reader(consumer_options(None, {"bootstrap_servers": "n:1", **BACKOFF, **options}), loop)
-        reader.assign([("t", index) for index in range(partitions)])
-        for state in reader.states.values():
+        core = ConsumerCore(consumer_options(None, {"bootstrap_servers": "n:1", **BACKOFF, **options}), loop)
+        core.assign([("t", index) for index in range(partitions)])
+        for state in core.subscription.partitions.values():
             state.seek(50)
-        await body(reader, Brokers(reader))
-        await reader.close()
+        await body(core, Brokers(core))
+        await core.close()
 
     with closing(loop):
         loop.run_until_complete(main())
@@ -117,77 +119,77 @@ def grow(pauses: list[float]) -> bool:
 )
 @pytest.mark.parametrize("polls", [True, False])
 def test_what_is_refused_is_asked_for_with_growing_pauses(code: ErrorCode, polls: bool) -> None:
-    async def body(reader: Reader, brokers: Brokers) -> None:
+    async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.answer = lambda node, partition: code
-        await reader.poll(3_000 if polls else 0)
+        await core.poll(3_000 if polls else 0)
         if not polls:
             await asyncio.sleep(3)
         assert len(brokers.fetched) >= 5
         assert grow(brokers.pauses()), brokers.pauses()
         assert len(brokers.refreshed) <= len(brokers.fetched)
         brokers.answer = lambda node, partition: records()
-        assert len(await reader.poll(3_000)) == 1
+        assert len(await core.poll(3_000)) == 1
         count = len(brokers.fetched)
         brokers.answer = lambda node, partition: code
-        await reader.poll(500)
+        await core.poll(500)
         assert grow(brokers.pauses()[count:]), "begins small again after what was answered"
 
     run(body)
 
 
 def test_a_new_leader_is_asked_at_once() -> None:
-    async def body(reader: Reader, brokers: Brokers) -> None:
+    async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.answer = lambda node, partition: ErrorCode.NOT_LEADER_OR_FOLLOWER if node == 1 else records()
-        await reader.poll(2_000)
-        begun = reader.loop.time()
+        await core.poll(2_000)
+        begun = core.background.loop.time()
         brokers.leader = Partition(2, 6, (1, 2), (1, 2))
         brokers.learn()
-        assert len(await reader.poll(2_000)) == 1
-        assert reader.loop.time() == begun
+        assert len(await core.poll(2_000)) == 1
+        assert core.background.loop.time() == begun
 
     run(body)
 
 
 def test_metadata_are_asked_for_with_growing_pauses_while_there_is_no_leader() -> None:
-    async def body(reader: Reader, brokers: Brokers) -> None:
+    async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.leader = Partition(-1, 5, (1, 2), ())
         brokers.learn()
-        await reader.poll(3_000)
+        await core.poll(3_000)
         assert len(brokers.refreshed) >= 5
         assert grow([later - earlier for earlier, later in pairwise(brokers.refreshed)]), brokers.refreshed
         brokers.leader = Partition(2, 6, (1, 2), (1, 2))
         brokers.answer = lambda node, partition: records()
-        assert len(await reader.poll(3_000)) == 1
+        assert len(await core.poll(3_000)) == 1
 
     run(body)
 
 
 def test_the_others_of_a_broker_do_not_wait() -> None:
-    async def body(reader: Reader, brokers: Brokers) -> None:
+    async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.answer = lambda node, partition: records() if partition else ErrorCode.OFFSET_NOT_AVAILABLE
-        assert len(await reader.poll(2_000)) == 1
-        assert reader.loop.time() == 0
+        assert len(await core.poll(2_000)) == 1
+        assert core.background.loop.time() == 0
 
     run(body, partitions=2)
 
 
 def test_a_seek_gives_no_reason_to_wait() -> None:
-    async def body(reader: Reader, brokers: Brokers) -> None:
+    async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.answer = lambda node, partition: ErrorCode.OFFSET_NOT_AVAILABLE
-        await reader.poll(2_000)
+        await core.poll(2_000)
         brokers.answer = lambda node, partition: records()
-        begun = reader.loop.time()
-        reader.seek(("t", 0), 40)
-        assert len(await reader.poll(2_000)) == 1
-        assert reader.loop.time() == begun
+        begun = core.background.loop.time()
+        core.subscription.seek(("t", 0), 40)
+        assert len(await core.poll(2_000)) == 1
+        assert core.background.loop.time() == begun
 
     run(body)
 
 
 def test_a_broker_that_hangs_up_is_asked_with_growing_pauses() -> None:
-    async def body(reader: Reader, brokers: Brokers) -> None:
+    async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.answer = lambda node, partition: ConnectionLostError("gone")
-        await reader.poll(3_000)
+        await core.poll(3_000)
         assert len(brokers.fetched) >= 5
         assert grow(brokers.pauses()), brokers.pauses()
 
@@ -195,12 +197,12 @@ def test_a_broker_that_hangs_up_is_asked_with_growing_pauses() -> None:
 
 
 def test_what_stays_wrong_is_raised(caplog: pytest.LogCaptureFixture) -> None:
-    async def body(reader: Reader, brokers: Brokers) -> None:
+    async def body(core: ConsumerCore, brokers: Brokers) -> None:
         brokers.answer = lambda node, partition: ErrorCode.TOPIC_AUTHORIZATION_FAILED
         with pytest.raises(errors.AuthorizationError):
-            await reader.poll(2_000)
+            await core.poll(2_000)
         brokers.answer = lambda node, partition: ErrorCode.UNKNOWN_SERVER_ERROR
-        await reader.poll(250)
+        await core.poll(250)
         assert "t-0" in caplog.text, "somebody has to look into the broker's log"
 
     with caplog.at_level(logging.WARNING):

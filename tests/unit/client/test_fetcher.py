@@ -1,160 +1,279 @@
-"""What a reader sees of fetched batches, and how fetch sessions are written."""
+"""What a consumer asks and makes of the answers: sessions (KIP-227), logs that were cut (KIP-320), nearer followers
+(KIP-392).
+"""
 
 from __future__ import annotations
 
-from uuid import UUID
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from oncelog.client.consumer.fetcher import Fetched, FetchSession, PartitionState, Wanted
-from oncelog.protocol.errors import ProtocolError
-from oncelog.protocol.messages.fetch import AbortedTransaction, PartitionData
-from oncelog.protocol.records import Record, build_batch, build_control_batch
-from support.tracebacks import depth
+from oncelog import errors
+from oncelog.client.consumer.core import ConsumerCore
+from oncelog.client.consumer.options import consumer_options
+from oncelog.client.consumer.subscription_state import PartitionState
+from oncelog.client.discovery.topology import Partition, Topic
+from oncelog.client.group_offsets import OffsetAndMetadata
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from oncelog.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from oncelog.protocol.records import Record, build_batch
+from oncelog.protocol.schema import Message
 
 TP = ("t", 0)
+SESSION_LOST, NOTHING = PartitionData(), PartitionData()
+TOPIC_ID = uuid.uuid4()
 
 
-def batch(offset: int, values: list[bytes], producer_id: int = -1) -> bytes:
-    return bytes(
-        build_batch(
-            [Record(0, 1_000, None, value) for value in values],
-            base_offset=offset,
-            producer_id=producer_id,
-            producer_epoch=0 if producer_id >= 0 else -1,
-            base_sequence=0 if producer_id >= 0 else -1,
-            transactional=producer_id >= 0,
-        )
-    )
+class Brokers:
+    """Nodes 1 (leader) and 2 (follower) of a cluster that answers as told."""
+
+    def __init__(self, core: ConsumerCore, leader_epoch: int = 5) -> None:
+        self.asked: list[tuple[int, Message]] = []
+        self.end = EpochEndOffset(end_offset=100, leader_epoch=4)
+        self.answers: dict[int, Callable[[FetchRequest], PartitionData]] = {}
+        self.session_id = 0
+        cluster = core.cluster
+        cluster.topology.brokers = {1: ("a", 1), 2: ("b", 1)}
+        cluster.topology.topics["t"] = Topic("t", TOPIC_ID, False, {0: Partition(1, leader_epoch, (1, 2), (1, 2))})
+        cluster.topology.names[TOPIC_ID] = "t"
+        cluster.connection = self.connection  # type: ignore[method-assign, assignment]
+
+    async def connection(self, node: int, purpose: str = "") -> Any:
+        async def call(request: Message, version: int | None = None, **_: object) -> Message:
+            self.asked.append((node, request))
+            if isinstance(request, OffsetForLeaderEpochRequest):
+                return OffsetForLeaderEpochResponse(
+                    topics=[OffsetForLeaderTopicResult(topic="t", partitions=[self.end])]
+                )
+            assert isinstance(request, FetchRequest)
+            while node not in self.answers:
+                await asyncio.sleep(0.001)
+            data = self.answers.pop(node)(request)
+            if data is SESSION_LOST:
+                return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            if data is NOTHING:
+                return FetchResponse(session_id=9)
+            return FetchResponse(
+                session_id=self.session_id, responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])]
+            )
+
+        return SimpleNamespace(call=call, version_for=lambda request: request.MAX_VERSION)
+
+    def fetches(self) -> list[tuple[int, int]]:
+        """(node, offset) of each."""
+        return [
+            (node, item.fetch_offset)
+            for node, request in self.asked
+            if isinstance(request, FetchRequest)
+            for topic in request.topics
+            for item in topic.partitions
+        ]
 
 
-def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
-    return bytes(
-        build_control_batch(
-            commit, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp=1_000, base_offset=offset
-        )
-    )
+def run(body: Callable[[ConsumerCore, Brokers, PartitionState], Coroutine[Any, Any, None]], **options: object) -> None:
+    """Run `body` with a consumer at offset 50, after a record of leader epoch 4, while the leader is in epoch 5."""
+
+    async def main() -> None:
+        core = ConsumerCore(consumer_options(None, {"bootstrap_servers": "n:1", **options}), asyncio.get_running_loop())
+        core.assign([TP])
+        core.subscription.partitions[TP].seek(OffsetAndMetadata(50, leader_epoch=4))
+        brokers = Brokers(core)
+        async with asyncio.timeout(20):
+            await body(core, brokers, core.subscription.partitions[TP])
+        await core.close()
+
+    asyncio.run(main())
 
 
-LOG = b"".join(
-    (
-        batch(0, [b"plain"]),
-        batch(1, [b"aborted"], 7),
-        batch(2, [b"committed"], 8),
-        marker(3, 7, commit=False),
-        batch(4, [b"committed too"], 7),
-        marker(5, 8, commit=True),
-        marker(6, 7, commit=True),
-    )
-)
+def batch(offset: int, epoch: int) -> bytes:
+    return bytes(build_batch([Record(offset, 1_000, None, b"x")], base_offset=offset, leader_epoch=epoch))
 
 
-def fetched(*, committed_only: bool, position: int = 0, records: bytes = LOG) -> Fetched:
-    data = PartitionData(
-        partition_index=0,
-        aborted_transactions=[AbortedTransaction(producer_id=7, first_offset=1)],
-        records=records,
-    )
-    return Fetched(TP, data, position, committed_only=committed_only, check_crcs=True)
+async def poll_until(core: ConsumerCore, done: Callable[[], bool]) -> None:
+    while not done():
+        await core.poll(10)
 
 
-def test_markers_before_the_place_to_go_on_from_count() -> None:
-    """The producer's next transaction, behind its aborted one, is committed."""
-    found = fetched(committed_only=True)
-    found.go_to(4)
-    assert [record.value for record in found.take(10)] == [b"committed too"]
+def test_the_position_is_checked_once_an_epoch_before_it_is_read_from() -> None:
+    async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
+        await poll_until(core, lambda: bool(brokers.fetches()))
+        asked = [request for _, request in brokers.asked if isinstance(request, OffsetForLeaderEpochRequest)]
+        assert len(asked) == 1
+        (item,) = asked[0].topics[0].partitions
+        assert (item.leader_epoch, item.current_leader_epoch) == (4, 5)
+        assert brokers.fetches() == [(1, 50)]
+
+    run(body)
 
 
-def test_aborted_records_and_markers_are_passed_over() -> None:
-    part = fetched(committed_only=True)
-    assert part.end == 7
-    assert [record.value for record in part.take(2)] == [b"plain", b"committed"]
-    assert part.position == 3
-    assert [record.value for record in part.take(9)] == [b"committed too"]
-    assert part.position == 7, "behind the markers at the end, too"
+def test_a_cut_log_goes_on_where_it_was_cut() -> None:
+    async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
+        brokers.end = EpochEndOffset(end_offset=30, leader_epoch=4)
+        await poll_until(core, lambda: bool(brokers.fetches()))
+        assert brokers.fetches() == [(1, 30)]
+        assert state.consumed == 30
+
+    run(body, auto_offset_reset="earliest")
 
 
-def test_uncommitted_readers_see_all_but_markers() -> None:
-    values = [record.value for record in fetched(committed_only=False).take(9)]
-    assert values == [b"plain", b"aborted", b"committed", b"committed too"]
+def test_a_cut_log_is_an_error_where_there_is_no_reset_policy() -> None:
+    async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
+        brokers.end = EpochEndOffset(end_offset=30, leader_epoch=4)
+        with pytest.raises(errors.LogTruncatedError, match="ended at 30, before 50"):
+            await core.poll(5_000)
+        assert brokers.fetches() == []
+        assert state.consumed == 50
+
+    run(body, auto_offset_reset="none")
 
 
-def test_a_position_inside_a_batch_and_a_cut_off_one() -> None:
-    log = batch(0, [b"0", b"1", b"2"]) + batch(3, [b"3"])[:-1]
-    part = fetched(committed_only=True, position=1, records=log)
-    assert part.end == 3
-    assert [record.offset for record in part.take(1)] == [1]
-    assert part.position == 2
-    assert [record.offset for record in part.take(9)] == [2]
-    assert part.position == 3
+def test_only_what_was_fetched_ahead_is_gone() -> None:
+    """The user has seen nothing of it: it is no truncation for anybody."""
+
+    async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
+        state.position, state.consumed = 60, 50
+        brokers.end = EpochEndOffset(end_offset=55, leader_epoch=4)
+        await poll_until(core, lambda: bool(brokers.fetches()))
+        assert brokers.fetches() == [(1, 50)]
+
+    run(body, auto_offset_reset="none")
 
 
-def test_a_damaged_batch_is_an_error() -> None:
-    log = bytearray(batch(0, [b"value"]))
-    log[-2] ^= 1
-    with pytest.raises(ProtocolError):
-        fetched(committed_only=True, records=bytes(log)).take(1)
+def test_an_epoch_is_learnt_from_what_is_read() -> None:
+    async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
+        state.seek(50)
+        brokers.answers[1] = lambda _: PartitionData(records=batch(50, 5), high_watermark=51)
+        assert [record.offset for record in await core.poll(5_000)] == [50]
+        assert not any(isinstance(request, OffsetForLeaderEpochRequest) for _, request in brokers.asked)
+        (offset,) = core.subscription.consumed().values()
+        assert isinstance(offset, OffsetAndMetadata)
+        assert (offset, offset.leader_epoch) == (51, 5)
+
+    run(body)
 
 
-def wanted(offset: int) -> Wanted:
-    return Wanted(offset, 0, 1_000, UUID(int=1))
+def test_a_nearer_follower_is_asked_until_it_fails() -> None:
+    async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
+        state.seek(50)
+        brokers.answers[1] = lambda _: PartitionData(preferred_read_replica=2)
+        brokers.answers[2] = lambda _: PartitionData(records=batch(50, 5))
+        assert [record.offset for record in await core.poll(5_000)] == [50]
+        assert brokers.fetches()[:2] == [(1, 50), (2, 50)]
+        assert all(request.rack_id == "r2" for _, request in brokers.asked if isinstance(request, FetchRequest))
+        brokers.answers[2] = lambda _: PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+        brokers.answers[1] = lambda _: PartitionData(records=batch(51, 5))
+        assert [record.offset for record in await core.poll(5_000)] == [51], "the leader has the last word"
+
+    run(body, client_rack="r2", auto_offset_reset="none")
 
 
-def test_sessions_send_changes_only() -> None:
-    options = {"max_wait_ms": 1, "min_bytes": 1, "max_bytes": 1, "isolation_level": 0}
-    session = FetchSession()
+def test_idle_partitions_are_not_asked_for_again_until_the_session_is_lost() -> None:
+    async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
+        state.seek(50)
+        brokers.session_id = 9
+        answers = [PartitionData(high_watermark=50), NOTHING, SESSION_LOST, PartitionData(records=batch(50, 5))]
+        for answer in answers:
+            brokers.answers[1] = lambda _, answer=answer: answer
+            await poll_until(core, lambda: not brokers.answers)
+        await poll_until(core, lambda: state.consumed == 51)
+        sent = [request for _, request in brokers.asked if isinstance(request, FetchRequest)][:4]
+        assert [(request.session_id, request.session_epoch) for request in sent] == [(0, 0), (9, 1), (9, 2), (0, 0)]
+        assert [len(request.topics) for request in sent] == [1, 0, 0, 1]
 
-    def ask(partitions: dict[tuple[str, int], Wanted]) -> tuple[int, int, list[int], list[int]]:
-        request = session.build(partitions, options, "")
-        return (
-            request.session_id,
-            request.session_epoch,
-            [item.partition for topic in request.topics for item in topic.partitions],
-            [index for topic in request.forgotten_topics_data for index in topic.partitions],
-        )
-
-    both = {("t", 0): wanted(0), ("t", 1): wanted(0)}
-    assert ask(both) == (0, 0, [0, 1], [])
-    session.succeeded(99)
-    assert ask(both) == (99, 1, [], [])
-    session.succeeded(99)
-    assert ask({("t", 1): wanted(5)}) == (99, 2, [1], [0])
-    session.succeeded(99)
-    session.reset()
-    assert ask(both) == (0, 0, [0, 1], [])
+    run(body)
 
 
-def test_lag_counts_to_what_can_be_read() -> None:
-    state = PartitionState()
-    assert state.lag(committed_only=True) is None
-    state.seek(3)
-    state.high_watermark, state.last_stable_offset = 10, 5
-    assert (state.lag(committed_only=True), state.lag(committed_only=False)) == (2, 7)
+def test_a_partition_with_nothing_new_does_not_hold_up_the_others() -> None:
+    """While records of one wait here, the broker is asked for the other without waiting, and only once."""
+
+    async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
+        topic = core.cluster.topology.topics["t"]
+        topic.partitions[1] = Partition(1, 5, (1, 2), (1, 2))
+        core.assign([TP, ("t", 1)])
+        for each in core.subscription.partitions.values():
+            each.seek(OffsetAndMetadata(50, leader_epoch=5))
+        brokers.answers[1] = lambda request: records(50)
+        await core.poll(5_000, 1)  # takes one of two: the other waits here
+        brokers.answers[1] = lambda request: NOTHING
+        while 1 in brokers.answers:
+            await asyncio.sleep(0.001)
+        for _ in range(3):
+            await core.poll(0, 0)
+        waits = [request.max_wait_ms for _, request in brokers.asked if isinstance(request, FetchRequest)]
+        assert waits == [60_000, 0]
+        await core.poll(5_000, 5)  # takes the last one that waited: both are asked for again
+        await asyncio.sleep(0.01)
+        waits = [request.max_wait_ms for _, request in brokers.asked if isinstance(request, FetchRequest)]
+        assert waits == [60_000, 0, 60_000]
+
+    run(body, fetch_max_wait_ms=60_000, request_timeout_ms=120_000)
 
 
-def damaged(data: bytes) -> bytes:
-    return data[:-1] + bytes([data[-1] ^ 1])
+def records(offset: int, partition: int = 0) -> PartitionData:
+    found = [Record(offset + index, 0, None, b"x") for index in range(2)]
+    return PartitionData(partition_index=partition, records=build_batch(found, base_offset=offset, leader_epoch=5))
 
 
-def test_damage_loses_nothing_before_it_and_is_not_stepped_over() -> None:
-    records = batch(0, [b"a"]) + damaged(batch(1, [b"b"])) + batch(2, [b"c"])
-    taking = fetched(committed_only=False, records=records)
-    assert [record.value for record in taking.take(10)] == [b"a"]
-    assert taking.damaged
-    for _ in range(2):
-        with pytest.raises(ProtocolError):
-            taking.take(10)
-        assert taking.position == 1
+def asked_without_waiting(brokers: Brokers) -> list[set[int]]:
+    """The partitions of each request that did not wait."""
+    return [
+        {item.partition for topic in request.topics for item in topic.partitions}
+        for _, request in brokers.asked
+        if isinstance(request, FetchRequest) and request.max_wait_ms == 0
+    ]
 
 
-def test_damage_that_is_met_often_keeps_no_frames_of_before() -> None:
-    taking = fetched(committed_only=False, records=batch(0, [b"a"]) + damaged(batch(1, [b"b"])))
-    taking.take(10)
-    assert len({depth(lambda: taking.take(10), ProtocolError) for _ in range(5)}) == 1
+@pytest.mark.parametrize(("max_wait_ms", "why"), [(1, "time"), (60_000, "seek"), (60_000, "leader"), (60_000, "other")])
+def test_a_partition_without_news_is_asked_for_again_though_others_wait_here(max_wait_ms: int, why: str) -> None:
+    async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
+        partitions = core.cluster.topology.topics["t"].partitions
+        partitions[1] = partitions[2] = partitions[0]
+        core.assign([TP, ("t", 1), ("t", 2)])
+        for each in core.subscription.partitions.values():
+            each.seek(OffsetAndMetadata(50, leader_epoch=5))
+        core.subscription.partitions["t", 2].paused = True
+        brokers.answers[1] = lambda request: records(50)
+        await core.poll(5_000, 1)  # the other one waits here from now on
+        brokers.answers[1] = lambda request: PartitionData(partition_index=1)
+        while not core.fetcher._empty_until:
+            await asyncio.sleep(0.001)
+        assert asked_without_waiting(brokers) == [{1}]
+        offset = 50
+        if why == "seek":
+            offset = 70
+            core.subscription.partitions["t", 1].seek(OffsetAndMetadata(offset, leader_epoch=5))
+        if why == "leader":
+            partitions[1] = Partition(1, 6, (1, 2), (1, 2))
+            core.subscription.partitions["t", 1].seek(50)
+        if why == "other":
+            core.subscription.partitions["t", 2].paused = False
+        brokers.answers[1] = lambda request: records(offset, 1)
+        async with asyncio.timeout(10):
+            while not core.subscription.partitions["t", 1].buffered:
+                await core.poll(1, 0)
+                await asyncio.sleep(0.001)
+        assert 1 in asked_without_waiting(brokers)[1], asked_without_waiting(brokers)
+
+    run(body, fetch_max_wait_ms=max_wait_ms, request_timeout_ms=120_000)
 
 
-def test_a_malformed_batch_ends_what_was_fetched_unless_it_is_the_first() -> None:
-    malformed = batch(1, [b"b"])[:16] + b"\x09" + batch(1, [b"b"])[17:]
-    assert fetched(committed_only=False, records=batch(0, [b"a"]) + malformed).end == 1
-    with pytest.raises(ProtocolError):
-        fetched(committed_only=False, position=1, records=malformed)
+def test_a_broker_that_finds_its_log_damaged_ends_the_poll() -> None:
+    """A retry reads the same bytes: Java's consumer raises, too."""
+
+    async def body(core: ConsumerCore, brokers: Brokers, state: PartitionState) -> None:
+        brokers.answers[1] = lambda _: PartitionData(error_code=ErrorCode.CORRUPT_MESSAGE)
+        with pytest.raises(errors.CorruptRecordError, match="t-0 at offset 50"):
+            await core.poll(10_000)
+        assert state.position == 50
+
+    run(body)

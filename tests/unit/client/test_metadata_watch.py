@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import pytest
 
 from oncelog import errors
+from oncelog.client.consumer.core import ConsumerCore
 from oncelog.client.consumer.metadata_watch import log as watch_log
 from oncelog.client.consumer.options import consumer_options
-from oncelog.client.consumer.reader import Reader
 from oncelog.protocol.errors import ErrorCode
 
 
@@ -19,24 +19,24 @@ def test_a_broker_that_is_away_is_asked_at_the_next_poll(caplog: pytest.LogCaptu
     asked: list[set[str]] = []
 
     async def body() -> None:
-        reader = Reader(consumer_options(None, {"bootstrap_servers": "nobody:1"}), asyncio.get_running_loop())
+        core = ConsumerCore(consumer_options(None, {"bootstrap_servers": "nobody:1"}), asyncio.get_running_loop())
 
         async def refresh(topics: Iterable[str], **_: object) -> None:
             asked.append(set(topics))
             if len(asked) == 1:
                 raise errors.ConnectionFailedError("away")
-            reader.cluster.topology.failures["typo"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            core.cluster.topology.failures["typo"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-        reader.cluster.refresh = refresh  # type: ignore[method-assign, assignment]
-        reader.assign([("typo", 0), ("typo", 1), ("there", 0)])
+        core.cluster.refresh = refresh  # type: ignore[method-assign, assignment]
+        core.assign([("typo", 0), ("typo", 1), ("there", 0)])
         for _ in range(4):
-            reader.metadata_watch.polled()
+            core.metadata_watch.polled()
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-        reader.assign([("typo", 0)])
-        reader.metadata_watch.polled()
+        core.assign([("typo", 0)])
+        core.metadata_watch.polled()
         await asyncio.sleep(0)
-        await reader.close()
+        await core.close()
 
     caplog.set_level(logging.WARNING, watch_log.name)
     asyncio.run(body())

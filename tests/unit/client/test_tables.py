@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from oncelog import errors
-from oncelog.client.consumer.fetcher import Fetched, PartitionState
-from oncelog.client.consumer.reader import Reader as RealReader
+from oncelog.client.consumer.completed_fetch import CompletedFetch
+from oncelog.client.consumer.fetch_collector import collect_fetches
+from oncelog.client.consumer.subscription_state import SubscriptionState
 from oncelog.client.consumer.tables import decode
 from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import Record, build_batch
@@ -20,45 +21,42 @@ def batch(offset: int) -> bytearray:
     return build_batch([Record(offset, 0, None, b"v%d" % offset)], base_offset=offset)
 
 
-class Reader:
-    """As much of one as `decode` needs: a partition, and what of it waits."""
+class Partition:
+    """A consumer's state with one partition and its fetched batches."""
 
-    def __init__(self, data: bytes) -> None:
-        self.options = {"check_crcs": True}
-        self.state = PartitionState()
+    def __init__(self, *batches: bytes) -> None:
+        self.subscription = SubscriptionState()
+        self.subscription.assign([TP])
+        self.state = self.subscription.partitions[TP]
         self.state.seek(0)
-        self.states = {TP: self.state}
-        self.state.buffered.append(Fetched(TP, PartitionData(records=data), 0, committed_only=False, check_crcs=True))
+        for offset, data in enumerate(batches):
+            fetch = CompletedFetch(TP, PartitionData(records=data), offset, committed_only=False, check_crcs=True)
+            self.subscription.add_fetch(fetch)
 
-    give_back: Any = RealReader.give_back
-
-    def arrived(self, tp: tuple[str, int]) -> None:
-        assert tp == TP
-
-    def next(self) -> list[Any]:
-        fetched = self.state.buffered.popleft()
-        reader: Any = self
-        values: list[Any] = decode(reader, [fetched], include_headers=False)["value"].to_pylist()
+    def next(self, form: Any = None) -> list[Any]:
+        fetches = collect_fetches(self.subscription)
+        table = decode(self.subscription, fetches, check_crcs=True, include_headers=False, value=form)
+        values: list[Any] = table["value"].to_pylist()
         return values
 
 
 def test_batches_before_a_damaged_one_come_first() -> None:
     damaged = batch(2)
     damaged[-1] ^= 1
-    reader = Reader(bytes(batch(0) + batch(1) + damaged + batch(3)))
-    assert reader.next() == [b"v0", b"v1"]
-    assert reader.state.consumed == 2
+    partition = Partition(bytes(batch(0) + batch(1) + damaged + batch(3)))
+    assert partition.next() == [b"v0", b"v1"]
+    assert partition.state.consumed == 2
     for _ in range(2):  # it stays there
         with pytest.raises(errors.CorruptRecordError, match="t-0 at offset 2"):
-            reader.next()
+            partition.next()
 
 
 def test_what_polls_have_taken_is_not_given_again() -> None:
-    reader = Reader(bytes(batch(0) + batch(1)))
-    assert [record.value for record in reader.state.buffered[0].take(1)] == [b"v0"]
-    reader.state.consumed = 1
-    assert reader.next() == [b"v1"]
-    assert not reader.state.buffered
+    partition = Partition(bytes(batch(0) + batch(1)))
+    assert [record.value for record in partition.state.buffered[0].take(1)] == [b"v0"]
+    partition.state.consumed = 1
+    assert partition.next() == [b"v1"]
+    assert not partition.state.buffered
 
 
 class Numbers:
@@ -81,24 +79,14 @@ class Numbers:
 
 @pytest.mark.parametrize("failures", [[ConnectionError()], [None, KeyboardInterrupt()], [None, ConnectionError()]])
 def test_what_a_format_fails_at_comes_again(failures: list[BaseException | None]) -> None:
-    fake = Reader(bytes(batch(0)))
-    fake.state.buffered.append(
-        Fetched(TP, PartitionData(records=bytes(batch(1))), 1, committed_only=False, check_crcs=True)
-    )
-    form, reader = Numbers(*failures), cast(Any, fake)
-
-    def read() -> list[Any]:
-        raw = list(fake.state.buffered)
-        fake.state.buffered.clear()
-        found: list[Any] = decode(reader, raw, include_headers=False, value=form)["value"].to_pylist()
-        return found
-
+    partition = Partition(bytes(batch(0)), bytes(batch(1)))
+    form = Numbers(*failures)
     seen: list[Any] = []
     for _ in range(2):
         try:
-            seen += read()
+            seen += partition.next(form)
         except (ConnectionError, KeyboardInterrupt):
-            assert fake.state.consumed == 0
-            assert len(fake.state.buffered) == 2
+            assert partition.state.consumed == 0
+            assert len(partition.state.buffered) == 2
     assert seen == [b"v0", b"v1"]
-    assert fake.state.consumed == 2
+    assert partition.state.consumed == 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oncelog.cli.partition_tailer import READ_COMMITTED, PartitionTailer
-from oncelog.client.consumer.fetcher import Fetched
+from oncelog.client.consumer.completed_fetch import CompletedFetch
 from oncelog.columns.decode import decode_batches
 from oncelog.protocol.aborted import AbortedTransactions
 from oncelog.protocol.messages.fetch import AbortedTransaction, PartitionData
@@ -104,7 +104,7 @@ def answer(records: bytes, aborted: list[tuple[int, int]]) -> PartitionData:
 
 
 def consumer(records: bytes, aborted: list[tuple[int, int]]) -> list[bytes | None]:
-    found = Fetched(("t", 0), answer(records, aborted), 0, committed_only=True, check_crcs=False)
+    found = CompletedFetch(("t", 0), answer(records, aborted), 0, committed_only=True, check_crcs=False)
     return [record.value for record in found.take(100)]
 
 

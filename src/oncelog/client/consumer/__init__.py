@@ -1,1 +1,1 @@
-"""The consumer: fetcher, groups and assignors without I/O, the loop that fetches, two faces."""
+"""The consumer: its state without I/O, the drivers that send its requests, a blocking and an asyncio class."""

@@ -1,4 +1,4 @@
-"""What neither waits nor awaits, and is the same in both consumers."""
+"""The methods of both consumers, blocking and asynchronous, that do not wait."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Any
 
 from oncelog import errors
 from oncelog.client.calls import FORKED, Calls
-from oncelog.client.consumer.reader import Reader
+from oncelog.client.consumer.core import ConsumerCore
+from oncelog.client.consumer.options import READ_COMMITTED, isolation_level
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.records import check_partitions
 from oncelog.client.types import TopicPartition
 
 
-class ConsumerFace:
-    """The user's view of a `Reader`. Raises UsageError before the reader exists, and in a forked child process."""
+class ConsumerBase:
+    """Hold a consumer's core. Its methods raise UsageError before `start`, and in a forked child process."""
 
     options: dict[str, Any]
-    _started: Reader | None = None
+    _started: ConsumerCore | None = None
 
     @property
-    def _reader(self) -> Reader:
+    def _core(self) -> ConsumerCore:
         if self._started is None:
             raise errors.UsageError("start() the consumer first, or use it as `async with`")
         if self._started.polls.forked:
@@ -29,62 +30,64 @@ class ConsumerFace:
 
     @property
     def _calls(self) -> Calls:
-        return self._reader.cluster.calls
+        return self._core.cluster.calls
 
     def _named(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
-        """Those given, default: all that are assigned. UsageError."""
+        """Return the given partitions, default: all that are assigned. Raises UsageError."""
         return self.assignment() if partitions is None else check_partitions(partitions)
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read now; with a group, those of the last `poll`."""
-        return sorted(self._reader.states)
+        """Return the assigned partitions; with a group, as of the last `poll`."""
+        return sorted(self._core.subscription.partitions)
 
     def subscription(self) -> list[str]:
-        """The topics that are subscribed to; a pattern as the one text that it is."""
-        subscription = self._reader.subscription
+        """Return the subscribed topics, or the pattern as the only element."""
+        subscription = self._core.subscription
         return sorted(subscription.topics) if subscription.pattern is None else [subscription.pattern.pattern]
 
     def pause(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Get nothing of these partitions (default: of all that are assigned) until `resume`.
+        """Return no records of these partitions, default: of all that are assigned, until `resume`.
 
-        What was fetched of them already is kept for then. A partition that a rebalance takes away is not paused when it
-        comes back.
+        Fetched records are kept. A partition that is revoked and assigned again is not paused any more.
         """
         for tp in self._named(partitions):
-            self._reader.state(tp).paused = True
+            self._core.subscription.assigned_state(tp).paused = True
 
     def resume(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Get records of these partitions (default: of all that are assigned) again."""
+        """Return records of these partitions again, default: of all that are assigned."""
         for tp in self._named(partitions):
-            self._reader.state(tp).paused = False
-        self._reader.loop.call_soon_threadsafe(self._reader.notify)
+            self._core.subscription.assigned_state(tp).paused = False
+        background = self._core.background
+        background.loop.call_soon_threadsafe(background.notify)
 
     def paused(self) -> list[TopicPartition]:
-        """The assigned partitions that are paused."""
-        return sorted(tp for tp, state in self._reader.states.items() if state.paused)
+        """Return the assigned partitions that are paused."""
+        return sorted(tp for tp, state in self._core.subscription.partitions.items() if state.paused)
 
     def wakeup(self) -> None:
-        """End the `poll` that is under way, or else the next one, with WakeupError. From any thread."""
-        self._reader.loop.call_soon_threadsafe(self._reader.wakeup)
+        """End the current `poll`, or else the next one, with WakeupError. Any thread may call this."""
+        background = self._core.background
+        background.loop.call_soon_threadsafe(background.wakeup)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The offset behind what was consumed, of every assigned partition of which it is known: what `commit()`
-        commits.
-        """
-        return self._reader.commits.consumed()
+        """Return, by assigned partition, the offset after the last consumed record: what `commit()` commits."""
+        return self._core.subscription.consumed()
 
-    def hand_over(self) -> dict[TopicPartition, int]:
-        """The same, for `Producer.send_offsets`; UsageError with auto-commit, AbortableError after a rebalance."""
-        return self._reader.commits.hand_over()
+    def offsets_for_transaction(self) -> dict[TopicPartition, int]:
+        """Return `positions()` for `Producer.send_offsets`, which calls this.
+
+        UsageError with auto-commit. AbortableError if a rebalance has revoked partitions whose records may have results
+        in the transaction.
+        """
+        return self._core.commits.offsets_for_transaction()
 
     def group_metadata(self) -> GroupMetadata:
-        """What `Producer.send_offsets` needs to refuse zombies."""
-        return self._reader.group_metadata()
+        """Return the identity with which `Producer.send_offsets` commits, so that a zombie is rejected."""
+        return self._core.group_metadata()
 
     def cached_lag(self) -> dict[TopicPartition, int]:
-        """Offsets between position and end as of the last fetch, of those partitions that have been fetched: no
-        request is made.
-        """
-        committed_only = bool(self._reader.isolation)
-        lags = {tp: state.lag(committed_only=committed_only) for tp, state in self._reader.states.items()}
+        """Return, by partition that has been fetched, the offsets between position and end. Sends no request."""
+        committed_only = isolation_level(self.options) == READ_COMMITTED
+        partitions = self._core.subscription.partitions
+        lags = {tp: state.lag(committed_only=committed_only) for tp, state in partitions.items()}
         return {tp: lag for tp, lag in lags.items() if lag is not None}

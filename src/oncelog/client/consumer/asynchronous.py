@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from oncelog.client.calls import ends_when_closed
-from oncelog.client.consumer._shared import ConsumerFace
-from oncelog.client.consumer.fetcher import ConsumerRecord
-from oncelog.client.consumer.iteration import Iteration
-from oncelog.client.consumer.options import consumer_options
-from oncelog.client.consumer.reader import Reader
-from oncelog.client.consumer.subscription import Listener, Listeners
+from oncelog.client.consumer._shared import ConsumerBase
+from oncelog.client.consumer.completed_fetch import ConsumerRecord
+from oncelog.client.consumer.core import ConsumerCore, call_listener
+from oncelog.client.consumer.options import consumer_options, isolation_level
+from oncelog.client.consumer.rebalance import CallListener, Listener, Listeners
 from oncelog.client.discovery.topology import Partition
 from oncelog.client.group_offsets import OffsetAndMetadata
 from oncelog.client.records import EPOCH, check_integer, check_partition, check_partitions, check_times, check_topic, ms
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from oncelog.columns.values import Format
 
 
-class Consumer(ConsumerFace):
+class Consumer(ConsumerBase):
     """Reads records. `async with`, or `await start()` and `await close()`. See `oncelog.Consumer`."""
 
     def __init__(
@@ -39,11 +38,11 @@ class Consumer(ConsumerFace):
         self.options = consumer_options(config, {**options, "bootstrap_servers": bootstrap_servers})
 
     async def start(self) -> None:
-        """Take the running loop."""
+        """Use the running loop."""
         self._start(asyncio.get_running_loop())
 
-    def _start(self, loop: asyncio.AbstractEventLoop) -> Reader:
-        self._started = Reader(self.options, loop)
+    def _start(self, loop: asyncio.AbstractEventLoop, call_listener: CallListener = call_listener) -> ConsumerCore:
+        self._started = ConsumerCore(self.options, loop, call_listener)
         return self._started
 
     async def __aenter__(self) -> Self:
@@ -55,7 +54,7 @@ class Consumer(ConsumerFace):
 
     async def close(self, timeout: float = 30.0) -> None:
         """As `oncelog.Consumer.close`."""
-        await self._reader.close(ms(timeout), asyncio.current_task())
+        await self._core.close(ms(timeout), asyncio.current_task())
 
     def subscribe(
         self,
@@ -75,20 +74,20 @@ class Consumer(ConsumerFace):
         be refused; else `on_revoked` is told so. With `partition_assignment_strategy="cooperative-sticky"` or
         `group_protocol="consumer"` only what changes is told. What a listener raises comes out of `poll`.
         """
-        self._reader.subscription.begin(topics, Listeners(on_assigned, on_revoked, on_lost))
+        self._core.coordinator.subscribe(topics, Listeners(on_assigned, on_revoked, on_lost))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without a group's coordination."""
-        self._reader.assign(check_partitions(partitions))
+        self._core.assign(check_partitions(partitions))
 
     @ends_when_closed
     async def unsubscribe(self) -> None:
         """Leave the group, read nothing."""
-        await self._reader.unsubscribe()
+        await self._core.unsubscribe()
 
     async def poll(self, timeout: float | None = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
         """As `oncelog.Consumer.poll`."""
-        return await self._reader.poll(ms(timeout), max_records)
+        return await self._core.poll(ms(timeout), max_records)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Iterate over records without end.
@@ -97,10 +96,10 @@ class Consumer(ConsumerFace):
         seek, pause or unassignment inside the loop applies from the next record on. `close` inside the loop ends it. If
         another task closes the consumer, the loop raises ClientClosedError.
         """
-        self._reader.polls.check()
-        while self._reader.loop_continues(asyncio.current_task()):
+        self._core.polls.check()
+        while self._core.loop_continues(asyncio.current_task()):
             records = await self.poll(1.0)
-            iteration = Iteration(self._reader, records)
+            iteration = self._core.iterate(records)
             try:
                 for record in iteration:
                     yield record
@@ -119,13 +118,20 @@ class Consumer(ConsumerFace):
         from oncelog.client import table_kernels
         from oncelog.client.consumer.tables import decode
 
-        self._reader.polls.check()
+        self._core.polls.check()
         await table_kernels.load()
-        while self._reader.loop_continues(asyncio.current_task()):
-            raw = await self._reader.poll_raw(ms(timeout))
-            if not raw:
+        while self._core.loop_continues(asyncio.current_task()):
+            fetches = await self._core.poll_fetches(ms(timeout))
+            if not fetches:
                 return
-            table = decode(self._reader, raw, include_headers=headers, key=key, value=value)
+            table = decode(
+                self._core.subscription,
+                fetches,
+                check_crcs=self.options["check_crcs"],
+                include_headers=headers,
+                key=key,
+                value=value,
+            )
             if table.num_rows:
                 yield table
 
@@ -133,7 +139,7 @@ class Consumer(ConsumerFace):
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Read from an offset on."""
-        self._reader.seek(_partition(topic, partition), check_integer(offset, "offset"))
+        self._core.subscription.seek(_partition(topic, partition), check_integer(offset, "offset"))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read from the first offset on; default: all assigned partitions."""
@@ -147,7 +153,7 @@ class Consumer(ConsumerFace):
         """Read on behind what the group has committed, in all assigned partitions: after an aborted transaction, its
         records come again.
         """
-        self._reader.seek_to_committed()
+        self._core.seek_to_committed()
 
     def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read from the first record on whose timestamp (ms since the epoch) is not before this; the end if there is
@@ -155,12 +161,12 @@ class Consumer(ConsumerFace):
         """
         time_ms = check_integer(timestamp, "timestamp", EPOCH)
         for tp in self._named(partitions):
-            self._reader.seek_to_time(tp, time_ms)
+            self._core.subscription.seek_to_time(tp, time_ms)
 
     @ends_when_closed
     async def position(self, topic: str, partition: int, timeout: float | None = None) -> int:
         """The offset behind what was consumed."""
-        return await self._reader.positions.position(_partition(topic, partition), ms(timeout))
+        return await self._core.offsets.position(_partition(topic, partition), ms(timeout))
 
     @ends_when_closed
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float | None = None) -> None:
@@ -168,7 +174,7 @@ class Consumer(ConsumerFace):
 
         An offset may be an `OffsetAndMetadata`, whose metadata `committed` gives back.
         """
-        await self._reader.commits.commit(offsets, ms(timeout))
+        await self._core.commits.commit(offsets, ms(timeout))
 
     @ends_when_closed
     async def committed(
@@ -177,10 +183,9 @@ class Consumer(ConsumerFace):
         """The group's committed offsets, of some partitions or of all that it has any for; each is a number that has
         `metadata` and `leader_epoch`, too.
         """
-        reader = self._reader
-        group = reader.group_metadata().group_id
+        group = self._core.group_metadata().group_id
         named = None if partitions is None else check_partitions(partitions)
-        return await offset_calls.fetch_committed(reader.cluster, group, named, timeout_ms=ms(timeout))
+        return await offset_calls.fetch_committed(self._core.cluster, group, named, timeout_ms=ms(timeout))
 
     # -- what there is --------------------------------------------------------------------------------------------
 
@@ -213,29 +218,29 @@ class Consumer(ConsumerFace):
     @ends_when_closed
     async def lag(self, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Offsets between position and end of every assigned partition, asked for now (markers count as well)."""
-        ends = await self.end_offsets(list(self._reader.states), timeout)
+        ends = await self.end_offsets(list(self._core.subscription.partitions), timeout)
         return {tp: max(0, end - await self.position(*tp, timeout)) for tp, end in ends.items()}
 
     async def _listed(
         self, wanted: Mapping[TopicPartition, int], timeout: float | None
     ) -> dict[TopicPartition, Listed]:
-        reader = self._reader
+        isolation = isolation_level(self.options)
         return await offset_calls.list_offsets(
-            reader.cluster, wanted, isolation_level=reader.isolation, timeout_ms=ms(timeout)
+            self._core.cluster, wanted, isolation_level=isolation, timeout_ms=ms(timeout)
         )
 
     @ends_when_closed
     async def list_topics(self) -> dict[str, int]:
         """Number of partitions by name of every topic that is not internal."""
-        found = await self._reader.cluster.topics()
+        found = await self._core.cluster.topics()
         return {name: len(found[name].partitions) for name in sorted(found)}
 
     @ends_when_closed
     async def partitions_for(self, topic: str, timeout: float | None = None) -> dict[int, Partition]:
         """A topic's partitions by number, with leader, replicas and those in sync; UnknownTopicError."""
         check_topic(topic)
-        create = self._reader.options["allow_auto_create_topics"]
-        return (await self._reader.cluster.topic(topic, create=create, timeout_ms=ms(timeout))).partitions
+        create = self.options["allow_auto_create_topics"]
+        return (await self._core.cluster.topic(topic, create=create, timeout_ms=ms(timeout))).partitions
 
 
 def _partition(topic: object, partition: object) -> TopicPartition:

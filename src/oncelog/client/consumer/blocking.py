@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncelog import errors
 from oncelog.client.blocking import Blocking, blocking, on_loop
-from oncelog.client.consumer._shared import ConsumerFace
+from oncelog.client.consumer._shared import ConsumerBase
 from oncelog.client.consumer.asynchronous import Consumer as Awaited
-from oncelog.client.consumer.fetcher import ConsumerRecord
-from oncelog.client.consumer.iteration import Iteration
-from oncelog.client.consumer.subscription import Listener
+from oncelog.client.consumer.completed_fetch import ConsumerRecord
+from oncelog.client.consumer.rebalance import Listener
 from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata
 from oncelog.client.records import ms
 from oncelog.client.types import TopicPartition
@@ -31,10 +30,10 @@ __all__ = ["Consumer", "ConsumerRecord", "GroupMetadata", "OffsetAndMetadata"]
 T = TypeVar("T")
 
 _CALLS: ContextVar[SimpleQueue[Callable[[], object] | None]] = ContextVar("calls")
-"""On the loop: what the thread that waits for this task is to call. Another thread may close the consumer meanwhile."""
+"""On the loop: the queue of functions for the thread that waits for this task. Other threads may close the consumer."""
 
 
-class Consumer(ConsumerFace, Blocking[Awaited]):
+class Consumer(ConsumerBase, Blocking[Awaited]):
     """Reads records, as a member of a group (`subscribe`) or by itself (`assign`). Not for several threads at once.
 
     `Consumer("localhost:9092", group_id="etl", isolation_level="read_committed")`: options carry Kafka's names with
@@ -51,8 +50,7 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
     ) -> None:
         super().__init__(Awaited(bootstrap_servers, config, **options))
         self.options = self._awaited.options
-        self._started = self._awaited._start(self._thread.loop)
-        self._started.tell = self._tell
+        self._started = self._awaited._start(self._thread.loop, self._call_listener)
 
     def _serve(self, work: Coroutine[Any, Any, T], give_back: Callable[[T], None] = lambda _: None) -> T:
         """Run what may call the user's listeners: they run here, in the caller's thread, and may use the consumer.
@@ -72,7 +70,7 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
                 calls.put(None)
 
         async def undo() -> None:
-            await self._reader.polls.ended()
+            await self._core.polls.ended()
             for result in results:
                 give_back(result)
 
@@ -94,8 +92,8 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
             raise errors.ClientClosedError("the consumer was closed while this call waited") from None
         return results[0]
 
-    async def _tell(self, listener: Listener, partitions: list[TopicPartition]) -> None:
-        """Have a listener called by the thread that waits for this."""
+    async def _call_listener(self, listener: Listener, partitions: list[TopicPartition]) -> None:
+        """Call a listener in the thread that waits for this task, and wait until it has returned."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -118,7 +116,7 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
 
     def close(self, timeout: float = 30.0) -> None:
         """Commit if enable_auto_commit, tell `on_revoked`, leave the group, hang up; not later than `timeout`."""
-        self._serve(self._reader.close(ms(timeout), threading.get_ident()))
+        self._serve(self._core.close(ms(timeout), threading.get_ident()))
 
     # -- what to read ---------------------------------------------------------------------------------------------
 
@@ -127,7 +125,7 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
 
     def unsubscribe(self) -> None:
         """Leave the group, read nothing."""
-        self._serve(self._reader.unsubscribe())
+        self._serve(self._core.unsubscribe())
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -137,8 +135,8 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
 
         What was returned counts as consumed: `commit`, `position` and auto-commit are behind it.
         """
-        reader = self._reader
-        return self._serve(reader.poll(ms(timeout), max_records), lambda found: Iteration(reader, found).stop())
+        core = self._core
+        return self._serve(core.poll(ms(timeout), max_records), lambda found: core.iterate(found).stop())
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Iterate over records without end.
@@ -147,12 +145,12 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
         seek, pause or unassignment inside the loop applies from the next record on. `close` inside the loop ends it. If
         another thread closes the consumer, the loop raises ClientClosedError.
         """
-        self._reader.polls.check()
-        while self._reader.loop_continues(threading.get_ident()):
+        self._core.polls.check()
+        while self._core.loop_continues(threading.get_ident()):
             records = self.poll(1.0)
             if not records:
                 continue
-            iteration = Iteration(self._reader, records)
+            iteration = self._core.iterate(records)
             try:
                 yield from iteration
             finally:
@@ -175,13 +173,20 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
         """
         from oncelog.client.consumer.tables import decode
 
-        reader = self._reader
-        reader.polls.check()
-        while reader.loop_continues(threading.get_ident()):
-            raw = self._serve(reader.poll_raw(ms(timeout)), lambda taken: reader.give_back(reversed(taken)))
-            if not raw:
+        core, subscription = self._core, self._core.subscription
+        core.polls.check()
+        while core.loop_continues(threading.get_ident()):
+            fetches = self._serve(core.poll_fetches(ms(timeout)), lambda taken: subscription.give_back(reversed(taken)))
+            if not fetches:
                 return
-            table = decode(reader, raw, include_headers=headers, key=key, value=value)
+            table = decode(
+                subscription,
+                fetches,
+                check_crcs=self.options["check_crcs"],
+                include_headers=headers,
+                key=key,
+                value=value,
+            )
             if table.num_rows:
                 yield table
 
@@ -200,8 +205,8 @@ class Consumer(ConsumerFace, Blocking[Awaited]):
         """The same in the background; what was consumed by now, however far `poll` gets meanwhile. Later commits come
         after it, and `close` waits for it. The future has the error, if there is one.
         """
-        commits = self._reader.commits
-        return self._thread.start(commits.started(commits.take(offsets)))
+        commits = self._core.commits
+        return self._thread.start(commits.run(commits.prepare(offsets)))
 
     # -- what there is --------------------------------------------------------------------------------------------
 

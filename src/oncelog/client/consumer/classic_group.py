@@ -3,8 +3,8 @@
     UNJOINED -> JOINING -> SYNCING -> STABLE -> (rebalance) JOINING
         ^___________ member id unknown, generation gone, left ______|
 
-`join_request` and `sync_request` are what is due, `joined` and `synced` take their answers in and tell what to do next.
-Heartbeats are the driver's to send; `heartbeat_answered` says what they mean while STABLE.
+`join_request` and `sync_request` return the next request; `joined` and `synced` apply its answer and return what to do
+next. The driver sends the heartbeats; `heartbeat_answered` applies their answers while STABLE.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from enum import Enum
 
 from oncelog import errors
 from oncelog.client.consumer import protocol as consumer_protocol
-from oncelog.client.consumer.assignors import ASSIGNORS, COOPERATIVE
+from oncelog.client.consumer.assignors import ASSIGNORS, COOPERATIVE, Claim
 from oncelog.client.consumer.protocol import decode_assignment, encode_assignment
-from oncelog.client.consumer.sticky import Claim
 from oncelog.client.group_offsets import NO_GENERATION, GroupMetadata
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
@@ -34,8 +33,8 @@ from oncelog.protocol.schema import Message
 PROTOCOL_TYPE = "consumer"
 
 
-class State(Enum):
-    """Where a member stands."""
+class MemberState(Enum):
+    """The steps of a member through a rebalance."""
 
     UNJOINED = "unjoined"
     JOINING = "joining"
@@ -43,16 +42,16 @@ class State(Enum):
     STABLE = "stable"
 
 
-class Next(Enum):
+class Followup(Enum):
     """What the driver does after an answer."""
 
-    GO_ON = "send what is due"
-    WAIT = "ask again after a back-off"
-    FIND_COORDINATOR = "look the coordinator up, then ask again"
+    PROCEED = "send the next request"
+    BACK_OFF = "send the request again after a back-off"
+    FIND_COORDINATOR = "look the coordinator up, then send the request again"
 
 
-class Membership:
-    """One member's side of one group."""
+class ClassicMembership:
+    """One member's view of one group."""
 
     def __init__(
         self,
@@ -69,37 +68,37 @@ class Membership:
         self.session_timeout_ms = session_timeout_ms
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.strategies = strategies
-        """What we could divide by, best first; the group takes one that all its members know."""
+        """The assignors that this member supports, best first. The group chooses one that all its members support."""
         self.cooperative = set(strategies) <= COOPERATIVE
-        """Whether partitions are kept during a rebalance: only where each way we could divide by allows it, as Java."""
+        """Whether partitions are kept during a rebalance: only if each assignor allows it, as in Java."""
         self.chosen = strategies[0]
         self.rack = rack
-        self.state = State.UNJOINED
+        self.state = MemberState.UNJOINED
         self.member_id = ""
         self.generation_id = NO_GENERATION
         self.topics: list[str] = []
         self.assignment: list[TopicPartition] = []
         self.owned: list[TopicPartition] = []
-        """What this member still reads while it joins: nothing unless it is cooperative."""
+        """The partitions that this member still reads while it joins: none unless it is cooperative."""
         self.needs_join = True
         self.lost = False
-        """Membership ended without our doing: partitions may be somebody else's already, do not commit."""
+        """Whether the coordinator ended the membership: another member may own the partitions, so do not commit."""
         self.members: dict[str, list[str]] = {}
-        """Topics by member, known to the leader only, between join and sync."""
+        """Topics by member. Only the leader knows them, between join and sync."""
         self._claims: dict[str, Claim] = {}
         self._last: Claim | None = None
-        """The last assignment, for the assignors that leave partitions where they are."""
+        """The last assignment, for the sticky assignors."""
         self._settled = GroupMetadata(group_id, group_instance_id=instance_id)
 
     @property
     def leading(self) -> bool:
-        """Whether this member has to divide the partitions now."""
-        return self.state is State.SYNCING and bool(self.members)
+        """Whether this member has to assign the partitions now."""
+        return self.state is MemberState.SYNCING and bool(self.members)
 
     def metadata(self) -> GroupMetadata:
-        """What commits and transactions carry: who we were when the assignment was made, also after that has ended.
+        """Return the member's identity in the last assignment, for commits and transactions, also after it has ended.
 
-        Without generation and member the coordinator would take offsets from anybody, a zombie too (KIP-447).
+        Without generation and member id the coordinator would accept the offsets of a zombie, too (KIP-447).
         """
         return self._settled
 
@@ -113,8 +112,8 @@ class Membership:
     # -- joining --------------------------------------------------------------------------------------------------
 
     def join_request(self) -> JoinGroupRequest:
-        """Enter the group, or its next generation."""
-        self.state = State.JOINING
+        """Return the request that joins the group, or its next generation."""
+        self.state = MemberState.JOINING
         return JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=self.session_timeout_ms,
@@ -133,12 +132,12 @@ class Membership:
             ],
         )
 
-    def joined(self, response: JoinGroupResponse) -> Next:
-        """The answer to JoinGroup; KafkaError if there is no way in."""
+    def joined(self, response: JoinGroupResponse) -> Followup:
+        """Apply the answer to JoinGroup. Raise KafkaError if a retry would not help."""
         code = ErrorCode.of(response.error_code)
         if code is ErrorCode.NONE:
             self.generation_id, self.member_id = response.generation_id, response.member_id
-            self.state = State.SYNCING
+            self.state = MemberState.SYNCING
             self.chosen = response.protocol_name or self.chosen
             self.members = {}
             if response.leader == response.member_id and not response.skip_assignment:
@@ -148,14 +147,17 @@ class Membership:
                 }
                 self.members = {member: topics for member, (topics, _) in found.items()}
                 self._claims = {member: claim for member, (_, claim) in found.items()}
-            return Next.GO_ON
+            return Followup.PROCEED
         if code is ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = response.member_id
-            return Next.GO_ON
+            return Followup.PROCEED
         return self._failed(code, "JoinGroup")
 
     def sync_request(self, partitions: Mapping[str, int]) -> SyncGroupRequest:
-        """Fetch the assignment; the leader hands it out, given the number of `partitions` by topic."""
+        """Return the request for the assignment. The leader's has the assignments of all members.
+
+        `partitions`: their number by topic.
+        """
         assignments = []
         if self.members:
             divided = ASSIGNORS[self.chosen](partitions, self.members, self._claims)
@@ -173,36 +175,36 @@ class Membership:
             assignments=assignments,
         )
 
-    def synced(self, response: SyncGroupResponse) -> Next:
-        """The answer to SyncGroup."""
+    def synced(self, response: SyncGroupResponse) -> Followup:
+        """Apply the answer to SyncGroup. Raise KafkaError if a retry would not help."""
         code = ErrorCode.of(response.error_code)
         if code is ErrorCode.NONE:
             self.assignment = decode_assignment(response.assignment)
-            self.state = State.STABLE
+            self.state = MemberState.STABLE
             self._last = Claim(self.assignment, self.generation_id)
             self._settled = GroupMetadata(self.group_id, self.generation_id, self.member_id, self.instance_id)
             self.needs_join = self.lost = False
-            return Next.GO_ON
+            return Followup.PROCEED
         return self._failed(code, "SyncGroup")
 
-    def _failed(self, code: ErrorCode, what: str) -> Next:
+    def _failed(self, code: ErrorCode, what: str) -> Followup:
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self.forget(keep_id=code is ErrorCode.ILLEGAL_GENERATION)
-            return Next.GO_ON
+            return Followup.PROCEED
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
-            self.state = State.UNJOINED
-            return Next.GO_ON
+            self.state = MemberState.UNJOINED
+            return Followup.PROCEED
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
-            return Next.FIND_COORDINATOR
+            return Followup.FIND_COORDINATOR
         if code.retriable:
-            return Next.WAIT
+            return Followup.BACK_OFF
         raise errors.error_for(code, f"{what} of {self.group_id!r}: {code.text}")
 
     def forget(self, *, keep_id: bool = False) -> None:
-        """We are no member any more."""
+        """End the membership."""
         if self.assignment:
             self.lost = True
-        self.state = State.UNJOINED
+        self.state = MemberState.UNJOINED
         self.generation_id = NO_GENERATION
         self.needs_join = True
         self.members = {}
@@ -212,7 +214,7 @@ class Membership:
     # -- being a member -------------------------------------------------------------------------------------------
 
     def heartbeat_request(self) -> HeartbeatRequest:
-        """We live."""
+        """Return the next heartbeat."""
         return HeartbeatRequest(
             group_id=self.group_id,
             generation_id=self.generation_id,
@@ -220,24 +222,24 @@ class Membership:
             group_instance_id=self.instance_id,
         )
 
-    def heartbeat_answered(self, code: ErrorCode, generation_id: int) -> Next:
-        """What an answer means, for the generation in which it was asked; FencedMemberError."""
+    def heartbeat_answered(self, code: ErrorCode, generation_id: int) -> Followup:
+        """Apply the answer to a heartbeat of this generation. Raises FencedMemberError."""
         if code is ErrorCode.NONE or generation_id != self.generation_id:
-            return Next.GO_ON
+            return Followup.PROCEED
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             self.needs_join = True
-            return Next.GO_ON
+            return Followup.PROCEED
         return self._failed(code, "Heartbeat")
 
     @property
     def unnamed(self) -> bool:
-        """Whether the coordinator may have a member of which only its answer will say that it is us (KIP-394)."""
-        return self.state is State.JOINING and self.instance_id is None and not self.member_id
+        """Whether the coordinator may have created this member, and only its next answer has our id (KIP-394)."""
+        return self.state is MemberState.JOINING and self.instance_id is None and not self.member_id
 
     def leave_request(self) -> Message | None:
-        """Tell the others that we go, or do not come; None for a static member, whose place is kept for its successor.
+        """Return the request that leaves the group; None for a static member, whose successor gets its partitions.
 
-        A member that was only promised a place is told, too: the others' next rebalance would wait for it.
+        A member that has an id but has not joined leaves, too: the next rebalance would wait for it.
         """
         if self.instance_id is not None or not self.member_id:
             return None
@@ -248,6 +250,6 @@ class Membership:
 
 
 def _place(member: JoinGroupResponseMember) -> tuple[bool, str]:
-    """Static members come first, by their instance id, so that one that starts again is in its place (MemberInfo)."""
+    """Sort static members first, by instance id, so that a restarted one keeps its position (Kafka's MemberInfo)."""
     instance = member.group_instance_id
     return instance is None, member.member_id if instance is None else instance

@@ -1,39 +1,43 @@
-"""The driver of a membership in a classic group: joins when told to, keeps it alive by heartbeats."""
+"""The driver of a membership in a classic group: joins inside `poll`, and sends heartbeats in the background."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from oncelog import errors
-from oncelog.client.consumer.classic_group import Membership, Next, State
-from oncelog.client.consumer.member import Member, cancel
-from oncelog.net.connection import NoCommonVersionError
+from oncelog.client.consumer.background import Background, PollTimer, cancel
+from oncelog.client.consumer.classic_group import ClassicMembership, Followup, MemberState
+from oncelog.client.consumer.member import Member
+from oncelog.client.consumer.rebalance import Rebalancer
+from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.join_group import JoinGroupRequest
-
-if TYPE_CHECKING:
-    from oncelog.client.consumer.reader import Reader
-    from oncelog.client.consumer.subscription import Subscription
 
 JOIN_SLACK_MS = 5_000
 
 NAMES_FIRST = 4
-"""The version of JoinGroup from which on a new member is told its id at once, and joins under it (KIP-394)."""
+"""The first version of JoinGroup in which the coordinator returns a new member's id before it joins (KIP-394)."""
 
-HELD = (State.JOINING, State.SYNCING)
-"""States whose request the coordinator answers when the other members have come."""
+HELD = (MemberState.JOINING, MemberState.SYNCING)
+"""States in which the coordinator answers the request only when the other members have sent theirs."""
 
 
-class ClassicMember(Member[Membership]):
-    """A reader's place in a group of which a member divides the partitions."""
+class ClassicMember(Member[ClassicMembership]):
+    """Keep a consumer in a group in which a member assigns the partitions."""
 
-    def __init__(self, reader: Reader, subscription: Subscription) -> None:
-        options = reader.options
-        membership = Membership(
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        options: Mapping[str, Any],
+        rebalancer: Rebalancer,
+        background: Background,
+        poll_timer: PollTimer,
+    ) -> None:
+        membership = ClassicMembership(
             options["group_id"],
             instance_id=options["group_instance_id"],
             session_timeout_ms=options["session_timeout_ms"],
@@ -41,20 +45,20 @@ class ClassicMember(Member[Membership]):
             strategies=options["partition_assignment_strategy"],
             rack=options["client_rack"] or None,
         )
-        super().__init__(reader, subscription, membership)
+        super().__init__(cluster, options, membership, rebalancer, background, poll_timer)
         self._interval = options["heartbeat_interval_ms"] / 1000
         self._join_timeout_ms = options["max_poll_interval_ms"] + JOIN_SLACK_MS
         self._joining: asyncio.Task[bool] | None = None
         self._leaving = False
-        """Whether the join under way is to end when the coordinator has named us."""
+        """Whether the current join ends when the coordinator has returned our member id."""
         self._pattern: re.Pattern[str] | None = None
         self._next_look = 0.0
         self._counted: dict[str, int] = {}
-        """Partitions by topic as the leader divided them last, 0 for a topic that did not exist; else empty."""
+        """Partitions by topic in the last assignment that this member made; 0 for a topic that did not exist."""
 
     @property
     def intact(self) -> bool:
-        """Whether the partitions are ours for sure: the membership has not ended, and no rebalance is under way."""
+        """Whether this member owns its partitions for sure: it is in the group, and no rebalance is in progress."""
         return super().intact and self._joining is None
 
     def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
@@ -64,90 +68,75 @@ class ClassicMember(Member[Membership]):
         if pattern is None:
             self.membership.subscribe(topics)
 
-    async def keep(self, limit: float) -> bool:
-        """Be a member with a current assignment; False when time is up before there is anything to read.
+    # -- joining --------------------------------------------------------------------------------------------------
 
-        A cooperative member goes on reading what it has while it joins.
+    async def keep(self, limit: float) -> bool:
+        """Be a member with a current assignment. Return False if time is up before there is anything to read.
+
+        A cooperative member reads the partitions that it has while it joins.
         """
         await self._look_for_topics()
         self._raise_failure()
         membership = self.membership
         if not membership.needs_join and self._joining is None:
-            self._go_on_beating()
+            self._start_heartbeats()
             return True
         if self._joining is None:
             await self._prepare()
-            membership.owned = list(self._reader.states)
+            membership.owned = self._rebalancer.assigned
             self._joining = self._loop.create_task(self._join())
-            self._joining.add_done_callback(lambda _: self._reader.notify())
-        reading = bool(self._reader.states)
-        await self._reader.wait(0 if reading else limit - self._loop.time(), self._joining)
+            self._joining.add_done_callback(lambda _: self._background.notify())
+        reading = bool(self._rebalancer.assigned)
+        await self._background.wait(0 if reading else limit - self._loop.time(), self._joining)
         if not self._joining.done():
             return reading
         task, self._joining = self._joining, None
         return await task and not membership.lost and await self._complete()
 
     async def _prepare(self) -> None:
-        """Give up what cannot be kept during a rebalance (onJoinPrepare of Java's ConsumerCoordinator)."""
-        revoke, states = self._subscription.revoke, list(self._reader.states)
+        """Revoke the partitions that this member cannot keep in a rebalance (Java's onJoinPrepare)."""
+        rebalancer = self._rebalancer
         if self.membership.lost:
-            await revoke(states, lost=True)
+            await rebalancer.revoke(rebalancer.assigned, lost=True)
         elif not self.membership.cooperative:
-            await revoke(states)
+            await rebalancer.revoke(rebalancer.assigned)
         else:
-            await self._reader.commits.before_rebalance()
-            await revoke([tp for tp in states if tp[0] not in self.membership.topics])
+            await rebalancer.revoke_unsubscribed(self.membership.topics)
 
     async def _complete(self) -> bool:
-        """Take the new assignment (onJoinComplete); False if it is for a former subscription."""
+        """Apply the new assignment (Java's onJoinComplete). Return False if it is for a former subscription."""
         membership = self.membership
         assigned = list(membership.assignment)
         if self._pattern is None and any(topic not in membership.topics for topic, _ in assigned):
             membership.needs_join = True
             return False
-        gone = set(self._reader.states).difference(assigned)
-        if gone:  # others get them once all know that they are free
+        revoked = set(self._rebalancer.assigned).difference(assigned)
+        if revoked:  # other members get them in the next rebalance
             membership.needs_join = True
         try:
-            await self._subscription.revoke(gone)
+            await self._rebalancer.revoke(revoked)
         finally:
-            await self._subscription.take(assigned)
+            await self._rebalancer.assign(assigned)
         return True
 
-    async def _look_for_topics(self) -> None:
-        """Now and then: topics that the pattern matches, and partitions that the group's leader has not divided."""
-        options = self._reader.options
-        if self._loop.time() < self._next_look or (self._pattern is None and not self._counted):
-            return
-        if self._pattern is not None:
-            found = await self._cluster.topics(internal=not options["exclude_internal_topics"])
-            self.membership.subscribe([name for name in found if self._pattern.search(name)])
-        else:
-            with contextlib.suppress(errors.ConnectionFailedError):  # looks again the next time
-                await self._cluster.refresh(self._counted, create=options["allow_auto_create_topics"])
-        self._compare_counts()
-        soon = 0 in self._counted.values()  # a topic is to come yet
-        wait_ms = options["retry_backoff_max_ms" if soon else "metadata_max_age_ms"]
-        self._next_look = self._loop.time() + wait_ms / 1000
-
     async def _join(self) -> bool:
-        """Through JoinGroup and SyncGroup, as often as it takes; False if what was kept meanwhile has been lost."""
+        """Send JoinGroup and SyncGroup until there is an assignment. Return False if the old one was lost meanwhile."""
         while not await self._join_once():
-            if self._leaving or (self.membership.lost and self._reader.states):
+            if self._leaving or (self.membership.lost and self._rebalancer.assigned):
                 return False
         self._backoff.reset()
         return True
 
     async def _join_once(self) -> bool:
-        """One round; whether it has led to an assignment. KafkaError if there is no way in."""
+        """Return whether one round has led to an assignment. Raise KafkaError if a retry would not help."""
         membership = self.membership
         response = await self._call(membership.join_request(), self._join_timeout_ms)
         if response is None:
             await self._sleep()
             return False
-        if not await self._proceed(membership.joined(response)) or membership.state is not State.SYNCING:
+        if not await self._proceed(membership.joined(response)) or membership.state is not MemberState.SYNCING:
             return False
-        self._go_on_beating()  # the user may take his time to poll, and take the assignment
+        self._start_heartbeats()  # the user may not poll soon, and the assignment waits for a poll
         partitions = await self._count_partitions() if membership.leading else {}
         if not membership.leading:
             self._counted = {}
@@ -157,10 +146,10 @@ class ClassicMember(Member[Membership]):
             return False
         return await self._proceed(membership.synced(response)) and not membership.needs_join
 
-    async def _proceed(self, what: Next) -> bool:
-        if what is Next.GO_ON:
+    async def _proceed(self, followup: Followup) -> bool:
+        if followup is Followup.PROCEED:
             return True
-        if what is Next.FIND_COORDINATOR:
+        if followup is Followup.FIND_COORDINATOR:
             self._forget_coordinator()
         await self._sleep()
         return False
@@ -168,13 +157,31 @@ class ClassicMember(Member[Membership]):
     async def _sleep(self) -> None:
         await asyncio.sleep(self._pause())
 
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    async def _look_for_topics(self) -> None:
+        """Look, at intervals, for topics that match the pattern, and for partitions that the leader did not assign."""
+        options = self._options
+        if self._loop.time() < self._next_look or (self._pattern is None and not self._counted):
+            return
+        if self._pattern is not None:
+            found = await self._cluster.topics(internal=not options["exclude_internal_topics"])
+            self.membership.subscribe([name for name in found if self._pattern.search(name)])
+        else:
+            with contextlib.suppress(errors.ConnectionFailedError):  # the next look tries again
+                await self._cluster.refresh(self._counted, create=options["allow_auto_create_topics"])
+        self._compare_counts()
+        soon = 0 in self._counted.values()  # a topic does not exist yet
+        wait_ms = options["retry_backoff_max_ms" if soon else "metadata_max_age_ms"]
+        self._next_look = self._loop.time() + wait_ms / 1000
+
     async def _count_partitions(self) -> dict[str, int]:
-        """Number of partitions of every topic that a member reads; unknown ones have none."""
+        """Return the number of partitions of each topic that a member reads. Topics that do not exist are left out."""
         topics = {topic for wanted in self.membership.members.values() for topic in wanted}
         known = self._cluster.topology.topics
         if not topics <= known.keys():
-            with contextlib.suppress(errors.ConnectionFailedError):  # then with what is known: it looks again soon
-                await self._cluster.refresh(topics, create=self._reader.options["allow_auto_create_topics"])
+            with contextlib.suppress(errors.ConnectionFailedError):  # then known topics are assigned; more come soon
+                await self._cluster.refresh(topics, create=self._options["allow_auto_create_topics"])
         counts = {topic: len(known[topic].partitions) for topic in topics if topic in known}
         self._counted = {topic: counts.get(topic, 0) for topic in sorted(topics)}
         if 0 in self._counted.values():
@@ -182,64 +189,61 @@ class ClassicMember(Member[Membership]):
         return counts
 
     def _compare_counts(self) -> None:
-        """Join anew if topics that this member has divided have come or grown (ConsumerCoordinator's snapshots)."""
+        """Join again if topics that this member has assigned are new or have grown (Java's MetadataSnapshot)."""
         known = self._cluster.topology.topics
         if any(topic in known and len(known[topic].partitions) != count for topic, count in self._counted.items()):
             self.membership.needs_join = True
 
-    def _go_on_beating(self) -> None:
-        if self._beating is None or self._beating.done():
-            self._beating = self._loop.create_task(self._beat())
+    # -- heartbeats -----------------------------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
-        """Heartbeats while this is a member; leaves when the user has not polled for max.poll.interval.ms."""
+    async def _send_heartbeats(self) -> None:
+        """Send heartbeats while this is a member. Leave if the user has not polled for max.poll.interval.ms."""
         membership = self.membership
-        while membership.state is State.STABLE or self._joining is not None:
+        while membership.state is MemberState.STABLE or self._joining is not None:
             await asyncio.sleep(self._interval)
             joining = self._joining is not None and not self._joining.done()
-            if membership.state is not State.STABLE or joining:
+            if membership.state is not MemberState.STABLE or joining:
                 if not self._between_requests:
                     continue
-            elif self._overdue:
-                await self._make_room()
+            elif self._poll_timer.expired:
+                await self._leave_until_next_poll()
                 return
-            try:
-                await self._heartbeat()
-            except (errors.KafkaError, NoCommonVersionError) as error:
-                self._fail(error if isinstance(error, errors.KafkaError) else errors.UnsupportedError(str(error)))
-                return
+            await self._heartbeat()
             if membership.needs_join:
-                self._reader.notify()
+                self._background.notify()
 
     @property
     def _between_requests(self) -> bool:
-        """Whether JoinGroup is answered and SyncGroup not sent yet: the leader asks others for partitions, the
-        coordinator has nothing of ours, and the session runs on.
+        """Whether JoinGroup is answered and SyncGroup is not sent yet, because the leader requests metadata.
+
+        The coordinator has no request of this member then, so the session can time out.
         """
         connection = self._connection
-        return self.membership.state is State.SYNCING and connection is not None and not connection.in_flight
+        return self.membership.state is MemberState.SYNCING and connection is not None and not connection.in_flight
 
     async def _heartbeat(self) -> None:
-        """One. KafkaError; while joining, what the answer means is told by SyncGroup's as well."""
+        """Send one heartbeat. Raise KafkaError if a retry would not help. While joining, SyncGroup reports the same."""
         membership = self.membership
         generation = membership.generation_id
         response = await self._call(membership.heartbeat_request())
-        if response is None or membership.state is not State.STABLE:
+        if response is None or membership.state is not MemberState.STABLE:
             return
-        what = membership.heartbeat_answered(ErrorCode.of(response.error_code), generation)
-        if what is Next.FIND_COORDINATOR:
+        followup = membership.heartbeat_answered(ErrorCode.of(response.error_code), generation)
+        if followup is Followup.FIND_COORDINATOR:
             self._forget_coordinator()
 
+    # -- leaving --------------------------------------------------------------------------------------------------
+
     async def leave(self) -> None:
-        """Go, also while a join is under way; the others get our partitions at once."""
+        """Leave the group, also during a join, so that other members get the partitions at once."""
         if self._joining is not None and self._being_named:
             self._leaving = True
-            await asyncio.wait([self._joining], timeout=self._reader.options["request_timeout_ms"] / 1000)
+            await asyncio.wait([self._joining], timeout=self._options["request_timeout_ms"] / 1000)
         await super().leave()
 
     @property
     def _being_named(self) -> bool:
-        """Whether an answer is about to say who we are, without which the coordinator cannot be told that we go."""
+        """Whether the next answer has our member id. Without it, this member cannot leave."""
         connection = self._connection
         if connection is None or connection.closed or not self.membership.unnamed:
             return False
@@ -248,11 +252,11 @@ class ClassicMember(Member[Membership]):
     async def _send_leave(self) -> None:
         connection = self._connection
         if connection is not None and connection.in_flight and self.membership.state in HELD:
-            connection.close("the consumer leaves its group")  # a broker reads on when it has answered, and it does not
+            connection.close("the consumer leaves its group")  # the broker reads no request before it has answered
         await super()._send_leave()
 
     async def stop(self) -> None:
-        """No join and no heartbeat any more; the group finds out by session.timeout.ms."""
-        tasks = (self._joining, self._beating)
-        self._joining = self._beating = None
-        await cancel(*tasks)
+        """End the join and the heartbeats. The coordinator removes this member after session.timeout.ms."""
+        joining, self._joining = self._joining, None
+        await cancel(joining)
+        await super().stop()

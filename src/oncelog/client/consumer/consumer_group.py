@@ -1,10 +1,10 @@
 """A member of a consumer group with a server-side assignor, without any I/O (KIP-848; 1082 for its own member id).
 
-The coordinator divides the partitions and tells each member its part in answers to heartbeats. The member first lets go
-what is not its any more (the user is told, offsets are committed), takes what is new, and reports what it owns. All of
-this is between it and the coordinator: the other members go on.
+The coordinator assigns the partitions, and returns each member's target assignment in answers to heartbeats. The member
+first revokes the partitions that are not in it (listener, commit), then adds the new ones, and reports what it owns.
+Meanwhile the other members continue.
 
-    epoch 0 (joining) -> epoch n (a member) -> fenced: epoch 0 again, what it had is lost -> ... -> left (-1, static -2)
+    epoch 0 (joining) -> epoch n (a member) -> fenced: epoch 0 again, partitions lost -> ... -> left (-1, static -2)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from oncelog.protocol.messages.consumer_group_heartbeat import (
 JOINING = 0
 LEAVING = -1
 LEAVING_FOR_A_WHILE = -2
-"""A static member, whose place is kept for its successor until the session ends."""
+"""The leaving epoch of a static member: its partitions wait for its successor until the session ends."""
 
 NOT_SERVED = (
     "group_protocol = 'consumer' needs a broker with the consumer group protocol (KIP-848), as Apache Kafka has since "
@@ -37,25 +37,25 @@ NOT_SERVED = (
 IdPartition = tuple[UUID, int]
 
 
-class Telling(NamedTuple):
-    """What a heartbeat tells only when it has changed."""
+class _Reported(NamedTuple):
+    """What a heartbeat contains only if it has changed."""
 
     topics: tuple[str, ...]
     pattern: str
     owned: frozenset[IdPartition]
 
 
-class Next(Enum):
-    """What the driver does after an answer."""
+class HeartbeatResult(Enum):
+    """What an answer means for the driver."""
 
-    GO_ON = "heartbeat again after the interval"
-    SOON = "heartbeat again after a back-off"
-    FIND_COORDINATOR = "look the coordinator up, then heartbeat again"
-    GIVE_UP = "what it had is lost: tell the user, then join again"
+    ACCEPTED = "send the next heartbeat after the interval"
+    RETRY = "send the heartbeat again after a back-off"
+    FIND_COORDINATOR = "look the coordinator up, then send the heartbeat again"
+    FENCED = "the partitions are lost: call the user's listener, then join again"
 
 
 class ConsumerMembership:
-    """One member's side of one group."""
+    """One member's view of one group."""
 
     def __init__(
         self,
@@ -78,27 +78,27 @@ class ConsumerMembership:
         self.topics: list[str] = []
         self.pattern = ""
         self.target: set[IdPartition] | None = None
-        """What the coordinator wants this member to have; None until it has said so."""
+        """The target assignment; None until the coordinator has returned one."""
         self.owned: set[IdPartition] = set()
-        """What it has."""
+        """The partitions that this member has."""
         self.lost = False
         self._asked = False
-        """Whether the coordinator may have us as a member."""
+        """Whether the coordinator may know this member."""
         self._everything = True
-        """Whether the next heartbeat tells all, as it must after anything went wrong."""
-        self._told = self._telling = Telling((), "", frozenset())
+        """Whether the next heartbeat is complete, as it must be after an error."""
+        self._reported = self._sent = _Reported((), "", frozenset())
         self._settled = GroupMetadata(group_id, group_instance_id=instance_id)
 
     def metadata(self) -> GroupMetadata:
-        """What commits and transactions carry: who we are, or, after the membership has ended, who we were last."""
+        """Return the member's identity for commits and transactions; after the membership has ended, the last one."""
         return self._settled
 
     def subscribe(self, topics: Sequence[str], pattern: str) -> None:
-        """Read these topics, or those whose whole name matches (RE2 syntax; the broker does it)."""
+        """Read these topics, or those whose whole name matches (RE2 syntax, applied by the broker)."""
         self.topics, self.pattern = sorted(set(topics)), pattern
 
     def heartbeat_request(self) -> ConsumerGroupHeartbeatRequest:
-        """We live; and what has changed."""
+        """Return the next heartbeat, with what has changed."""
         self._asked = True
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.group_id,
@@ -106,34 +106,34 @@ class ConsumerMembership:
             member_epoch=self.epoch,
             instance_id=self.instance_id,
         )
-        told, everything = self._told, self._everything
-        telling = Telling(
+        reported, everything = self._reported, self._everything
+        current = _Reported(
             tuple(self.topics), self.pattern, frozenset() if self.epoch == JOINING else frozenset(self.owned)
         )
         if everything:
             request.rack_id = self.rack
             request.rebalance_timeout_ms = self.rebalance_timeout_ms
             request.server_assignor = self.assignor
-        if everything or told.topics != telling.topics:
-            request.subscribed_topic_names = list(telling.topics)
-        if telling.pattern if everything else told.pattern != telling.pattern:
-            request.subscribed_topic_regex = telling.pattern  # an empty one takes the pattern back
-        if everything or told.owned != telling.owned:
-            request.topic_partitions = _by_topic(telling.owned)
-        self._telling = telling
+        if everything or reported.topics != current.topics:
+            request.subscribed_topic_names = list(current.topics)
+        if current.pattern if everything else reported.pattern != current.pattern:
+            request.subscribed_topic_regex = current.pattern  # an empty one removes the pattern
+        if everything or reported.owned != current.owned:
+            request.topic_partitions = _by_topic(current.owned)
+        self._sent = current
         return request
 
     def failed(self) -> None:
-        """A heartbeat was not answered: the next one tells all."""
+        """Make the next heartbeat complete, because this one was not answered."""
         self._everything = True
 
-    def answered(self, response: ConsumerGroupHeartbeatResponse, sent_epoch: int) -> Next:
-        """Take in the answer to a heartbeat that was sent in an epoch; KafkaError when there is no way on."""
+    def answered(self, response: ConsumerGroupHeartbeatResponse, sent_epoch: int) -> HeartbeatResult:
+        """Apply the answer to a heartbeat of this epoch. Raise KafkaError if a retry would not help."""
         if sent_epoch != self.epoch:
-            return Next.GO_ON
+            return HeartbeatResult.ACCEPTED
         code = ErrorCode.of(response.error_code)
         if code is ErrorCode.NONE:
-            self._everything, self._told = False, self._telling
+            self._everything, self._reported = False, self._sent
             self.epoch, self.interval_ms = response.member_epoch, response.heartbeat_interval_ms
             self._settled = GroupMetadata(self.group_id, self.epoch, self.member_id, self.instance_id)
             if response.assignment is not None:
@@ -142,25 +142,25 @@ class ConsumerMembership:
                     for topic in response.assignment.topic_partitions
                     for partition in topic.partitions
                 }
-            return Next.GO_ON
+            return HeartbeatResult.ACCEPTED
         self._everything = True
         if code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
             self.forget()
-            return Next.GIVE_UP
+            return HeartbeatResult.FENCED
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
-            return Next.FIND_COORDINATOR
+            return HeartbeatResult.FIND_COORDINATOR
         if code.retriable:
-            return Next.SOON
+            return HeartbeatResult.RETRY
         what = NOT_SERVED if code is ErrorCode.UNSUPPORTED_VERSION else response.error_message or code.text
         raise errors.error_for(code, f"group {self.group_id!r}: {what}")
 
     @property
     def due(self) -> bool:
-        """Whether there is something to let go or to take."""
+        """Whether the target assignment differs from the partitions that this member has."""
         return self.target is not None and self.target != self.owned
 
     def forget(self) -> None:
-        """We are no member any more; what we had may be somebody else's already."""
+        """End the membership: another member may own the partitions already."""
         self.lost = True
         self._asked = False
         self.epoch = JOINING
@@ -169,13 +169,13 @@ class ConsumerMembership:
         self._everything = True
 
     def rejoin(self) -> None:
-        """The user knows what was lost: join again."""
+        """Join again, after the user's listener was called."""
         self.lost = False
 
     def leave_request(self) -> ConsumerGroupHeartbeatRequest | None:
-        """We go, or do not come; None if we have not asked to be a member, or are none any more.
+        """Return the request that leaves the group; None if the coordinator cannot know this member.
 
-        Over the connection of the heartbeats, so that it comes after one that is not answered yet.
+        Send it over the connection of the heartbeats, so that it follows a heartbeat without an answer.
         """
         if not self._asked:
             return None
@@ -186,7 +186,7 @@ class ConsumerMembership:
 
 
 def as_re2(pattern: re.Pattern[str]) -> str:
-    """What a pattern for a part of a name is where whole names are matched."""
+    """Return the pattern for whole names that matches the same names as this pattern for a part of a name."""
     flags = "".join(letter for flag, letter in ((re.I, "i"), (re.S, "s")) if pattern.flags & flag)
     return f".*(?{flags}:{pattern.pattern}).*"
 

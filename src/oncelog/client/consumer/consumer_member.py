@@ -1,5 +1,6 @@
-"""The driver of a membership in a group with a server-side assignor (KIP-848): heartbeats in the background, changes of
-the assignment inside `poll`.
+"""The driver of a membership in a group with a server-side assignor (KIP-848).
+
+It sends heartbeats in the background, and changes the assignment inside `poll`.
 """
 
 from __future__ import annotations
@@ -8,25 +9,30 @@ import asyncio
 import contextlib
 import re
 import uuid
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from oncelog import errors
-from oncelog.client.consumer.consumer_group import NOT_SERVED, ConsumerMembership, Next, as_re2
+from oncelog.client.consumer.background import Background, PollTimer
+from oncelog.client.consumer.consumer_group import NOT_SERVED, ConsumerMembership, HeartbeatResult, as_re2
 from oncelog.client.consumer.member import Member
+from oncelog.client.consumer.rebalance import Rebalancer
+from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.types import TopicPartition
 from oncelog.net.connection import NoCommonVersionError
 
-if TYPE_CHECKING:
-    from oncelog.client.consumer.reader import Reader
-    from oncelog.client.consumer.subscription import Subscription
-
 
 class ConsumerMember(Member[ConsumerMembership]):
-    """A reader's place in a group of which the coordinator divides the partitions."""
+    """Keep a consumer in a group in which the coordinator assigns the partitions."""
 
-    def __init__(self, reader: Reader, subscription: Subscription) -> None:
-        options = reader.options
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        options: Mapping[str, Any],
+        rebalancer: Rebalancer,
+        background: Background,
+        poll_timer: PollTimer,
+    ) -> None:
         membership = ConsumerMembership(
             options["group_id"],
             str(uuid.uuid4()),
@@ -35,78 +41,75 @@ class ConsumerMember(Member[ConsumerMembership]):
             rebalance_timeout_ms=options["max_poll_interval_ms"],
             assignor=options["group_remote_assignor"],
         )
-        super().__init__(reader, subscription, membership)
+        super().__init__(cluster, options, membership, rebalancer, background, poll_timer)
         self._wake = asyncio.Event()
+        """Set when the next heartbeat must not wait for its interval."""
         self._next_names = 0.0
-        self._looked = False
+        self._reported = False
+        """Whether missing topics were reported after the first assignment."""
 
     def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
-        """Read these topics, or those that match: the broker looks for the pattern, but in whole names only."""
+        """Read these topics, or those that match. The broker applies the pattern, but to whole names only."""
         self.membership.subscribe(topics, "" if pattern is None else as_re2(pattern))
         self._wake.set()
 
     async def keep(self, limit: float) -> bool:
-        """Be a member, and follow what the coordinator has assigned; False when time is up before it has."""
+        """Be a member, and apply the assignment. Return False if time is up before there is anything to read."""
         self._raise_failure()
         membership = self.membership
         if membership.lost:
-            await self._subscription.revoke(list(self._reader.states), lost=True)
+            await self._rebalancer.revoke(self._rebalancer.assigned, lost=True)
             membership.rejoin()
             self._wake.set()
-        if self._beating is None or self._beating.done():
-            self._beating = self._loop.create_task(self._beat())
+        self._start_heartbeats()
         if membership.target is None:
-            await self._reader.wait(limit - self._loop.time())
-        elif not self._looked:
-            self._looked = True
+            await self._background.wait(limit - self._loop.time())
+        elif not self._reported:
+            self._reported = True
             names = self._cluster.topology.names
-            self._reader.metadata_watch.assigned(
-                self._subscription.topics, [names[topic] for topic, _ in membership.target if topic in names]
-            )
+            self._rebalancer.report_missing_topics([names[topic] for topic, _ in membership.target if topic in names])
         if membership.due:
-            await self._follow()
-        return bool(self._reader.states)
+            await self._reconcile()
+        return bool(self._rebalancer.assigned)
 
-    async def _follow(self) -> None:
-        """Let go what is not ours any more, take what is new, and report it."""
+    async def _reconcile(self) -> None:
+        """Revoke partitions that are not in the target assignment, add the new ones, and report them."""
         membership = self.membership
         target = set(membership.target or ())
         names = self._cluster.topology.names
         if any(topic_id not in names for topic_id, _ in target) and self._loop.time() >= self._next_names:
-            self._next_names = self._loop.time() + self._reader.options["retry_backoff_ms"] / 1000
+            self._next_names = self._loop.time() + self._options["retry_backoff_ms"] / 1000
             with contextlib.suppress(errors.ConnectionFailedError):
                 await self._cluster.refresh(None if membership.pattern else membership.topics)
             names = self._cluster.topology.names
         known = {(topic_id, partition) for topic_id, partition in target if topic_id in names}
         if known == membership.owned:
-            return  # the rest is a topic that this broker has not heard of yet
+            return  # the rest belongs to a topic whose metadata the broker does not have yet
         wanted: list[TopicPartition] = [(names[topic_id], partition) for topic_id, partition in known]
         try:
-            await self._subscription.revoke(set(self._reader.states).difference(wanted))
+            await self._rebalancer.revoke(set(self._rebalancer.assigned).difference(wanted))
             if membership.lost:
                 return
         finally:
             if not membership.lost:
                 membership.owned &= known
         try:
-            await self._subscription.take(wanted)
+            await self._rebalancer.assign(wanted)
         finally:
             if not membership.lost:
                 membership.owned = known
                 self._wake.set()
 
-    async def _beat(self) -> None:
-        """Heartbeats as long as this is a member or wants to be one."""
+    async def _send_heartbeats(self) -> None:
+        """Send heartbeats as long as this is a member or wants to be one."""
         membership = self.membership
         while True:
             if not membership.lost:
-                if membership.epoch > 0 and self._overdue:
-                    await self._make_room()
+                if membership.epoch > 0 and self._poll_timer.expired:
+                    await self._leave_until_next_poll()
                     continue
                 self._wake.clear()
-                delay = await self._heartbeat()
-                if delay is None:
-                    return
+                delay: float | None = await self._heartbeat()
             else:
                 delay = None
             with contextlib.suppress(TimeoutError):
@@ -114,8 +117,8 @@ class ConsumerMember(Member[ConsumerMembership]):
                     await self._wake.wait()
             self._wake.clear()
 
-    async def _heartbeat(self) -> float | None:
-        """One; seconds until the next one, None when there is none because this has failed for good."""
+    async def _heartbeat(self) -> float:
+        """Send one heartbeat; return the seconds until the next. Raise KafkaError if a retry would not help."""
         membership = self.membership
         target, epoch = membership.target, membership.epoch
         try:
@@ -123,20 +126,20 @@ class ConsumerMember(Member[ConsumerMembership]):
             if response is None:
                 membership.failed()
                 return self._pause()
-            what = membership.answered(response, epoch)
-        except (errors.KafkaError, NoCommonVersionError) as error:
-            if isinstance(error, NoCommonVersionError):
-                error = errors.UnsupportedError(f"{NOT_SERVED} ({error})")
+            result = membership.answered(response, epoch)
+        except errors.KafkaError:
             membership.forget()
-            self._fail(error)
-            return None
-        if what is Next.GO_ON:
+            raise
+        except NoCommonVersionError as error:
+            membership.forget()
+            raise errors.UnsupportedError(f"{NOT_SERVED} ({error})") from error
+        if result is HeartbeatResult.ACCEPTED:
             self._backoff.reset()
             if membership.target is not target or membership.epoch != epoch:
-                self._reader.notify()
+                self._background.notify()
             return membership.interval_ms / 1000
-        if what is Next.FIND_COORDINATOR:
+        if result is HeartbeatResult.FIND_COORDINATOR:
             self._forget_coordinator()
-        if what is Next.GIVE_UP:
-            self._reader.notify()
+        if result is HeartbeatResult.FENCED:
+            self._background.notify()
         return self._pause()

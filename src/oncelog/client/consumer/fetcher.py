@@ -1,303 +1,388 @@
-"""What a consumer has fetched and where it stands, without any I/O: positions, fetch sessions, what must not be seen.
+"""A consumer's Fetch requests, sent in the background: one at a time to each broker (Kafka's Fetcher).
 
-`FetchSession` writes incremental Fetch requests (KIP-227). `Fetched` is one partition's part of an answer: batches
-are decoded when their records are asked for, control batches and those of aborted transactions are left out, and the
-position moves past them all the same, so that a reader ends where its isolation level ends and not at the last record
-it saw.
+A request covers the partitions without fetched records. The records go to the `SubscriptionState`; an error that a
+retry does not help is raised by the next poll.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
-from uuid import UUID
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from oncelog import errors
-from oncelog.client.group_offsets import OffsetAndMetadata
+from oncelog.client.connections.backoff import Backoff
+from oncelog.client.consumer.background import Background
+from oncelog.client.consumer.completed_fetch import CompletedFetch, unreadable_batch
+from oncelog.client.consumer.fetch_session import (
+    FINAL_EPOCH,
+    LAST_WITH_NAMES,
+    FetchSession,
+    FetchTarget,
+    topic_ids_usable,
+)
+from oncelog.client.consumer.offset_fetcher import OffsetFetcher, Validations
+from oncelog.client.consumer.options import READ_COMMITTED, isolation_level
+from oncelog.client.consumer.subscription_state import PartitionState, SubscriptionState
+from oncelog.client.discovery.cluster import ClusterClient
+from oncelog.client.discovery.topology import LEADER_MOVED
 from oncelog.client.types import TopicPartition
-from oncelog.protocol.aborted import AbortedTransactions
-from oncelog.protocol.errors import ProtocolError
-from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
-from oncelog.protocol.records import check_crc, decode_records, iter_batches
-from oncelog.protocol.schema import NO_UUID
+from oncelog.net.connection import ConnectionLostError, NoCommonVersionError
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 
-READ_UNCOMMITTED = 0
-READ_COMMITTED = 1
-LAST_WITH_NAMES = 12
-NO_SESSION = 0
-FULL_EPOCH = 0
-FINAL_EPOCH = -1
+SESSION_LOST = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
 
+log = logging.getLogger(__name__)
 
-class ConsumerRecord(NamedTuple):
-    """One record as a consumer gets it; `timestamp` in ms since the epoch."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+Targets = dict[TopicPartition, FetchTarget]
 
 
-class Wanted(NamedTuple):
-    """What a partition is fetched with."""
+class _Plan(NamedTuple):
+    """What the partitions need now, by node."""
 
-    offset: int
-    leader_epoch: int
-    max_bytes: int
-    topic_id: UUID
-
-
-class FetchSession:
-    """The session with one broker: what it remembers of our partitions, so that only changes are sent."""
-
-    def __init__(self) -> None:
-        self.session_id = NO_SESSION
-        self.epoch = FULL_EPOCH
-        self._known: dict[TopicPartition, Wanted] = {}
-        self._asked: dict[TopicPartition, Wanted] = {}
-
-    def build(self, wanted: Mapping[TopicPartition, Wanted], options: Mapping[str, int], rack: str) -> FetchRequest:
-        """The request for exactly these partitions."""
-        self._asked = dict(wanted)
-        if self.epoch == FULL_EPOCH:
-            changed: Iterable[TopicPartition] = wanted
-            forgotten: list[TopicPartition] = []
-        else:
-            changed = [tp for tp, item in wanted.items() if self._known.get(tp) != item]
-            forgotten = [
-                tp for tp, old in self._known.items() if tp not in wanted or wanted[tp].topic_id != old.topic_id
-            ]
-        topics: dict[str, FetchTopic] = {}
-        for tp in changed:
-            item = wanted[tp]
-            topic = topics.get(tp[0])
-            if topic is None:
-                topic = topics[tp[0]] = FetchTopic(topic=tp[0], topic_id=item.topic_id, partitions=[])
-            topic.partitions.append(
-                FetchPartition(
-                    partition=tp[1],
-                    current_leader_epoch=item.leader_epoch,
-                    fetch_offset=item.offset,
-                    partition_max_bytes=item.max_bytes,
-                )
-            )
-        return FetchRequest(
-            max_wait_ms=options["max_wait_ms"],
-            min_bytes=options["min_bytes"],
-            max_bytes=options["max_bytes"],
-            isolation_level=options["isolation_level"],
-            session_id=self.session_id,
-            session_epoch=self.epoch,
-            topics=list(topics.values()),
-            forgotten_topics_data=self._forgotten(forgotten),
-            rack_id=rack,
-        )
-
-    def _forgotten(self, partitions: Iterable[TopicPartition]) -> list[ForgottenTopic]:
-        topics: dict[TopicPartition | tuple[str, UUID], ForgottenTopic] = {}
-        for tp in partitions:
-            topic_id = self._known[tp].topic_id
-            topic = topics.setdefault((tp[0], topic_id), ForgottenTopic(topic=tp[0], topic_id=topic_id, partitions=[]))
-            topic.partitions.append(tp[1])
-        return list(topics.values())
-
-    def succeeded(self, session_id: int) -> None:
-        """The broker has taken the request in."""
-        self._known = self._asked
-        if session_id == NO_SESSION:
-            self.reset()
-            return
-        self.epoch = 1 if session_id != self.session_id or self.epoch == 2**31 - 1 else self.epoch + 1
-        self.session_id = session_id
-
-    def reset(self) -> None:
-        """The session is lost: the next request is a full one."""
-        self.session_id, self.epoch = NO_SESSION, FULL_EPOCH
-        self._known = {}
+    fetches: dict[int, Targets]
+    validations: dict[int, dict[TopicPartition, tuple[PartitionState, int]]]
+    unread: set[int]
+    """Nodes of which fetched records wait for the user."""
+    leaderless: bool
+    """Whether a partition has no known leader."""
 
 
-class Fetched:
-    """The records of one partition out of one answer; `position` is what comes next in it."""
+class Fetcher:
+    """Fetch for one consumer, on its loop."""
 
     def __init__(
-        self, tp: TopicPartition, data: PartitionData, position: int, *, committed_only: bool, check_crcs: bool
+        self,
+        cluster: ClusterClient,
+        subscription: SubscriptionState,
+        options: Mapping[str, Any],
+        offsets: OffsetFetcher,
+        background: Background,
     ) -> None:
-        self.tp = tp
-        self.position = position
-        self.raw = data.records if data.records is not None else b""
-        self.aborted = (
-            sorted((item.first_offset, item.producer_id) for item in data.aborted_transactions or ())
-            if committed_only
-            else None
-        )
-        self._check_crcs = check_crcs
-        self._batches = iter_batches(self.raw, partial_ok=True)
-        self._hidden = AbortedTransactions(self.aborted or ())
-        self._records: deque[ConsumerRecord] = deque()
-        self._after = position
-        self._damage: ProtocolError | None = None
-        self.end, self.last_epoch = end_of(self.raw, position)
-        """Where this ends, and the leader epoch in which its last batch was written."""
-        self.epoch = -1
-        """The leader epoch of the batch that was decoded last."""
+        self._cluster = cluster
+        self._subscription = subscription
+        self._options = options
+        self._offsets = offsets
+        self._background = background
+        self._isolation = isolation_level(options)
+        self._sessions: dict[int, FetchSession] = {}
+        self._pending_nodes: set[int] = set()
+        self._empty_until: dict[TopicPartition, tuple[int, FetchTarget, float]] = {}
+        """Partitions for which a node had no records when it was asked while other records of it waited for the user.
 
-    def take(self, count: int) -> list[ConsumerRecord]:
-        """Up to `count` more records. ProtocolError, each time, when a damaged batch is what comes next."""
-        found: list[ConsumerRecord] = []
-        while len(found) < count:
-            if not self._records and not self._decode_next():
-                break
-            records = self._records
-            while records and len(found) < count:
-                found.append(records.popleft())
-            self.position = records[0].offset if records else self._after
-        if not found and self._damage is not None:
-            raise self._damage.with_traceback(None)  # otherwise each raise adds frames to the traceback
-        return found
+        Until this time (of the loop) they alone are no reason for a request. A request that waits for them would
+        delay the other partitions of the node, once the user has taken their records. A request for others includes
+        them. A seek or a new leader makes the entry invalid.
+        """
+        self._refreshing = False
+        self._failures: dict[int, Backoff] = {}
+        """Of nodes that hung up, or answered a whole request with an error, the last time."""
+        self._refresh_backoff = self._new_backoff()
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
 
-    def go_to(self, position: int) -> None:
-        """Go on from there, whatever has been taken: `tables` reads `raw` by itself."""
-        self.position = self._after = position
-        self._batches = iter_batches(self.raw, partial_ok=True)
-        self._hidden = AbortedTransactions(self.aborted or ())
-        self._records.clear()
-        self._damage = None
+    def _new_backoff(self) -> Backoff:
+        return Backoff(self._options["retry_backoff_ms"], self._options["retry_backoff_max_ms"])
 
-    @property
-    def damaged(self) -> bool:
-        """Whether a damaged batch has been met: it is not over with what `take` gave."""
-        return self._damage is not None
+    def _now(self) -> float:
+        return self._background.loop.time()
 
-    def _decode_next(self) -> bool:
-        """`_next_batch`, but damage stays where it is, and is raised only when nothing lies before it."""
-        if self._damage is None:
+    # -- what to fetch --------------------------------------------------------------------------------------------
+
+    def send_fetches(self) -> None:
+        """Send each node without a pending request one for the partitions that have no fetched records."""
+        plan = self._plan()
+        if plan.leaderless and not self._refreshing:
+            self._refreshing = True
+            self._background.run(self._refresh())
+        for node, targets in plan.fetches.items():
+            if node not in plan.unread:
+                self._forget_empty(targets)
+            if node not in plan.unread or any(not self._is_empty(node, tp, item) for tp, item in targets.items()):
+                self._pending_nodes.add(node)
+                self._background.run(self._fetch_from(node, targets, wait=node not in plan.unread))
+        for node, asked in plan.validations.items():
+            for state, _ in asked.values():
+                state.validating = True
+            self._background.run(self._validate(node, asked))
+
+    def _plan(self) -> _Plan:
+        topology = self._cluster.topology
+        fetches: dict[int, Targets] = {}
+        validations: dict[int, dict[TopicPartition, tuple[PartitionState, int]]] = {}
+        unread: set[int] = set()
+        leaderless = False
+        limit = self._options["max_partition_fetch_bytes"]
+        for tp, state in self._subscription.partitions.items():
+            if state.position is None or state.paused or state.buffered:
+                if state.buffered and not state.paused:
+                    unread.add(topology.leader(*tp) if state.preferred is None else state.preferred[0])
+                continue
+            topic = topology.topics.get(tp[0])
+            partition = None if topic is None else topic.partitions.get(tp[1])
+            if topic is None or partition is None or partition.leader < 0:
+                leaderless = True
+                continue
+            if -1 < state.epoch < partition.leader_epoch > state.validated_epoch:  # KIP-320
+                if not state.validating:
+                    validations.setdefault(partition.leader, {})[tp] = (state, partition.leader_epoch)
+                continue
+            node = partition.leader if state.preferred is None else self._nearest(state, partition.leader)
+            target = FetchTarget(state.position, partition.leader_epoch, limit, topic.topic_id)
+            if node not in self._pending_nodes and not self._is_refused(state, node, target):
+                fetches.setdefault(node, {})[tp] = target
+        return _Plan(fetches, validations, unread, leaderless)
+
+    def _nearest(self, state: PartitionState, leader: int) -> int:
+        """Return the follower that the leader has named, until that expires (KIP-392)."""
+        assert state.preferred is not None
+        node, until = state.preferred
+        if self._now() < until and node in self._cluster.topology.brokers:
+            return node
+        state.preferred = None
+        return leader
+
+    def _is_refused(self, state: PartitionState, node: int, target: FetchTarget) -> bool:
+        """Return whether the pause after an error has not ended. If so, arm a timer for its end."""
+        of_node, of_target, until = state.refused or (-1, None, 0.0)
+        now = self._now()
+        if of_node != node or of_target != target or until <= now:
+            return False
+        if self._timer is None or self._timer.when() > until:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._background.loop.call_later(until - now, self._timer_due)
+        return True
+
+    def _timer_due(self) -> None:
+        self._timer = None
+        self._continue()
+
+    def _continue(self) -> None:
+        """Send more requests, unless the next poll has to raise an error first."""
+        if not self._stopped and self._background.failure is None:
+            self.send_fetches()
+
+    def _refuse(self, tp: TopicPartition, node: int, target: FetchTarget) -> None:
+        """Do not repeat this fetch before a pause (retry.backoff.ms, growing). Another leader is asked at once."""
+        state = self._subscription.partitions[tp]
+        backoff = self._new_backoff()
+        backoff.failures = state.refusals
+        state.refusals += 1
+        state.refused = node, target, self._now() + backoff.next_ms(random.random()) / 1000
+
+    def _is_empty(self, node: int, tp: TopicPartition, target: FetchTarget) -> bool:
+        of_node, of_target, until = self._empty_until.get(tp, (-1, None, 0.0))
+        return of_node == node and of_target == target and self._now() < until
+
+    def _forget_empty(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            self._empty_until.pop(tp, None)
+
+    def _remember_empty(self, node: int, targets: Mapping[TopicPartition, FetchTarget]) -> None:
+        """Note the partitions without records, for as long as a request could have waited for some."""
+        until = self._now() + max(self._options["fetch_max_wait_ms"], 1) / 1000
+        for tp, target in targets.items():
+            state = self._subscription.partitions.get(tp)
+            if state is not None and not state.buffered:
+                self._empty_until[tp] = node, target, until
+            else:
+                self._empty_until.pop(tp, None)
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    async def _validate(self, node: int, asked: Validations) -> None:
+        try:
+            await self._offsets.validate_positions(node, asked)
+        finally:
+            for state, _ in asked.values():
+                state.validating = False
+            self._background.notify()
+
+    async def _refresh(self) -> None:
+        """Request the leaders. Pause before the next time, unless each partition has one by then."""
+        try:
+            with contextlib.suppress(errors.KafkaError):
+                await self._cluster.refresh({topic for topic, _ in self._subscription.partitions})
+            if all(self._cluster.topology.leader(*tp) >= 0 for tp in self._subscription.partitions):
+                self._refresh_backoff.reset()
+            else:
+                await self._pause(self._refresh_backoff)
+        finally:
+            self._refreshing = False
+            self._background.notify()
+        self._continue()
+
+    async def _pause(self, backoff: Backoff) -> None:
+        await asyncio.sleep(backoff.next_ms(random.random()) / 1000)
+
+    async def _pause_node(self, node: int) -> None:
+        await self._pause(self._failures.setdefault(node, self._new_backoff()))
+
+    async def _fetch_from(self, node: int, targets: Targets, *, wait: bool) -> None:
+        session = self._sessions.setdefault(node, FetchSession())
+        try:
+            response = await self._fetch(node, session, targets, wait=wait)
+        except (ConnectionLostError, errors.RetriableError):
+            session.reset()
+            self._forget_empty(targets)
+            for tp in targets:
+                self._cluster.topology.forget(tp[0])
+                self._back_to_leader(tp)
+            await self._pause_node(node)
+        else:
+            failed = self._take_response(node, session, response, targets)
+            code = ErrorCode.of(response.error_code)
+            if code is ErrorCode.NONE:
+                self._failures.pop(node, None)
+            elif node in self._failures or code not in SESSION_LOST:
+                await self._pause_node(node)
+            else:  # a new session can begin at once, but only the first time
+                self._failures[node] = self._new_backoff()
+            if not wait:
+                self._remember_empty(node, {tp: item for tp, item in targets.items() if tp not in failed})
+        finally:
+            self._pending_nodes.discard(node)
+            self._background.notify()
+        self._continue()
+
+    async def _fetch(self, node: int, session: FetchSession, targets: Targets, *, wait: bool) -> FetchResponse:
+        connection = await self._cluster.connection(node, "fetch")
+        try:
+            version = connection.version_for(FetchRequest)
+        except NoCommonVersionError as error:
+            raise errors.UnsupportedError(str(error)) from error
+        if not topic_ids_usable(targets):
+            version = min(version, LAST_WITH_NAMES)
+        options = {
+            "max_wait_ms": self._options["fetch_max_wait_ms"] if wait else 0,
+            "min_bytes": self._options["fetch_min_bytes"],
+            "max_bytes": self._options["fetch_max_bytes"],
+            "isolation_level": self._isolation,
+        }
+        request = session.build(targets, options, self._options["client_rack"])
+        response: FetchResponse = await connection.call(request, version)
+        return response
+
+    # -- responses ------------------------------------------------------------------------------------------------
+
+    def _take_response(
+        self, node: int, session: FetchSession, response: FetchResponse, targets: Targets
+    ) -> Collection[TopicPartition]:
+        """Return the partitions that have to be fetched again."""
+        code = ErrorCode.of(response.error_code)
+        if code is not ErrorCode.NONE:
+            session.reset()
+            if code not in SESSION_LOST and not code.retriable:
+                self._background.fail(errors.error_for(code, f"Fetch: {code.text}"))
+            self._forget_empty(targets)
+            return targets
+        failed: set[TopicPartition] = set()
+        session.succeeded(response.session_id)
+        names = self._cluster.topology.names
+        for topic in response.responses:
+            name = topic.topic or names.get(topic.topic_id, "")
+            for item in topic.partitions:
+                tp = (name, item.partition_index)
+                state = self._subscription.partitions.get(tp)
+                target = targets.get(tp)
+                if state is not None and target is not None and state.position == target.offset:
+                    self._take_partition(node, session, tp, state, item)
+                    if not item.error_code:
+                        state.validated_epoch = max(state.validated_epoch, target.leader_epoch)
+                        state.refusals, state.refused = 0, None
+                    else:
+                        failed.add(tp)
+                        if item.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                            self._refuse(tp, node, target)
+        self._forget_empty(failed)
+        return failed
+
+    def _take_partition(
+        self, node: int, session: FetchSession, tp: TopicPartition, state: PartitionState, item: PartitionData
+    ) -> None:
+        code = ErrorCode.of(item.error_code)
+        if code is ErrorCode.NONE:
+            if item.preferred_read_replica >= 0 and item.preferred_read_replica != node:
+                age = self._options["metadata_max_age_ms"] / 1000
+                state.preferred = (item.preferred_read_replica, self._now() + age)
+            self._take_records(tp, state, item)
+        elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            if self._back_to_leader(tp):
+                return  # a follower may lag behind: only the leader's answer counts
             try:
-                return self._next_batch()
-            except ProtocolError as error:
-                self._damage = error
-        return False
+                why = f"offset {state.position} is not in the log"
+                state.seek_to_time(self._offsets.reset_timestamp(tp, why))
+            except errors.OffsetOutOfRangeError as error:
+                self._background.fail(error)
+        elif code in LEADER_MOVED:
+            session.reset()
+            self._cluster.topology.forget(tp[0])
+            self._back_to_leader(tp)
+        elif code is ErrorCode.UNKNOWN_SERVER_ERROR:  # Kafka's consumer retries, too
+            log.warning("%s-%d at offset %s: the broker has an unexpected error", *tp, state.position)
+        elif code is ErrorCode.CORRUPT_MESSAGE:
+            self._background.fail(unreadable_batch(tp, state.position, ProtocolError(code, code.text)))
+        elif not code.retriable:
+            self._background.fail(errors.error_for(code, f"Fetch of {tp[0]}-{tp[1]}: {code.text}"))
 
-    def _next_batch(self) -> bool:
-        """Decode the next batch that has records to be seen; the position passes those that have none."""
-        for header, view in self._batches:
-            hidden = self._hidden.hides(header, view)  # of those before the position, too: their markers end it
-            if header.next_offset <= self.position:
-                continue
-            self._after = header.next_offset
-            self.epoch = header.partition_leader_epoch
-            if hidden or header.is_control:
-                self.position = self._after
-                continue
-            if self._check_crcs:
-                check_crc(header, view)
-            topic, partition = self.tp
-            self._records.extend(
-                ConsumerRecord(topic, partition, *record)
-                for record in decode_records(view)
-                if record.offset >= self.position
+    def _take_records(self, tp: TopicPartition, state: PartitionState, item: PartitionData) -> None:
+        state.high_watermark = item.high_watermark
+        state.last_stable_offset = item.last_stable_offset
+        if item.records is None or not len(item.records):
+            return
+        assert state.position is not None
+        try:
+            fetch = CompletedFetch(
+                tp,
+                item,
+                state.position,
+                committed_only=self._isolation == READ_COMMITTED,
+                check_crcs=self._options["check_crcs"],
             )
-            if self._records:
-                return True
-            self.position = self._after
-        return False
+        except ProtocolError as error:
+            self._background.fail(unreadable_batch(tp, state.position, error))
+            return
+        if fetch.end > state.position:
+            self._subscription.add_fetch(fetch)
 
+    def _back_to_leader(self, tp: TopicPartition) -> bool:
+        """Fetch from the leader again; return whether a follower was asked before."""
+        state = self._subscription.partitions.get(tp)
+        followed = state is not None and state.preferred is not None
+        if state is not None:
+            state.preferred = None
+        return followed
 
-def end_of(raw: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
-    """The offset behind the last whole batch before damage, and that batch's leader epoch; `position` and -1 if there
-    is none. ProtocolError if the first one is damaged.
-    """
-    after, epoch = position, -1
-    try:
-        for header, _ in iter_batches(raw, partial_ok=True):
-            after, epoch = max(after, header.next_offset), header.partition_leader_epoch
-    except ProtocolError:
-        if after == position:
-            raise
-    return after, epoch
+    # -- the end --------------------------------------------------------------------------------------------------
 
+    def stop(self) -> None:
+        """Send no more requests."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
 
-class PartitionState:
-    """Where a consumer stands in a partition.
+    async def end_sessions(self) -> None:
+        """Let the brokers drop their fetch sessions at once, as Kafka's consumer does (the final epoch of KIP-227)."""
+        known = [(node, session.session_id) for node, session in self._sessions.items() if session.session_id]
+        await asyncio.gather(*(self._end_session(node, session_id) for node, session_id in known))
 
-    `position`: offset to be fetched next, None until it is known. `consumed`: offset behind what the user was given;
-    `settled`: where that was when it was last committed, or handed to a transaction. `epoch`, `consumed_epoch`: the
-    leader epoch of what lies before each, -1 if unknown; `checked`: that of the leader which has `position` for sure.
-    """
-
-    __slots__ = (
-        "buffered",
-        "checked",
-        "checking",
-        "consumed",
-        "consumed_epoch",
-        "epoch",
-        "high_watermark",
-        "last_stable_offset",
-        "paused",
-        "position",
-        "preferred",
-        "refusals",
-        "refused",
-        "reset",
-        "settled",
-    )
-
-    def __init__(self) -> None:
-        self.position: int | None = None
-        self.consumed: int | None = None
-        self.settled: int | None = None
-        self.epoch = self.consumed_epoch = self.checked = -1
-        self.checking = False
-        self.preferred: tuple[int, float] | None = None
-        """The follower that the leader sent us to, and until when (the loop's time) that counts (KIP-392)."""
-        self.buffered: deque[Fetched] = deque()
-        self.paused = False
-        self.reset: int | None = None
-        """Timestamp to look the position up with (-2 first, -1 end, else ms), unless it is to be the committed one."""
-        self.high_watermark = self.last_stable_offset = -1
-        self.refusals = 0
-        """How often in a row a broker has refused to be asked."""
-        self.refused: tuple[int, Wanted, float] | None = None
-        """Which node refused what, and until when (the loop's time) it is not asked for the same again."""
-
-    def seek(self, offset: int) -> None:
-        """Go to an offset (an `OffsetAndMetadata` knows the epoch before it); what was fetched goes. UsageError."""
-        if offset < 0:
-            raise errors.UsageError(f"there is no offset {offset} to seek; seek_to_end() and others go to a place")
-        self.position = self.consumed = self.settled = int(offset)
-        self.epoch = self.consumed_epoch = OffsetAndMetadata.of(offset).leader_epoch
-        self.checked = -1
-        self.reset = None
-        self.buffered.clear()
-
-    def go_back(self, offset: int) -> None:
-        """What lies behind this was taken, but not given to the user: it comes again. What is settled stays so."""
-        self.position = self.consumed = offset
-        self.epoch = self.consumed_epoch = self.checked = -1
-        self.buffered.clear()
-
-    def seek_to_time(self, timestamp: int) -> None:
-        """Go where ListOffsets says."""
-        self.position = self.consumed = self.settled = None
-        self.epoch = self.consumed_epoch = self.checked = -1
-        self.reset = timestamp
-        self.buffered.clear()
-
-    def seek_to_committed(self) -> None:
-        """Go where the group's offset is, else where auto.offset.reset says."""
-        self.seek_to_time(0)
-        self.reset = None
-
-    def lag(self, *, committed_only: bool) -> int | None:
-        """Offsets between what was consumed and what can be read, as of the last answer; None if unknown."""
-        end = self.last_stable_offset if committed_only else self.high_watermark
-        return None if end < 0 or self.consumed is None else max(0, end - self.consumed)
-
-
-def topic_ids_usable(wanted: Mapping[TopicPartition, Wanted]) -> bool:
-    """Whether every topic's id is known, as versions above `LAST_WITH_NAMES` need."""
-    return all(item.topic_id != NO_UUID for item in wanted.values())
+    async def _end_session(self, node: int, session_id: int) -> None:
+        connection = self._cluster.open_connection(node, "fetch")
+        if connection is None:
+            return  # the broker is away, or this consumer has not fetched from it for long
+        with contextlib.suppress(ConnectionLostError, errors.KafkaError):  # brokers also drop unused sessions
+            if connection.in_flight:  # this request would wait until a pending fetch is answered
+                connection = await self._cluster.connection(node)
+            await connection.call(FetchRequest(session_id=session_id, session_epoch=FINAL_EPOCH, topics=[]))

@@ -1,4 +1,4 @@
-"""What the drivers of both group protocols have alike: a place in a group, kept by heartbeats."""
+"""What the drivers of both group protocols share: requests to the coordinator, heartbeats, and leaving."""
 
 from __future__ import annotations
 
@@ -7,59 +7,72 @@ import contextlib
 import logging
 import random
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 from oncelog import errors
 from oncelog.client.connections.backoff import Backoff
+from oncelog.client.consumer.background import Background, PollTimer, cancel
+from oncelog.client.consumer.rebalance import Rebalancer
+from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata
+from oncelog.client.response_errors import first_error
 from oncelog.net.connection import ClientConnection, ConnectionLostError, NoCommonVersionError
+from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.schema import Message
-
-if TYPE_CHECKING:
-    from oncelog.client.consumer.reader import Reader
-    from oncelog.client.consumer.subscription import Subscription
 
 log = logging.getLogger(__name__)
 
 SLOW = "no poll for max_poll_interval_ms = %d: leaving group %r; process fewer records a poll, or allow more"
+NOT_LEFT = "group %r has not confirmed that this member leaves: %s. Its session has to time out first"
+
+LEFT = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID})
+"""Answers after which the group does not wait for this member."""
 
 
-class AnyMembership(Protocol):
+class Membership(Protocol):
     """The state of a membership in either protocol."""
 
     group_id: str
     lost: bool
 
     def metadata(self) -> GroupMetadata:
-        """Who commits."""
+        """Return the identity of this member, for commits."""
 
     def leave_request(self) -> Message | None:
-        """To the coordinator; None where it is not to know."""
+        """Return the request that leaves the group; None if the coordinator must not, or need not, get one."""
 
     def forget(self) -> None:
-        """The membership has ended."""
+        """End the membership."""
 
 
-M = TypeVar("M", bound=AnyMembership)
+M = TypeVar("M", bound=Membership)
 
 
 class Member(Generic[M]):
-    """A reader's place in its group: `membership` decides, this asks the coordinator."""
+    """Keep a consumer in its group: `membership` decides, and this object sends its requests."""
 
-    def __init__(self, reader: Reader, subscription: Subscription, membership: M) -> None:
-        options = reader.options
-        self._reader = reader
-        self._subscription = subscription
-        self._cluster = reader.cluster
-        self._loop = reader.loop
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        options: Mapping[str, Any],
+        membership: M,
+        rebalancer: Rebalancer,
+        background: Background,
+        poll_timer: PollTimer,
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
         self.membership = membership
-        self._poll_interval: float = options["max_poll_interval_ms"] / 1000
-        self._last_poll = reader.loop.time()
-        self._beating: asyncio.Task[None] | None = None
+        self._rebalancer = rebalancer
+        self._background = background
+        self._loop = background.loop
+        self._poll_timer = poll_timer
+        poll_timer.restart()
+        self._heartbeats: asyncio.Task[None] | None = None
         self._connection: ClientConnection | None = None
-        """What the last request went over."""
-        self._failure: errors.KafkaError | None = None
+        """The connection of the last request."""
+        self._failure: Exception | None = None
         self._backoff = Backoff(options["retry_backoff_ms"], options["retry_backoff_max_ms"])
 
     def subscribe(self, topics: Sequence[str], pattern: re.Pattern[str] | None) -> None:
@@ -67,39 +80,36 @@ class Member(Generic[M]):
         raise NotImplementedError
 
     async def keep(self, limit: float) -> bool:
-        """Be a member with an assignment; False when time (of the loop) is up before there is anything to read."""
+        """Be a member with an assignment. Return False if time (of the loop) is up before there is one."""
         raise NotImplementedError
 
-    def polled(self) -> None:
-        """The user has polled, and has max.poll.interval.ms from now on to do so again."""
-        self._last_poll = self._loop.time()
-
     def metadata(self) -> GroupMetadata:
-        """Who commits."""
+        """Return the identity of this member, for commits."""
         return self.membership.metadata()
 
     @property
     def intact(self) -> bool:
-        """Whether the partitions are ours for sure: the membership has not ended, and no rebalance is under way."""
+        """Whether this member owns its partitions for sure: it is in the group, and no rebalance is in progress."""
         return not self.membership.lost and self._failure is None
 
     async def leave(self) -> None:
-        """Go; the others get our partitions at once."""
+        """Leave the group, so that other members get the partitions at once."""
         await self.stop()
         await self._send_leave()
         self.membership.forget()
 
     async def stop(self) -> None:
-        """No heartbeat any more; the group finds out by its session time-out."""
-        beating, self._beating = self._beating, None
-        await cancel(beating)
+        """Send no more heartbeats. The coordinator removes this member after its session time-out."""
+        heartbeats, self._heartbeats = self._heartbeats, None
+        await cancel(heartbeats)
 
     # -- for the protocols ----------------------------------------------------------------------------------------
 
     async def _call(self, request: Message, timeout_ms: float | None = None) -> Any:
-        """The coordinator's answer on the group's own connection; None where there is none, and it is looked for anew.
+        """Return the coordinator's answer on the group's own connection, after one attempt.
 
-        One attempt. NoCommonVersionError; KafkaError for what does not pass by itself.
+        Return None if the coordinator cannot be reached; the next call looks it up again. Raise NoCommonVersionError,
+        and KafkaError if a retry would not help.
         """
         group = self.membership.group_id
         try:
@@ -114,16 +124,33 @@ class Member(Generic[M]):
         self._cluster.forget_coordinator("group", self.membership.group_id)
 
     def _pause(self) -> float:
-        """Seconds until the next attempt."""
+        """Return the seconds until the next attempt."""
         return self._backoff.next_ms(random.random()) / 1000
 
-    def _fail(self, error: errors.KafkaError) -> None:
-        """Raised by the next poll."""
+    def _start_heartbeats(self) -> None:
+        """Send heartbeats in the background, unless they are sent already."""
+        if self._heartbeats is None or self._heartbeats.done():
+            self._heartbeats = self._loop.create_task(self._send_heartbeats())
+            self._heartbeats.add_done_callback(self._heartbeats_ended)
+
+    async def _send_heartbeats(self) -> None:
+        raise NotImplementedError
+
+    def _heartbeats_ended(self, task: asyncio.Task[None]) -> None:
+        """Let the next poll raise the error that has ended the heartbeats, because the session ends without them."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, NoCommonVersionError):
+            error = errors.UnsupportedError(str(error))
+        if isinstance(error, Exception):
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Let the next poll raise an error."""
         self._failure = error
-        self._reader.notify()
+        self._background.notify()
 
     def _raise_failure(self) -> None:
-        """What heartbeats have met. The next poll tries again, unless somebody else has our place for good."""
+        """Raise the error of the heartbeats. The next poll tries again, unless another member has our instance id."""
         failure = self._failure
         if failure is None:
             return
@@ -131,29 +158,21 @@ class Member(Generic[M]):
             self._failure = None
         raise failure
 
-    @property
-    def _overdue(self) -> bool:
-        """Whether the user has not polled for max.poll.interval.ms; a poll that waits does poll."""
-        return not self._reader.waiting and self._loop.time() - self._last_poll > self._poll_interval
-
-    async def _make_room(self) -> None:
-        """Let the others have the partitions of a user who is overdue; the next poll joins anew."""
-        log.warning(SLOW, self._poll_interval * 1000, self.membership.group_id)
-        with contextlib.suppress(errors.KafkaError, NoCommonVersionError):  # the group finds out by itself, too
+    async def _leave_until_next_poll(self) -> None:
+        """Let other members have the partitions, because the user has not polled. The next poll joins again."""
+        log.warning(SLOW, self._poll_timer.interval_ms, self.membership.group_id)
+        with contextlib.suppress(errors.KafkaError, NoCommonVersionError):  # then the session times out
             await self._send_leave()
         self.membership.forget()
-        self._reader.notify()
+        self._background.notify()
 
     async def _send_leave(self) -> None:
+        """Leave the group, and log if the coordinator does not confirm it."""
         request = self.membership.leave_request()
-        if request is not None and self._connection is not None:  # else the coordinator has not heard of us at all
-            await self._call(request)
-
-
-async def cancel(*tasks: asyncio.Task[Any] | None) -> None:
-    """End tasks, and wait until they have ended."""
-    running = [task for task in tasks if task is not None]
-    for task in running:
-        task.cancel()
-    if running:
-        await asyncio.gather(*running, return_exceptions=True)
+        if request is None or self._connection is None:  # the coordinator does not know this member
+            return
+        response = await self._call(request)
+        code = ErrorCode.NONE if response is None else first_error(response)
+        if response is None or code not in LEFT:
+            why = "the coordinator did not answer" if response is None else code.text
+            log.warning(NOT_LEFT, self.membership.group_id, why)

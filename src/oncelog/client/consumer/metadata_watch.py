@@ -1,16 +1,16 @@
-"""What a consumer looks after beside its fetches: old metadata, and topics that are not there."""
+"""A consumer's metadata beside its fetches: refresh by age, and a warning for each topic that does not exist."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Set
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Set
+from typing import Any
 
 from oncelog import errors
-
-if TYPE_CHECKING:
-    from oncelog.client.consumer.reader import Reader
+from oncelog.client.consumer.background import Background
+from oncelog.client.consumer.subscription_state import SubscriptionState
+from oncelog.client.discovery.cluster import ClusterClient
 
 log = logging.getLogger(__name__)
 
@@ -18,56 +18,72 @@ ASSIGNED, SUBSCRIBED = "assigned", "subscribed to"
 
 
 class MetadataWatch:
-    """Of one reader, on its loop."""
+    """Watch the topics of one consumer, on its loop."""
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self._age = max(reader.options["metadata_max_age_ms"], reader.options["retry_backoff_max_ms"]) / 1000
-        self._next = reader.loop.time() + self._age
-        self._said: set[str] = set()
-        self._unlooked: set[str] = set()
-        """Topics of an `assign` of which nobody has looked whether they exist."""
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        subscription: SubscriptionState,
+        options: Mapping[str, Any],
+        background: Background,
+    ) -> None:
+        self._cluster = cluster
+        self._subscription = subscription
+        self._create = options["allow_auto_create_topics"]
+        self._background = background
+        self._age = max(options["metadata_max_age_ms"], options["retry_backoff_max_ms"]) / 1000
+        self._next = background.loop.time() + self._age
+        self._warned: set[str] = set()
+        self._unchecked: set[str] = set()
+        """Topics that the user has assigned, and the next poll checks."""
 
     def polled(self) -> None:
-        """Ask for leaders again by age (metadata.max.age.ms), whatever the fetches say."""
-        now = self._reader.loop.time()
+        """Refresh metadata by age (metadata.max.age.ms), and check topics that the user has assigned."""
+        now = self._background.loop.time()
         if now >= self._next:
             self._next = now + self._age
-            self._reader.spawn(self._refresh({topic for topic, _ in self._reader.states}))
-        if self._unlooked:
-            self._look_for_assigned()
+            self._background.run(self._refresh_assigned())
+        if self._unchecked:
+            self._check_assigned()
 
-    def chosen(self, topics: Iterable[str]) -> None:
-        """The user reads these, without a group: the next poll looks whether they exist."""
-        self._unlooked = set(topics)
+    def assigned_by_user(self) -> None:
+        """Let the next poll check whether the assigned topics exist."""
+        self._unchecked = {topic for topic, _ in self._subscription.partitions}
 
-    def _look_for_assigned(self) -> None:
-        known = self._reader.cluster.topology.topics.keys() | self._said
-        missing = self._unlooked.intersection(topic for topic, _ in self._reader.states) - known
-        self._unlooked = set()
+    def _check_assigned(self) -> None:
+        known = self._cluster.topology.topics.keys() | self._warned
+        missing = self._unchecked.intersection(topic for topic, _ in self._subscription.partitions) - known
+        self._unchecked = set()
         if missing:
-            self._reader.spawn(self._say_missing(missing, ASSIGNED))
+            self._background.run(self._warn_of_missing(missing, ASSIGNED))
 
-    def assigned(self, subscribed: frozenset[str], given: Iterable[str]) -> None:
-        """Of these topics the group has divided the `given`: look whether the others exist."""
-        missing = subscribed - frozenset(given) - self._said
+    def assigned_by_group(self, topics: Iterable[str]) -> None:
+        """Check whether the subscribed topics exist of which the group has assigned no partition to any member.
+
+        `topics`: those of which this consumer has partitions.
+        """
+        missing = self._subscription.topics - frozenset(topics) - self._warned
         if missing:
-            self._reader.spawn(self._say_missing(missing, SUBSCRIBED))
+            self._background.run(self._warn_of_missing(missing, SUBSCRIBED))
+
+    async def _refresh_assigned(self) -> None:
+        await self._refresh({topic for topic, _ in self._subscription.partitions})
 
     async def _refresh(self, topics: Iterable[str]) -> bool:
-        """Whether a broker has answered."""
-        with contextlib.suppress(errors.KafkaError):  # no broker now: fetches say so, and the next round asks again
-            await self._reader.cluster.refresh(topics, create=self._reader.options["allow_auto_create_topics"])
+        """Return whether a broker has answered. If none has, fetches report it, and a later round tries again."""
+        with contextlib.suppress(errors.KafkaError):
+            await self._cluster.refresh(topics, create=self._create)
             return True
         return False
 
-    async def _say_missing(self, topics: Set[str], how: str) -> None:
-        """Warn, once a topic (Java does so at each look): a wrong name would be read in silence for ever."""
-        if not await self._refresh(topics) and how == ASSIGNED:
-            self._unlooked |= topics
-            return  # no rebalance looks again: the next poll has to
-        for topic in sorted(topics - self._said):
-            code = self._reader.cluster.topology.failures.get(topic)
+    async def _warn_of_missing(self, topics: Set[str], how: str) -> None:
+        """Warn once for each topic (Java warns at each check), because a wrong name has no records for ever."""
+        if not await self._refresh(topics):
+            if how == ASSIGNED:  # the next rebalance checks subscribed topics again
+                self._unchecked |= topics
+            return
+        for topic in sorted(topics - self._warned):
+            code = self._cluster.topology.failures.get(topic)
             if code is not None:
-                self._said.add(topic)
+                self._warned.add(topic)
                 log.warning("%s topic %r: %s; its records are read once it is there", how, topic, code.text)

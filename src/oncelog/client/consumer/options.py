@@ -1,4 +1,4 @@
-"""A consumer's options, and what they demand of each other."""
+"""The options of a consumer, and how they depend on each other."""
 
 from __future__ import annotations
 
@@ -64,18 +64,26 @@ CONSUMER: dict[str, Option] = COMMON | {
     "max_partition_fetch_bytes": Option(1_048_576, integer(0, MAX_INT)),
     "max_poll_interval_ms": Option(300_000, integer(1, MAX_INT)),
     "max_poll_records": Option(500, integer(1, MAX_INT)),
-    # Java's default, and behind it what clients of Python have.
+    # Java's default, then the one that Python clients have.
     "partition_assignment_strategy": Option(
         ("range", "cooperative-sticky", "roundrobin"), _choices(*sorted(ASSIGNORS))
     ),
     "session_timeout_ms": Option(45_000, integer(1, MAX_INT)),
 }
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+
 CLASSIC_ONLY = ("heartbeat_interval_ms", "partition_assignment_strategy", "session_timeout_ms")
-"""What the broker decides where it divides the partitions (KIP-848)."""
+"""Options that the broker decides if it assigns the partitions (KIP-848)."""
+
+
+def isolation_level(options: Mapping[str, Any]) -> int:
+    """Return the isolation level as a number of Kafka's protocol."""
+    return READ_COMMITTED if options["isolation_level"] == "read_committed" else READ_UNCOMMITTED
 
 
 def consumer_options(mapping: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A consumer's options, checked against each other; ConfigError."""
+    """Return a consumer's options, checked against each other. Raises ConfigError."""
     options, explicit = read_options(CONSUMER, mapping, given)
     if options["group_id"] is None:
         for name in ("group_instance_id", "enable_auto_commit"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from oncelog.client.consumer.sticky import Claim
+from oncelog.client.consumer.assignors import Claim
 from oncelog.client.types import TopicPartition
 from oncelog.protocol import schema
 from oncelog.protocol.messages.consumer_protocol import (

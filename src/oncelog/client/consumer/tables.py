@@ -4,109 +4,110 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import oncelog.columns  # noqa: F401 first: it says what is missing, and what brings it
+import oncelog.columns  # noqa: F401 first: its error names the missing extra
 
 # isort: split
 import pyarrow as pa
 
 from oncelog import errors
-from oncelog.client.consumer.fetch_loop import damage
+from oncelog.client.consumer.completed_fetch import unreadable_batch
 from oncelog.client.types import TopicPartition
 from oncelog.columns.decode import SCHEMA, SCHEMA_WITH_HEADERS, decode_batches
 from oncelog.columns.values import raw_of
 from oncelog.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from oncelog.client.consumer.fetcher import Fetched
-    from oncelog.client.consumer.reader import Reader
+    from oncelog.client.consumer.completed_fetch import CompletedFetch
+    from oncelog.client.consumer.subscription_state import SubscriptionState
     from oncelog.columns.values import Format
 
 TABLE_BYTES = 1 << 27
-"""Of unpacked records, after which a table ends: what is compressed a thousandfold comes in several."""
+"""The size of unpacked records at which a table ends. Highly compressed batches become several tables."""
 
 
 def decode(
-    reader: Reader,
-    raw: list[Fetched],
+    subscription: SubscriptionState,
+    fetches: list[CompletedFetch],
     *,
+    check_crcs: bool,
     include_headers: bool,
     key: Format | None = None,
     value: Format | None = None,
 ) -> pa.Table:
-    """One table of what was fetched, of TABLE_BYTES or a batch more; the reader's positions move behind it, and what is
-    left is taken at the next poll.
+    """Return one table of fetched records, of TABLE_BYTES or a batch more, and move the `consumed` offsets past it.
 
-    KafkaError for a damaged batch, BadRecordError for a value that its format cannot read, and whatever else a format
-    raises, once they are what comes next: what lies before them is in the table before.
+    The next poll returns the records that are left. If the first batch is damaged, raise KafkaError; if its format
+    cannot read the first value, BadRecordError; and what else a format raises. Records before are in an earlier table.
     """
-    started = [(fetched, fetched.position) for fetched in raw]
+    started = [(fetch, fetch.position) for fetch in fetches]
     moved: dict[TopicPartition, tuple[int, int]] = {}
     tables: list[pa.Table] = []
     left = TABLE_BYTES
-    waiting = list(reversed(raw))
+    waiting = list(reversed(fetches))
     try:
         while waiting and left > 0:
-            fetched = waiting[-1]
-            state = reader.states.get(fetched.tp)
+            fetch = waiting[-1]
+            state = subscription.partitions.get(fetch.tp)
             if state is None:
                 waiting.pop()
-                continue  # it was taken away meanwhile
-            start = max(fetched.position, state.consumed or 0)
+                continue  # the partition was revoked meanwhile
+            start = max(fetch.position, state.consumed or 0)
             try:
-                table, after = _decode_some(reader, fetched, start, left, include_headers)
+                table, after = _decode_some(fetch, start, left, check_crcs, include_headers)
                 left -= max(table.nbytes, 1)
                 if key is not None or value is not None:
                     table, after = _typed(table, {"key": key, "value": value}, start, after)
             except Exception:
                 if not tables:
                     raise
-                break  # what lies before it comes first
+                break  # the records before the error come first
             if tables and table.schema != tables[0].schema:
                 break  # a format may find other types in each
-            moved[fetched.tp] = after, fetched.last_epoch if after >= fetched.end else -1
+            moved[fetch.tp] = after, fetch.last_epoch if after >= fetch.end else -1
             tables.append(table)
-            if after < fetched.end:
-                fetched.go_to(after)
+            if after < fetch.end:
+                fetch.go_to(after)
             else:
                 waiting.pop()
         found = pa.concat_tables(tables) if tables else None
-    except BaseException:  # nobody gets any of it: an interrupt, or a registry that is away
-        for fetched, position in started:
-            fetched.go_to(position)
-        reader.give_back(reversed(raw))
+    except BaseException:  # the caller gets no table: an interrupt, or a schema registry that is away
+        for fetch, position in started:
+            fetch.go_to(position)
+        subscription.give_back(reversed(fetches))
         raise
-    reader.give_back(waiting)
+    subscription.give_back(waiting)
     for tp, (consumed, epoch) in moved.items():
-        reader.states[tp].consumed, reader.states[tp].consumed_epoch = consumed, epoch
+        state = subscription.partitions[tp]
+        state.consumed, state.consumed_epoch = consumed, epoch
     return (SCHEMA_WITH_HEADERS if include_headers else SCHEMA).empty_table() if found is None else found
 
 
 def _decode_some(
-    reader: Reader, fetched: Fetched, start: int, max_bytes: int, include_headers: bool
+    fetch: CompletedFetch, start: int, max_bytes: int, check_crcs: bool, include_headers: bool
 ) -> tuple[pa.Table, int]:
-    """Records from `start` on. Where a batch is damaged, those before it come first, one batch at a time."""
-    topic, partition = fetched.tp
-    aborted = None if fetched.aborted is None else [(pid, first) for first, pid in fetched.aborted]
+    """Return records from `start` on. If a batch is damaged, return those before it first, one batch at a time."""
+    topic, partition = fetch.tp
+    aborted = None if fetch.aborted is None else [(pid, first) for first, pid in fetch.aborted]
     for limit in (max_bytes, 1):
         try:
             return decode_batches(
-                [fetched.raw],
+                [fetch.raw],
                 topic=topic,
                 partition=partition,
                 start_offset=start,
                 aborted=aborted,
                 include_headers=include_headers,
-                check_crcs=reader.options["check_crcs"],
+                check_crcs=check_crcs,
                 max_bytes=limit,
             )
         except ProtocolError as error:
-            failure = damage(fetched.tp, start, error)
+            failure = unreadable_batch(fetch.tp, start, error)
             failure.__cause__ = error
     raise failure
 
 
 def _typed(table: pa.Table, formats: dict[str, Format | None], start: int, after: int) -> tuple[pa.Table, int]:
-    """Keys and values in their formats, up to the first that cannot be read; BadRecordError where that is the first."""
+    """Return keys and values in their formats, up to the first bad one. Raise BadRecordError if that is the first."""
     end, worst = len(table), None
     columns: dict[str, Any] = {}
     for name, form in formats.items():

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from oncelog import errors
+from oncelog.client.consumer.core import ConsumerCore
 from oncelog.client.consumer.options import consumer_options
-from oncelog.client.consumer.reader import Reader
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.requests.offsets import Listed
 from oncelog.client.types import TopicPartition
@@ -53,65 +53,65 @@ class Leaders:
 def run(
     monkeypatch: pytest.MonkeyPatch, body: Any, runner: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
 ) -> None:
-    """With a reader of both partitions, in a loop."""
+    """Run `body` with a consumer of both partitions."""
 
     async def main() -> None:
         leaders = Leaders()
         monkeypatch.setattr(offset_calls, "list_offsets", leaders.list_offsets)
         options = consumer_options(None, {"bootstrap_servers": "nobody:1", "auto_offset_reset": "earliest"})
-        reader = Reader(options, asyncio.get_running_loop())
-        reader.assign([FOUND, LOST])
+        core = ConsumerCore(options, asyncio.get_running_loop())
+        core.assign([FOUND, LOST])
         async with asyncio.timeout(HANG_S):
-            await body(reader, leaders)
-        await reader.close()
+            await body(core, leaders)
+        await core.close()
 
     runner(main())
 
 
-def positions(reader: Reader) -> list[int | None]:
-    return [reader.states[tp].position for tp in (FOUND, LOST)]
+def positions(core: ConsumerCore) -> list[int | None]:
+    return [core.subscription.partitions[tp].position for tp in (FOUND, LOST)]
 
 
 def test_those_found_are_read_while_another_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(reader: Reader, leaders: Leaders) -> None:
-        reader.states[FOUND].seek(3)
-        assert await reader.poll(0) == []  # does not wait for the other's leader
+    async def body(core: ConsumerCore, leaders: Leaders) -> None:
+        core.subscription.partitions[FOUND].seek(3)
+        assert await core.poll(0) == []  # does not wait for the other's leader
         await leaders.asked.wait()
-        assert await reader.poll(0) == []
-        assert positions(reader) == [3, None]
+        assert await core.poll(0) == []
+        assert positions(core) == [3, None]
         leaders.offset = 5
         leaders.let.set()
-        while positions(reader) != [3, 5]:
-            await reader.poll(10)
+        while positions(core) != [3, 5]:
+            await core.poll(10)
 
     run(monkeypatch, body)
 
 
 def test_what_was_found_stays_though_another_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(reader: Reader, leaders: Leaders) -> None:
+    async def body(core: ConsumerCore, leaders: Leaders) -> None:
         leaders.let.set()
-        assert await reader.poll(0) == []
-        assert positions(reader) == [7, None]
+        assert await core.poll(0) == []
+        assert positions(core) == [7, None]
 
     run(monkeypatch, body)
 
 
 @pytest.mark.parametrize("change", ["sought", "sought by time", "assigned anew"])
 def test_an_answer_that_comes_too_late_counts_for_nothing(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    async def body(reader: Reader, leaders: Leaders) -> None:
+    async def body(core: ConsumerCore, leaders: Leaders) -> None:
         leaders.offset = 5
-        search = asyncio.ensure_future(reader.positions.find())
+        search = asyncio.ensure_future(core.offsets.update_positions())
         await leaders.asked.wait()
-        state = reader.states[LOST]
+        state = core.subscription.partitions[LOST]
         if change == "sought":
             state.seek(100)
         elif change == "sought by time":
             state.seek_to_time(12345)
         else:
-            reader.take_partitions([FOUND, LOST], keep=False)
+            core.subscription.assign([FOUND, LOST], keep=False)
         leaders.let.set()
         await search
-        assert reader.states[LOST].position == (100 if change == "sought" else None)
+        assert core.subscription.partitions[LOST].position == (100 if change == "sought" else None)
 
     run(monkeypatch, body)
 
@@ -129,12 +129,12 @@ def test_the_second_listing_gets_the_time_that_is_left(monkeypatch: pytest.Monke
         options.get("into", {}).update(found)
         return found
 
-    async def body(reader: Reader, leaders: Leaders) -> None:
+    async def body(core: ConsumerCore, leaders: Leaders) -> None:
         monkeypatch.setattr(offset_calls, "list_offsets", listing)
         for tp in (FOUND, LOST):
-            reader.states[tp].seek_to_time(1)
-        await reader.positions.find(5_000)
-        assert positions(reader) == [9, 9]
+            core.subscription.partitions[tp].seek_to_time(1)
+        await core.offsets.update_positions(5_000)
+        assert positions(core) == [9, 9]
         first, second = given
         assert second < first <= 5_000
 
@@ -144,17 +144,17 @@ def test_the_second_listing_gets_the_time_that_is_left(monkeypatch: pytest.Monke
 def test_a_poll_without_time_does_not_wait_for_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waited a second. The search continues in the background, so polls without time find the position, too."""
 
-    async def body(reader: Reader, leaders: Leaders) -> None:
-        reader.assign([LOST])
-        reader.metadata_watch.chosen(())  # it would ask a real address
+    async def body(core: ConsumerCore, leaders: Leaders) -> None:
+        core.assign([LOST])
+        core.metadata_watch._unchecked = set()  # it would ask a real address
         begun = asyncio.get_running_loop().time()
-        assert await reader.poll(0) == []
+        assert await core.poll(0) == []
         assert asyncio.get_running_loop().time() == begun
         await leaders.asked.wait()
         leaders.offset = 7
         leaders.let.set()
-        while reader.states[LOST].position is None:
-            assert await reader.poll(0) == []
+        while core.subscription.partitions[LOST].position is None:
+            assert await core.poll(0) == []
 
     run(monkeypatch, body, virtual_time.run)
 
@@ -162,7 +162,7 @@ def test_a_poll_without_time_does_not_wait_for_leaders(monkeypatch: pytest.Monke
 def test_a_dropped_consumer_of_a_missing_topic_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """asyncio logged "Task exception was never retrieved", with a stack trace."""
 
-    async def body(reader: Reader, leaders: Leaders) -> None:
+    async def body(core: ConsumerCore, leaders: Leaders) -> None:
         async def missing(*_: object, **__: object) -> None:
             await asyncio.sleep(0.01)
             raise errors.UnknownTopicError("topic 't'")
@@ -170,11 +170,11 @@ def test_a_dropped_consumer_of_a_missing_topic_says_nothing(monkeypatch: pytest.
         logged: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
         monkeypatch.setattr(offset_calls, "list_offsets", missing)
-        await reader.poll(0)
-        search = reader.positions._search
+        await core.poll(0)
+        search = core.offsets._search
         assert search is not None
         await asyncio.wait([search])
-        reader.positions._search = None
+        core.offsets._search = None
         del search
         gc.collect()
         assert not logged

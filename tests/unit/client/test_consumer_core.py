@@ -7,22 +7,20 @@ import asyncio
 import pytest
 
 from oncelog import aio, errors
-from oncelog.client.consumer.fetcher import Fetched
+from oncelog.client.consumer.completed_fetch import CompletedFetch
+from oncelog.client.consumer.core import ConsumerCore
 from oncelog.client.consumer.options import consumer_options
-from oncelog.client.consumer.reader import Reader
 from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.protocol.records import Record, build_batch
 
 
-def waiting(reader: Reader, partition: int, data: bytes) -> None:
+def waiting(core: ConsumerCore, partition: int, data: bytes) -> None:
     """As if this had been fetched for a partition."""
     tp = ("t", partition)
-    state = reader.states[tp]
+    state = core.subscription.partitions[tp]
     state.seek(0)
-    fetched = Fetched(tp, PartitionData(records=data), 0, committed_only=False, check_crcs=True)
-    state.buffered.append(fetched)
-    state.position = fetched.end
-    reader.arrived(tp)
+    fetched = CompletedFetch(tp, PartitionData(records=data), 0, committed_only=False, check_crcs=True)
+    core.subscription.add_fetch(fetched)
 
 
 @pytest.mark.parametrize("as_tables", [False, True])
@@ -30,50 +28,48 @@ def test_damage_in_one_partition_costs_the_others_nothing(as_tables: bool) -> No
     async def body() -> None:
         from oncelog.client.consumer.tables import decode
 
-        reader = Reader(consumer_options(None, {"bootstrap_servers": "nobody:1"}), asyncio.get_running_loop())
-        reader.assign([("t", 0), ("t", 1)])
+        core = ConsumerCore(consumer_options(None, {"bootstrap_servers": "nobody:1"}), asyncio.get_running_loop())
+        core.assign([("t", 0), ("t", 1)])
         good = bytes(build_batch([Record(0, 1_000, None, b"good")]))
-        waiting(reader, 0, good)
-        waiting(reader, 1, good[:-1] + b"\xff")
+        waiting(core, 0, good)
+        waiting(core, 1, good[:-1] + b"\xff")
 
         async def values() -> list[bytes | None]:
             if not as_tables:
-                return [record.value for record in await reader.poll(0)]
-            found: list[bytes | None] = decode(reader, await reader.poll_raw(0), include_headers=False)[
-                "value"
-            ].to_pylist()
+                return [record.value for record in await core.poll(0)]
+            fetches = await core.poll_fetches(0)
+            table = decode(core.subscription, fetches, check_crcs=True, include_headers=False)
+            found: list[bytes | None] = table["value"].to_pylist()
             return found
 
         assert await values() == [b"good"]
-        assert reader.commits.consumed() == {("t", 0): 1, ("t", 1): 0}
+        assert core.subscription.consumed() == {("t", 0): 1, ("t", 1): 0}
         if as_tables:  # is fetched again
-            waiting(reader, 1, good[:-1] + b"\xff")
+            waiting(core, 1, good[:-1] + b"\xff")
         with pytest.raises(errors.CorruptRecordError, match="t-1 at offset 0") as caught:
             await values()
         assert not caught.value.retriable
-        assert reader.commits.consumed() == {("t", 0): 1, ("t", 1): 0}
-        await reader.close()
+        assert core.subscription.consumed() == {("t", 0): 1, ("t", 1): 0}
+        await core.close()
 
     asyncio.run(body())
 
 
-def ten_records(reader: Reader) -> None:
-    reader.assign([("t", 0)])
-    waiting(reader, 0, bytes(build_batch([Record(offset, 1_000, None, b"x") for offset in range(10)])))
-    data = reader.states["t", 0].buffered[0].raw
+def ten_records(core: ConsumerCore) -> None:
+    core.assign([("t", 0)])
+    waiting(core, 0, bytes(build_batch([Record(offset, 1_000, None, b"x") for offset in range(10)])))
+    data = core.subscription.partitions["t", 0].buffered[0].raw
 
     def fetch() -> None:  # as a leader that answers at once
-        state = reader.states["t", 0]
+        state = core.subscription.partitions["t", 0]
         if not state.buffered and state.position is not None and state.position < 10:
-            fetched = Fetched(
+            fetched = CompletedFetch(
                 ("t", 0), PartitionData(records=data), state.position, committed_only=False, check_crcs=True
             )
-            state.buffered.append(fetched)
-            state.position = fetched.end
-            reader.arrived(("t", 0))
-            reader.loop.call_soon(reader.notify)
+            core.subscription.add_fetch(fetched)
+            core.background.loop.call_soon(core.background.notify)
 
-    reader._fetch_loop.go_on = fetch  # type: ignore[method-assign]
+    core.fetcher.send_fetches = fetch  # type: ignore[method-assign]
 
 
 def test_a_poll_behind_a_loop_that_was_left_loses_nothing() -> None:
@@ -81,7 +77,7 @@ def test_a_poll_behind_a_loop_that_was_left_loses_nothing() -> None:
 
     async def body() -> None:
         async with aio.Consumer("nobody:1") as consumer:
-            ten_records(consumer._reader)
+            ten_records(consumer._core)
             generator = aiter(consumer)
             seen = [(await anext(generator)).offset for _ in range(3)]
             seen += [record.offset for record in await consumer.poll(5, 4)]
@@ -97,7 +93,7 @@ def test_a_poll_behind_a_loop_that_was_left_loses_nothing() -> None:
 def test_a_poll_inside_a_loop_takes_what_the_loop_has_not_given_yet() -> None:
     async def body() -> None:
         async with aio.Consumer("nobody:1", max_poll_records=5) as consumer:
-            ten_records(consumer._reader)
+            ten_records(consumer._core)
             seen: list[int] = []
             async for record in consumer:
                 seen.append(record.offset)
