@@ -80,6 +80,17 @@ def test_a_commit_that_close_does_not_wait_for_any_longer_ends(monkeypatch: pyte
     run(monkeypatch, body)
 
 
+def test_a_close_that_runs_out_of_time_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(core: ConsumerCore, coordinator: Coordinator) -> None:
+        core.commits.start(core.commits.prepare({TP: 1}))
+        await core.close(20)
+        assert "did not finish its commits, or leave its group, in 0.02 s" in caplog.text
+
+    run(monkeypatch, body)
+
+
 def test_revoked_partitions_wait_for_the_commits_of_their_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(core: ConsumerCore, coordinator: Coordinator) -> None:
         def revoked(partitions: object) -> None:

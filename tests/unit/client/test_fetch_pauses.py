@@ -17,10 +17,13 @@ from oncelog import errors
 from oncelog.client.consumer.core import ConsumerCore
 from oncelog.client.consumer.options import consumer_options
 from oncelog.client.discovery.topology import Partition, Topic
+from oncelog.client.group_offsets import OffsetAndMetadata
 from oncelog.net.connection import ConnectionLostError
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from oncelog.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from oncelog.protocol.records import Record, build_batch
+from oncelog.protocol.schema import Message
 from oncelog.sim.loop import SimLoop
 
 TOPIC_ID = uuid.uuid4()
@@ -39,6 +42,8 @@ class Brokers:
         self.fetched: list[tuple[float, int, int]] = []
         """When, from which node, which partition."""
         self.refreshed: list[float] = []
+        self.validated: list[float] = []
+        """When a leader was asked for the end of a leader epoch. The answer is empty."""
         self.leader = Partition(1, 5, (1, 2), (1, 2))
         self.core = core
         self.learn()
@@ -57,7 +62,12 @@ class Brokers:
         self.learn()
 
     async def connection(self, node: int, purpose: str = "") -> Any:
-        async def call(request: FetchRequest, version: int | None = None, **_: object) -> FetchResponse:
+        async def call(request: Message, version: int | None = None, **_: object) -> Message:
+            if isinstance(request, OffsetForLeaderEpochRequest):
+                self.validated.append(self.core.background.loop.time())
+                assert len(self.validated) < 1_000, "asked without a pause"
+                return OffsetForLeaderEpochResponse(topics=[])
+            assert isinstance(request, FetchRequest)
             found = []
             for item in request.topics[0].partitions:
                 self.fetched.append((self.core.background.loop.time(), node, item.partition))
@@ -207,3 +217,27 @@ def test_what_stays_wrong_is_raised(caplog: pytest.LogCaptureFixture) -> None:
 
     with caplog.at_level(logging.WARNING):
         run(body)
+
+
+def test_a_poll_raises_the_unexpected_error_of_a_fetch() -> None:
+    """The task ended without a trace, and the same request was sent again at once, for ever."""
+
+    async def body(core: ConsumerCore, brokers: Brokers) -> None:
+        brokers.answer = lambda node, partition: ZeroDivisionError("a bug")
+        with pytest.raises(ZeroDivisionError, match="a bug"):
+            await core.poll(2_000)
+        brokers.answer = lambda node, partition: records()
+        assert len(await core.poll(2_000)) == 1
+
+    run(body)
+
+
+def test_a_position_that_a_leader_does_not_validate_is_asked_for_with_pauses() -> None:
+    async def body(core: ConsumerCore, brokers: Brokers) -> None:
+        core.subscription.seek(("t", 0), OffsetAndMetadata(50, leader_epoch=4))
+        assert await core.poll(2_000) == []
+        assert len(brokers.validated) >= 5
+        assert min(later - earlier for earlier, later in pairwise(brokers.validated)) > 0.09
+        assert not brokers.fetched, "records at a position that may not exist any more"
+
+    run(body)
