@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Consumer(ConsumerBase):
-    """Reads records. `async with`, or `await start()` and `await close()`. See `oncelog.Consumer`."""
+    """Read records. Use `async with`, or `await start()` and `await close()`. See `oncelog.Consumer`."""
 
     def __init__(
         self,
@@ -64,25 +64,28 @@ class Consumer(ConsumerBase):
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
     ) -> None:
-        """Read topics as a member of the group, or (a text that begins with ^, or a compiled one) those whose names a
-        pattern matches.
+        """Read topics as a member of the group. A text that begins with ^, or a compiled pattern, selects them by name.
 
-        The listeners are called inside `poll`, `unsubscribe` and `close`, in the caller's thread, with partitions that
-        come and go; they may call this consumer (`commit`, `seek`, `pause`, `position`, ...), but not `poll`. Those of
-        `oncelog.aio` may be coroutine functions. `on_revoked`: they are given away, and can still be committed.
-        `on_lost`: the membership has ended (no poll or heartbeat in time), others may have them already, a commit would
-        be refused; else `on_revoked` is told so. With `partition_assignment_strategy="cooperative-sticky"` or
-        `group_protocol="consumer"` only what changes is told. What a listener raises comes out of `poll`.
+        `poll`, `unsubscribe` and `close` call the listeners in the caller's thread, with the partitions. A listener may
+        call this consumer (`commit`, `seek`, `pause`, `position`, ...), but not `poll`. In `oncelog.aio` it may be a
+        coroutine function. An error of a listener is raised by the call that called it.
+
+        `on_assigned`: the partitions are new. `on_revoked`: they are taken away, but can still be committed.
+        `on_lost`: the membership has ended because a poll or heartbeat was late. Another member may own the partitions,
+        and a commit would be rejected. Without `on_lost`, `on_revoked` is called instead.
+
+        With `partition_assignment_strategy="cooperative-sticky"` or `group_protocol="consumer"`, a listener is called
+        only with the partitions that change.
         """
         self._core.coordinator.subscribe(topics, Listeners(on_assigned, on_revoked, on_lost))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, without a group's coordination."""
+        """Read exactly these partitions, whatever other members of the group read."""
         self._core.assign(check_partitions(partitions))
 
     @ends_when_closed
     async def unsubscribe(self) -> None:
-        """Leave the group, read nothing."""
+        """Leave the group, and read nothing."""
         await self._core.unsubscribe()
 
     async def poll(self, timeout: float | None = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
@@ -138,41 +141,40 @@ class Consumer(ConsumerBase):
     # -- positions ------------------------------------------------------------------------------------------------
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Read from an offset on."""
+        """Continue a partition at an offset."""
         self._core.subscription.seek(_partition(topic, partition), check_integer(offset, "offset"))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read from the first offset on; default: all assigned partitions."""
+        """Continue at the first offset; default: of all assigned partitions."""
         self.seek_to_time(offset_calls.EARLIEST, partitions)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read what comes after the end (with read_committed: the last stable offset)."""
+        """Continue at the end (with read_committed: the last stable offset); default: of all assigned partitions."""
         self.seek_to_time(offset_calls.LATEST, partitions)
 
     def seek_to_committed(self) -> None:
-        """Read on behind what the group has committed, in all assigned partitions: after an aborted transaction, its
-        records come again.
+        """Continue at the group's committed offsets in all assigned partitions.
+
+        Call this after an aborted transaction, to read its records again.
         """
         self._core.seek_to_committed()
 
     def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read from the first record on whose timestamp (ms since the epoch) is not before this; the end if there is
-        none.
-        """
+        """Continue at the first record that is not older than a timestamp (ms since the epoch), else at the end."""
         time_ms = check_integer(timestamp, "timestamp", EPOCH)
         for tp in self._named(partitions):
             self._core.subscription.seek_to_time(tp, time_ms)
 
     @ends_when_closed
     async def position(self, topic: str, partition: int, timeout: float | None = None) -> int:
-        """The offset behind what was consumed."""
+        """Return the offset after the last consumed record."""
         return await self._core.offsets.position(_partition(topic, partition), ms(timeout))
 
     @ends_when_closed
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float | None = None) -> None:
-        """Commit what was consumed, or these offsets, for the group; GroupError when the membership has ended.
+        """Commit the consumed offsets, or these, for the group. Raises GroupError if the membership has ended.
 
-        An offset may be an `OffsetAndMetadata`, whose metadata `committed` gives back.
+        An offset may be an `OffsetAndMetadata`; `committed` returns its metadata.
         """
         await self._core.commits.commit(offsets, ms(timeout))
 
@@ -180,20 +182,21 @@ class Consumer(ConsumerBase):
     async def committed(
         self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The group's committed offsets, of some partitions or of all that it has any for; each is a number that has
-        `metadata` and `leader_epoch`, too.
+        """Return the group's committed offsets of these partitions, default: of all that have one.
+
+        Each is a number with the attributes `metadata` and `leader_epoch`.
         """
         group = self._core.group_metadata().group_id
         named = None if partitions is None else check_partitions(partitions)
         return await offset_calls.fetch_committed(self._core.cluster, group, named, timeout_ms=ms(timeout))
 
-    # -- what there is --------------------------------------------------------------------------------------------
+    # -- topics and offsets ---------------------------------------------------------------------------------------
 
     @ends_when_closed
     async def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Where reading ends now: the high watermark, or with read_committed the last stable offset."""
+        """Return the current ends: the high watermark, or with read_committed the last stable offset."""
         found = await self._listed(dict.fromkeys(check_partitions(partitions), offset_calls.LATEST), timeout)
         return {tp: item.offset for tp, item in found.items()}
 
@@ -201,7 +204,7 @@ class Consumer(ConsumerBase):
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The first offset of each log."""
+        """Return the first offset of each partition."""
         found = await self._listed(dict.fromkeys(check_partitions(partitions), offset_calls.EARLIEST), timeout)
         return {tp: item.offset for tp, item in found.items()}
 
@@ -209,15 +212,16 @@ class Consumer(ConsumerBase):
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, Listed | None]:
-        """The first record at or after a time (ms since the epoch) in each partition: (offset, timestamp,
-        leader_epoch); None where there is none.
+        """Return, by partition, the first record that is not older than a timestamp (ms since the epoch).
+
+        The record is (offset, timestamp, leader_epoch), or None if there is none.
         """
         found = await self._listed(check_times(times), timeout)
         return {tp: item if item.offset >= 0 else None for tp, item in found.items()}
 
     @ends_when_closed
     async def lag(self, timeout: float | None = None) -> dict[TopicPartition, int]:
-        """Offsets between position and end of every assigned partition, asked for now (markers count as well)."""
+        """Request the ends; return the offsets between position and end by assigned partition, markers included."""
         ends = await self.end_offsets(list(self._core.subscription.partitions), timeout)
         return {tp: max(0, end - await self.position(*tp, timeout)) for tp, end in ends.items()}
 
@@ -231,19 +235,19 @@ class Consumer(ConsumerBase):
 
     @ends_when_closed
     async def list_topics(self) -> dict[str, int]:
-        """Number of partitions by name of every topic that is not internal."""
+        """Return the number of partitions by topic, without internal topics."""
         found = await self._core.cluster.topics()
         return {name: len(found[name].partitions) for name in sorted(found)}
 
     @ends_when_closed
     async def partitions_for(self, topic: str, timeout: float | None = None) -> dict[int, Partition]:
-        """A topic's partitions by number, with leader, replicas and those in sync; UnknownTopicError."""
+        """Return a topic's partitions by number, with leader, replicas and ISR. Raises UnknownTopicError."""
         check_topic(topic)
         create = self.options["allow_auto_create_topics"]
         return (await self._core.cluster.topic(topic, create=create, timeout_ms=ms(timeout))).partitions
 
 
 def _partition(topic: object, partition: object) -> TopicPartition:
-    """Of two arguments; UsageError."""
+    """Return a checked partition. Raises UsageError."""
     check_topic(topic)
     return check_partition((topic, partition), "(topic, partition)")

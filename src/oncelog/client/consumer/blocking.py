@@ -34,12 +34,12 @@ _CALLS: ContextVar[SimpleQueue[Callable[[], object] | None]] = ContextVar("calls
 
 
 class Consumer(ConsumerBase, Blocking[Awaited]):
-    """Reads records, as a member of a group (`subscribe`) or by itself (`assign`). Not for several threads at once.
+    """Read records as a member of a group (`subscribe`) or without one (`assign`). One thread at a time may use it.
 
-    `Consumer("localhost:9092", group_id="etl", isolation_level="read_committed")`: options carry Kafka's names with
-    `_` for `.`; a mapping with the dotted names may be given as `config`. Partitions are (topic, partition) pairs,
-    offsets that are committed or returned as positions those of the next record. Heartbeats go out in the background.
-    Use as a context manager, or `close` it. Time-outs are in seconds; errors: `oncelog.errors`.
+    `Consumer("localhost:9092", group_id="etl", isolation_level="read_committed")`: options have Kafka's names with `_`
+    for `.`; `config` takes a mapping with the dotted names. A partition is a pair (topic, partition). Committed offsets
+    and positions are those of the next record. Heartbeats are sent in the background. Use it as a context manager, or
+    `close` it. Timeouts are in seconds; errors are in `oncelog.errors`.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
         self._started = self._awaited._start(self._thread.loop, self._call_listener)
 
     def _serve(self, work: Coroutine[Any, Any, T], give_back: Callable[[T], None] = lambda _: None) -> T:
-        """Run what may call the user's listeners: they run here, in the caller's thread, and may use the consumer.
+        """Run a coroutine that may call the user's listeners, which run in this thread and may use the consumer.
 
-        An interrupt (Ctrl-C, an exit by a signal's handler) may come when the loop has its result already, and nobody
-        gets it: that is given back.
+        An interrupt (Ctrl-C, an exit by a signal's handler) may arrive after the coroutine has returned. Its result
+        then reaches no caller, so `give_back` gets it.
         """
         calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
 
@@ -115,7 +115,7 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
         await done
 
     def close(self, timeout: float = 30.0) -> None:
-        """Commit if enable_auto_commit, tell `on_revoked`, leave the group, hang up; not later than `timeout`."""
+        """Commit if enable_auto_commit, call `on_revoked`, leave the group, and disconnect, within `timeout`."""
         self._serve(self._core.close(ms(timeout), threading.get_ident()))
 
     # -- what to read ---------------------------------------------------------------------------------------------
@@ -124,16 +124,16 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
     assign = on_loop(Awaited.assign)
 
     def unsubscribe(self) -> None:
-        """Leave the group, read nothing."""
+        """Leave the group, and read nothing."""
         self._serve(self._core.unsubscribe())
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float | None = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Records as soon as there are some, at most max_poll_records; an empty list after `timeout` seconds
-        (None: it waits for ever).
+        """Return records as soon as there are some, at most max_poll_records; an empty list after `timeout` seconds.
 
-        What was returned counts as consumed: `commit`, `position` and auto-commit are behind it.
+        `timeout` None: wait for ever. The returned records are consumed: `commit`, `position` and auto-commit are
+        after them.
         """
         core = self._core
         return self._serve(core.poll(ms(timeout), max_records), lambda found: core.iterate(found).stop())
@@ -164,12 +164,14 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
         key: Format | None = None,
         value: Format | None = None,
     ) -> Iterator[pa.Table]:
-        """Tables of what has arrived: key, value, topic, partition, offset, timestamp, timestampType (, headers).
+        """Yield tables of records: key, value, topic, partition, offset, timestamp, timestampType (, headers).
 
-        Each is all that was fetched by then, of one or more partitions (128 MiB and a batch at most); no Python object
-        is made for a row. The position is behind the table at hand. Ends when nothing came for `timeout` seconds (None:
-        never). `key` and `value`: formats that they are read in, see `oncelog.formats`; a value that its format cannot
-        read is a BadRecordError, raised once all before it was given.
+        A table has all records that were fetched by then, of one or more partitions, at most 128 MiB and a batch. No
+        Python object is created for a row. The position is after the current table. The iterator ends when no record
+        arrives for `timeout` seconds (None: never).
+
+        `key` and `value`: their formats, see `oncelog.formats`. If a format cannot read a value, the records before it
+        come first, then BadRecordError.
         """
         from oncelog.client.consumer.tables import decode
 
@@ -202,13 +204,14 @@ class Consumer(ConsumerBase, Blocking[Awaited]):
     committed = blocking(Awaited.committed)
 
     def commit_async(self, offsets: Mapping[TopicPartition, int] | None = None) -> concurrent.futures.Future[None]:
-        """The same in the background; what was consumed by now, however far `poll` gets meanwhile. Later commits come
-        after it, and `close` waits for it. The future has the error, if there is one.
+        """Commit in the background the offsets that are consumed now, or these; the future has the outcome.
+
+        Later commits follow this one, and `close` waits for it.
         """
         commits = self._core.commits
         return self._thread.start(commits.run(commits.prepare(offsets)))
 
-    # -- what there is --------------------------------------------------------------------------------------------
+    # -- topics and offsets ---------------------------------------------------------------------------------------
 
     end_offsets = blocking(Awaited.end_offsets)
     beginning_offsets = blocking(Awaited.beginning_offsets)

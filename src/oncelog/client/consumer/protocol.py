@@ -1,4 +1,4 @@
-"""What members of a classic group tell each other: Kafka's ConsumerProtocol, and user data of its sticky assignors."""
+"""The messages between members of a classic group: Kafka's ConsumerProtocol, and user data of sticky assignors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUBSCRIPTION_VERSION = 3
 def encode_subscription(
     strategy: str, topics: Sequence[str], owned: Claim, last: Claim | None, rack: str | None
 ) -> bytes:
-    """One protocol's metadata in JoinGroup; `owned` is what is being read, `last` the assignment before."""
+    """Return one protocol's metadata in JoinGroup. `owned`: what the member reads; `last`: the last assignment."""
     user_data = None
     if strategy == "sticky" and last is not None:
         user_data = StickyAssignorUserData(
@@ -46,7 +46,7 @@ def encode_subscription(
 
 
 def decode_subscription(strategy: str, data: bytes) -> tuple[list[str], Claim]:
-    """(topics, what the member had) of one member's metadata, as the assignor `strategy` sees it."""
+    """Return (topics, claim) of one member's metadata, for the assignor `strategy`."""
     version = min(schema.read_version(data), ConsumerProtocolSubscription.MAX_VERSION)
     found = ConsumerProtocolSubscription.decode_from(data, 2, version)[0]
     if strategy == "sticky":
@@ -57,12 +57,12 @@ def decode_subscription(strategy: str, data: bytes) -> tuple[list[str], Claim]:
         try:
             generation = CooperativeStickyAssignorUserData.decode_from(found.user_data, 0, 0)[0].generation
         except DecodeError:
-            generation = -1  # Kafka's assignor takes it so, too
+            generation = -1  # as Kafka's assignor does
     return found.topics, Claim(owned, generation)
 
 
 def _decode_sticky(user_data: bytes | None) -> Claim:
-    """Version 1 has the generation at its end, version 0 has none; what is neither counts for nothing."""
+    """Decode a claim. Version 1 ends with the generation, version 0 has none; other user data is ignored."""
     for version in (1, 0) if user_data else ():
         try:
             found, _ = StickyAssignorUserData.decode_from(user_data or b"", 0, version)
@@ -74,13 +74,13 @@ def _decode_sticky(user_data: bytes | None) -> Claim:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """One member's part of SyncGroup."""
+    """Return one member's assignment in SyncGroup."""
     assignment = ConsumerProtocolAssignment(assigned_partitions=_by_topic(partitions), user_data=None)
     return schema.encode_versioned(assignment, 0)
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """The partitions of an assignment as it stands in SyncGroup and DescribeGroups."""
+    """Return the partitions of an assignment in SyncGroup and DescribeGroups."""
     if not data:
         return []
     version = min(schema.read_version(data), ConsumerProtocolAssignment.MAX_VERSION)
