@@ -1,4 +1,4 @@
-"""The two clocks of a moment."""
+"""The time of an operation, on two clocks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class Now(NamedTuple):
-    """Both in ms. Sessions and all other timers go by `steady_ms`: a wall clock that is set expels nobody."""
+    """The time in ms. All timers use `steady_ms`, so a change of the wall clock expires no member."""
 
     wall_ms: int
-    """Since the epoch: what records say, and what is compared with them."""
+    """The time since the epoch. Timestamps in records use it."""
     steady_ms: int
-    """Since any moment; it never jumps."""
+    """The time on a clock that never jumps. Its start is arbitrary."""

@@ -1,9 +1,9 @@
-"""What a coordinator wants done: values, never I/O.
+"""The effects of a coordinator's decisions, as values without I/O.
 
-A coordinator's handler reads its state and returns `Effects`. The shell around it (`broker.coordinators`) appends the
-records as one batch, replays each into the same coordinator (the only way its durable state changes, so that loading a
-partition and serving a request go the same way), waits until they are committed, and only then delivers the
-replies and starts the markers.
+A coordinator's handler reads its state and returns `Effects`. The shell (`broker.coordinators`) appends the records as
+one batch, and replays each into the same coordinator. Replay is the only way to change durable state, so loading a
+partition and serving a request do the same. The shell waits until the records are committed. Then it delivers the
+replies, and starts the markers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class CoordinatorRecord:
     value: Message | None
     value_version: int = 0
     replayed: Callable[[], None] | None = field(default=None, compare=False, repr=False)
-    """What the coordinator does when the record is replayed; None if the record is replayed from its content."""
+    """What the coordinator calls when it replays the record; None if it replays the content of the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to the request that came in with `token` (opaque to the coordinator)."""
+    """The answer to the request with this `token`, which is opaque to the coordinator."""
 
     token: Any
     response: Any
@@ -40,9 +40,9 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """Control markers to write to the end of each (topic, partition); retried by the shell until all are written.
+    """Control markers to write to each (topic, partition). The shell retries until all are written.
 
-    The shell reports back through the transaction coordinator's `markers_written`.
+    The shell reports the results to the transaction coordinator's `markers_written`.
     """
 
     transactional_id: str
@@ -56,12 +56,15 @@ class Markers:
 
 @dataclass(slots=True)
 class Effects:
-    """In this order: append and replay `records`; once committed deliver `replies`, then start `markers`."""
+    """Append and replay `records`. After they are committed, deliver `replies`, then start `markers`.
+
+    If the append fails, each reply becomes an error, and the durable state stays as it was.
+    """
 
     records: list[CoordinatorRecord] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     markers: list[Markers] = field(default_factory=list)
 
     def then(self, other: Effects) -> Effects:
-        """Both, this one first."""
+        """Return the effects of both, this one first."""
         return Effects(self.records + other.records, self.replies + other.replies, self.markers + other.markers)

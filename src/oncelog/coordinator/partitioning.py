@@ -1,4 +1,4 @@
-"""Which partition of an internal topic a group or a transactional id lives in."""
+"""Map groups and transactional ids to the partitions of their internal topics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _INT_MIN = -(2**31)
 
 
 def java_string_hash(text: str) -> int:
-    """Java's `String.hashCode`: over UTF-16 code units, as a signed 32-bit integer."""
+    """Return Java's `String.hashCode`, a signed 32-bit integer over UTF-16 code units."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -15,6 +15,6 @@ def java_string_hash(text: str) -> int:
 
 
 def partition_for(key: str, partitions: int) -> int:
-    """`Utils.abs(hash) % partitions`; the hash's minimum, which has no positive twin, counts as 0."""
+    """Return `Utils.abs(hash) % partitions`. Kafka's `abs` maps the smallest integer, which has no negation, to 0."""
     value = java_string_hash(key)
     return 0 if value == _INT_MIN else abs(value) % partitions

@@ -1,11 +1,11 @@
-"""Regular expressions of clients, matched in time that grows with the text only, whatever the pattern.
+"""Match the regular expressions of clients in linear time, whatever the pattern.
 
-Python's `re` tries one alternative after another: a stranger's pattern such as `(a+)+b` could stop the broker. This is
-RE2's way (Kafka uses RE2/J): the pattern becomes an automaton that is in many states at once. The syntax is RE2's:
-literals, `.`, classes (`[a-z]`, `[[:digit:]]`, `\\d \\s \\w`), groups, `|`, `* + ? {m,n}` (lazy ones too), `^ $ \\A
-\\z`, `\\Q...\\E` and the flags `i` and `s`; whatever else there is in RE2 or elsewhere is refused by name.
+Python's `re` backtracks: a client's pattern such as `(a+)+b` could block the broker. This module compiles a pattern to
+an automaton that is in many states at once, like RE2 (Kafka uses RE2/J). The syntax is RE2's: literals, `.`, classes
+(`[a-z]`, `[[:digit:]]`, `\\d \\s \\w`), groups, `|`, `* + ? {m,n}` (lazy ones too), `^ $ \\A \\z`, `\\Q...\\E` and the
+flags `i` and `s`. The error for any other syntax names it.
 
-A match is made of steps, so that a broker can do something else in between:
+A match consists of steps, so that a broker can serve other requests in between:
 
 ```python
 state = pattern.start
@@ -23,12 +23,12 @@ from typing import NamedTuple, NoReturn
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 MAX_LENGTH = 1000
-"""Characters of a pattern."""
+"""The largest number of characters of a pattern."""
 MAX_SIZE = 500
-"""Instructions of its automaton; repetitions count as often as they may occur."""
+"""The largest number of instructions of an automaton. Repetitions count as often as they may occur."""
 MAX_REPEAT = 1000
 _CACHED = 10_000
-"""Steps that are remembered; then they are worked out anew."""
+"""The number of steps in the cache. A full cache is cleared."""
 
 Test = Callable[[str], bool]
 Ranges = tuple[tuple[str, str], ...]
@@ -59,8 +59,11 @@ _CONTROL = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 class _Instruction(NamedTuple):
-    """`test`: goes on to `after` with a character that passes. Without one: at once, `at` 0 only at the start of the
-    text, 1 only at its end, -1 anywhere. The last instruction, which goes nowhere, is the match.
+    """One instruction of the automaton.
+
+    With a `test`, a character that passes it leads to `after`. Without a test, the instruction leads to `after` at
+    once: at the start of the text if `at` is 0, at its end if 1, anywhere if -1. The match is the instruction without
+    `after`.
     """
 
     test: Test | None
@@ -70,19 +73,19 @@ class _Instruction(NamedTuple):
 
 _START, _END = 0, 1
 _BEFORE_ALL = -1
-"""In a state beside its instructions: there was no character yet, so that an end may be a start as well."""
+"""An element of the state before the first character, where the end of the text is also its start."""
 
 
 class _Piece(NamedTuple):
-    """A part of the pattern: how many instructions it takes, and how it is laid out before those of what follows."""
+    """A part of the pattern: its number of instructions, and the function that adds them to a program."""
 
     size: int
     build: Callable[[list[_Instruction], int], int]
-    """(program, entry of what follows) -> its own entry."""
+    """Map (program, entry of the next piece) to the entry of this piece."""
 
 
 class Pattern:
-    """A compiled pattern; ProtocolError INVALID_REGULAR_EXPRESSION for one that is none, or that is too much."""
+    """A compiled pattern. Raises INVALID_REGULAR_EXPRESSION if the pattern is invalid or too large."""
 
     def __init__(self, text: str) -> None:
         piece = _Parser(text).parse()
@@ -93,7 +96,7 @@ class Pattern:
         """The state before the first character."""
 
     def advance(self, state: State, text: str) -> State:
-        """The state after these characters too."""
+        """Return the state after these characters."""
         for character in text:
             after = self._steps.get((state, character))
             if after is None:
@@ -112,16 +115,16 @@ class Pattern:
         return state
 
     def accepts(self, state: State) -> bool:
-        """Whether the text that led to `state` matches as a whole."""
+        """Return whether the whole text that led to `state` matches."""
         places = (_START, _END) if _BEFORE_ALL in state else (_END,)
         return 0 in self._closure(state - {_BEFORE_ALL}, *places)
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text matches."""
+        """Return whether the whole text matches."""
         return self.accepts(self.advance(self.start, text))
 
     def _closure(self, entries: Iterable[int], *places: int) -> State:
-        """Where the automaton may be without another character; assertions are passed at `places` only."""
+        """Return the instructions that `entries` lead to without a character. Assertions pass at `places` only."""
         program = self._program
         seen: set[int] = set()
         pending = list(entries)
@@ -139,7 +142,7 @@ class Pattern:
 
 
 class _Parser:
-    """Recursive descent; the group depth is bounded by the pattern's length."""
+    """A recursive descent parser. The length of the pattern limits the depth of its groups."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -151,7 +154,7 @@ class _Parser:
             self._refuse(f"it has more than {MAX_LENGTH} characters")
 
     def _refuse(self, reason: str) -> NoReturn:
-        message = f"not a regular expression that can be used: {self._text[:100]!r}: {reason}"
+        message = f"invalid or unsupported regular expression {self._text[:100]!r}: {reason}"
         raise ProtocolError(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
 
     def parse(self) -> _Piece:
@@ -221,7 +224,7 @@ class _Parser:
         return self._checked(_Piece(size, lambda program, after: _repeat(piece, low, high, program, after)))
 
     def _bounds(self) -> tuple[int, int] | None:
-        """(least, most or -1) of a repetition that stands here."""
+        """Parse a repetition. Return its (minimum, maximum or -1), or None if there is none here."""
         for sign, bounds in (("*", (0, -1)), ("+", (1, -1)), ("?", (0, 1))):
             if self._take(sign):
                 return bounds
@@ -275,7 +278,7 @@ class _Parser:
         return piece
 
     def _flags(self) -> tuple[bool, bool] | None:
-        """Of `(?flags:`, (ignore case, dot matches all); None after `(?flags)`, which holds for what follows."""
+        """Return (ignore case, dot matches all) of `(?flags:`, or None after `(?flags)`, which sets them."""
         values = {"i": self._ignore_case, "s": self._dot_all}
         value = True
         while (character := self._next()) not in ":)":
@@ -366,7 +369,7 @@ class _Parser:
 
 
 def _complement(ranges: Ranges) -> Ranges:
-    """Everything else; `ranges` are sorted and apart."""
+    """Return all other characters. `ranges` must be sorted, and must not overlap."""
     lows = ["\0", *(chr(ord(high) + 1) for _, high in ranges)]
     highs = [*(chr(ord(low) - 1) if low > "\0" else "" for low, _ in ranges), chr(0x10FFFF)]
     return tuple((low, high) for low, high in zip(lows, highs, strict=True) if high and low <= high)
@@ -405,7 +408,7 @@ def _either(pieces: list[_Piece]) -> _Piece:
 
 
 def _repeat(piece: _Piece, low: int, high: int, program: list[_Instruction], after: int) -> int:
-    """`low` times, then as often as it likes (`high` -1) or up to `high` times."""
+    """Repeat a piece `low` to `high` times, without an upper limit if `high` is -1."""
     entry = after
     if high < 0:
         loop = _put(program, _Instruction(None, ()))

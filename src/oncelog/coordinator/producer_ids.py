@@ -1,9 +1,8 @@
-"""Producer ids: allotted to brokers in blocks of 1,000, by compare-and-set on one node of the shared
-metadata.
+"""Allocate producer ids to brokers in blocks of 1,000, by compare-and-set on one node of the shared metadata.
 
-A block is inclusive at both ends, the first is 0-999, and the node holds the newest one as JSON in Kafka's
-form (`ZooKeeperProducerIdManager`, `ProducerIdBlockZNode`). An id is never handed out twice: what a crash
-leaves of a block is lost.
+A block includes both ends. The first one is 0-999. The node holds the newest block as JSON in Kafka's format
+(`ZooKeeperProducerIdManager`, `ProducerIdBlockZNode`). No id is allocated twice: after a crash, the rest of a block is
+lost.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ BLOCK_SIZE = 1000
 """Ids in a block."""
 
 BLOCK_PATH = "/latest_producer_id_block"
-"""The node of the versioned tree that holds the newest block."""
+"""The metadata node that holds the newest block."""
 
 _MAX_ID = 2**63 - 1
 _FORMAT_VERSION = 1
 
 
 class ProducerIdBlock(NamedTuple):
-    """The ids from `start` to `end`, both included, which belong to `broker`."""
+    """The ids from `start` to `end`, both included, which are allocated to `broker`."""
 
     broker: int
     start: int
@@ -33,7 +32,7 @@ class ProducerIdBlock(NamedTuple):
 
 
 class ProducerIdsExhaustedError(ProtocolError):
-    """There is no block left below 2^63."""
+    """All ids below 2^63 are allocated."""
 
     def __init__(self, latest: ProducerIdBlock) -> None:
         message = f"producer ids are used up: the latest block ends at {latest.end}"
@@ -41,23 +40,24 @@ class ProducerIdsExhaustedError(ProtocolError):
 
 
 class AnswerLostError(Exception):
-    """The store cannot say whether it has carried out a write."""
+    """The store does not know whether a write succeeded."""
 
 
 class BlockStore(Protocol):
-    """The node at `BLOCK_PATH`: bytes with a version that a write raises by one."""
+    """The node at `BLOCK_PATH`: bytes with a version, which each write increments."""
 
     def read(self) -> tuple[bytes, int]:
-        """The node's bytes, empty before the first block, and their version."""
+        """Return the node's bytes, empty before the first block, and their version."""
 
     def write(self, data: bytes, version: int) -> bool:
-        """Writes over exactly that version: False when the node has another one, AnswerLostError when
-        unknown.
+        """Replace the bytes of exactly this version. Return False if the node has another version.
+
+        Raises AnswerLostError if the result is unknown.
         """
 
 
 def parse_block(data: bytes) -> ProducerIdBlock:
-    """A block from the node's JSON; ValueError when it is not one."""
+    """Return the block in the node's JSON. Raises ValueError if it does not contain one."""
     fields = json.loads(data)
     try:
         if fields["version"] != _FORMAT_VERSION:
@@ -68,7 +68,7 @@ def parse_block(data: bytes) -> ProducerIdBlock:
 
 
 def encode_block(block: ProducerIdBlock) -> bytes:
-    """The node's JSON, byte for byte as Kafka writes it (ids as strings: JSON numbers end at 2^53)."""
+    """Return the node's JSON exactly as Kafka writes it. Ids are strings, because JSON numbers end at 2^53."""
     fields = {
         "version": _FORMAT_VERSION,
         "broker": block.broker,
@@ -79,7 +79,7 @@ def encode_block(block: ProducerIdBlock) -> bytes:
 
 
 def next_block(data: bytes, broker: int) -> ProducerIdBlock:
-    """The block that follows the one in `data`; ProducerIdsExhaustedError when int64 has no room for it."""
+    """Return the block after the one in `data`. Raises ProducerIdsExhaustedError after the last block."""
     if not data:
         return ProducerIdBlock(broker, 0, BLOCK_SIZE - 1)
     latest = parse_block(data)
@@ -89,11 +89,11 @@ def next_block(data: bytes, broker: int) -> ProducerIdBlock:
 
 
 def acquire_block(store: BlockStore, broker: int) -> ProducerIdBlock:
-    """Takes the next block for `broker`, however many others try at the same time.
+    """Allocate the next block to `broker`. Other brokers may do the same at the same time.
 
-    A lost race starts over. A write whose answer was lost has succeeded if the node holds exactly our bytes
-    at the very next version; otherwise it starts over as well. Whatever else the store raises ends the
-    attempt.
+    If another broker was faster, this starts over. If the answer to a write is lost, the write has succeeded if the
+    node holds exactly these bytes in the next version. Otherwise, this starts over. Other errors of the store are
+    raised.
     """
     while True:
         data, version = store.read()
@@ -108,7 +108,7 @@ def acquire_block(store: BlockStore, broker: int) -> ProducerIdBlock:
 
 
 class ProducerIds:
-    """The ids that this broker has left; `used_up` is called when the last one is taken."""
+    """The ids that this broker has left. It calls `used_up` when the last one is taken."""
 
     def __init__(self, used_up: Callable[[], None]) -> None:
         self._used_up = used_up
@@ -117,17 +117,17 @@ class ProducerIds:
 
     @property
     def remaining(self) -> int:
-        """How many ids can be taken."""
+        """Return how many ids are left."""
         return self._end - self._next + 1
 
     def add(self, block: ProducerIdBlock) -> None:
-        """Goes on with a new block; the old one must be used up."""
+        """Use a new block. The old one must be used up."""
         if self.remaining:
             raise RuntimeError(f"a new block while {self.remaining} ids of the old one are left")
         self._next, self._end = block.start, block.end
 
     def take(self) -> int:
-        """A new id; COORDINATOR_LOAD_IN_PROGRESS, which clients of every age retry, while there is none."""
+        """Return a new id. Raises COORDINATOR_LOAD_IN_PROGRESS, which all clients retry, while none is left."""
         if not self.remaining:
             self._used_up()
             raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "waiting for a block of producer ids")

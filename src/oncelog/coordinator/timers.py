@@ -1,17 +1,18 @@
-"""Deadlines of many keys (transactional ids, groups), at a cost that does not grow with how often they change."""
+"""Deadlines of many keys (transactional ids, groups). Their cost does not depend on how often they change."""
 
 from __future__ import annotations
 
 import heapq
 
 _SLACK = 64
-"""Entries that may be out of date, beside one for each key, before the heap is made anew."""
+"""Outdated entries, beside one for each key, with which the heap is rebuilt."""
 
 
 class Deadlines:
-    """At most one wake-up a key, never later than the key's real deadline; who is woken looks whether it is time.
+    """At most one wake-up of each key, which is never later than the key's real deadline.
 
-    A deadline that moves into the future costs nothing: the wake-up comes early, and who is woken asks for the next.
+    A deadline that moves into the future costs nothing. The wake-up is early then, so the caller checks the deadline,
+    and schedules the next wake-up.
     """
 
     def __init__(self) -> None:
@@ -19,7 +20,7 @@ class Deadlines:
         self._due: dict[str, int] = {}
 
     def at_latest(self, key: str, due_ms: int) -> None:
-        """Wakes `key` at `due_ms` or before."""
+        """Wake `key` at `due_ms` or earlier."""
         scheduled = self._due.get(key)
         if scheduled is None or due_ms < scheduled:
             self._due[key] = due_ms
@@ -29,13 +30,13 @@ class Deadlines:
                 heapq.heapify(self._heap)
 
     def next(self) -> int | None:
-        """The first wake-up."""
+        """Return the time of the first wake-up, or None."""
         while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
-            heapq.heappop(self._heap)  # one that was brought forward, or forgotten
+            heapq.heappop(self._heap)  # an outdated entry: the key has an earlier one, or was forgotten
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int, limit: int) -> list[str]:
-        """At most `limit` of the keys to wake, which have no wake-up any more."""
+        """Return at most `limit` of the keys to wake, and remove their wake-ups."""
         keys: list[str] = []
         while len(keys) < limit and (due_ms := self.next()) is not None and due_ms <= now_ms:
             key = heapq.heappop(self._heap)[1]
@@ -44,5 +45,5 @@ class Deadlines:
         return keys
 
     def forget(self, key: str) -> None:
-        """No wake-up for `key`."""
+        """Remove the wake-up of `key`."""
         self._due.pop(key, None)

@@ -17,7 +17,7 @@ PARTITION_METADATA = "partition.metadata"
 
 
 class CorruptCheckpointError(Exception):
-    """The file is no checkpoint, or not all of it."""
+    """The file is not a checkpoint, or incomplete."""
 
 
 def encode_checkpoint(lines: Iterable[str]) -> bytes:
@@ -27,7 +27,7 @@ def encode_checkpoint(lines: Iterable[str]) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> list[list[str]]:
-    """Return the entries of a checkpoint file, each split into its fields; an empty file has none."""
+    """Return the entries of a checkpoint file, each split into its fields. An empty file has none."""
     try:
         lines = data.decode().splitlines()
         if len(lines) < 2:
@@ -43,7 +43,7 @@ def decode_checkpoint(data: bytes) -> list[list[str]]:
 
 
 def read_offset_checkpoint(disk: Disk, path: str) -> dict[tuple[str, int], int]:
-    """Return (topic, partition) -> offset of a log directory's checkpoint; empty where there is no file."""
+    """Return (topic, partition) -> offset of a log directory's checkpoint, an empty dict if it does not exist."""
     try:
         rows = decode_checkpoint(read_if_exists(disk, path) or b"")
         return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
@@ -60,7 +60,7 @@ def write_offset_checkpoint(
 
 
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
-    """Return the content of ``partition.metadata``: which topic a folder belongs to."""
+    """Return the content of ``partition.metadata``, which contains the topic id of a folder."""
     text = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
     return f"version: {_VERSION}\ntopic_id: {text}\n".encode()
 

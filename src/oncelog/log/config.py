@@ -21,7 +21,7 @@ class LogConfig:
     segment_bytes: int = 1024 * 1024 * 1024
     segment_ms: int = 7 * _DAY_MS
     segment_jitter_ms: int = 0
-    """Up to so much is taken off the age at which a segment is rolled, against all at once."""
+    """The largest reduction of the age at which a segment is rolled, so that not all segments roll at once."""
     segment_index_bytes: int = 10 * 1024 * 1024
     index_interval_bytes: int = 4096
     max_message_bytes: int = 1048588
@@ -29,15 +29,15 @@ class LogConfig:
     timestamp_before_max_ms: int = NO_LIMIT
     timestamp_after_max_ms: int = 60 * 60 * 1000
     compression: Codec | None = None
-    """Codec to store with; None (``producer``) keeps the producer's."""
+    """The codec to store with. None (``producer``) keeps the producer's."""
     compression_levels: tuple[tuple[Codec, int], ...] = ()
-    """Level by codec, for what is compressed here; the codec's own where there is none."""
+    """The level of each codec, if it is not the codec's default."""
     compact: bool = False
     delete: bool = True
     retention_ms: int = 7 * _DAY_MS
     retention_bytes: int = -1
     delete_retention_ms: int = _DAY_MS
-    """How long compaction keeps tombstones and the markers of transactions whose records are gone."""
+    """How long compaction keeps tombstones, and markers of transactions without records."""
     min_cleanable_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = NO_LIMIT
@@ -47,24 +47,24 @@ class LogConfig:
     """Age of unsynced records at which the log is synced."""
     producer_id_expiration_ms: int = _DAY_MS
     file_delete_delay_ms: int = 60_000
-    """How long the files of a deleted segment stay, under another name."""
+    """How long the renamed files of a deleted segment stay."""
     full_record_validation: bool = False
-    """Walk every record of a produced batch, as is always done for compacted topics."""
+    """Check each record of a produced batch. For compacted topics, this is always done."""
 
     @property
     def max_segment_ms(self) -> int:
-        """Age at which a segment is rolled: one that must be compacted may not stay the active one for longer."""
+        """The age at which a segment is rolled. A segment that must be compacted may not be active for longer."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
     @property
     def compression_level(self) -> int | None:
-        """The level to compress with (`compression.gzip.level`, ...); None for the codec's own."""
+        """Return the compression level (`compression.gzip.level`, ...), or None for the codec's default."""
         return dict(self.compression_levels).get(self.compression) if self.compression is not None else None
 
     def segment_age_ms(self, path: str) -> int:
-        """Age at which the segment at ``path`` is rolled: `max_segment_ms` without its jitter.
+        """Return the age at which the segment at ``path`` is rolled: `max_segment_ms` minus a jitter.
 
-        The jitter is made of partition and offset, not of chance: a test that runs again sees the same.
+        The jitter depends on partition and offset, not on chance, so that a test sees the same in each run.
         """
         age = self.max_segment_ms
         bound = min(self.segment_jitter_ms, self.segment_ms)
@@ -74,9 +74,9 @@ class LogConfig:
         return age - zlib.crc32(f"{folder}/{name}".encode()) % bound
 
     def with_overrides(self, properties: Mapping[str, str]) -> LogConfig:
-        """Return these settings with a topic's own ``properties`` (Kafka's dotted names) over them.
+        """Return these settings, overridden by a topic's ``properties`` (Kafka's dotted names).
 
-        Names that do not concern the log are passed over; a value that cannot be read raises INVALID_CONFIG.
+        Settings of other components are ignored. Raises INVALID_CONFIG for an invalid value.
         """
         changes: dict[str, object] = {"compression_levels": self._levels(properties)}
         for name, value in properties.items():
@@ -153,4 +153,4 @@ _READERS: dict[str, Callable[[str], dict[str, object]]] = {
     "min.compaction.lag.ms": _number("min_compaction_lag_ms", 0),
     "max.compaction.lag.ms": _number("max_compaction_lag_ms", 1),
 }
-"""Topic configurations that concern the log, each with what reads its value."""
+"""The topic configurations of the log, and the parser of each value."""

@@ -1,7 +1,7 @@
-"""The file port of the log, and the real disk behind it.
+"""The disk of the log as an interface, and the implementation for real disks.
 
-All modules of this package use files through `Disk`. The simulation replaces it by a disk that
-loses what was not synced, and fails or tears writes. Paths are strings with ``/``. Each failure is an ``OSError``.
+All modules of this package use files through `Disk`. The simulation replaces it by a disk that loses what was not
+synced, and fails or tears writes. Paths are strings with ``/``. Each failure is an ``OSError``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 MAP_BYTES = 64 * 1024
-"""From here on it is cheaper to map a part of a file than to copy it."""
+"""From this size on, mapping a part of a file is cheaper than copying it."""
 WRITE_BYTES = 1024 * 1024
-"""Bytes of one system call that writes.
+"""The largest number of bytes in one system call that writes.
 
 ext4 may allocate a folio of 2 MiB for a larger one (seen with Linux 6.18): 9 MB then take 22 ms instead of 2.5 ms.
 """
 OF_THE_PROCESS = frozenset({errno.EMFILE, errno.ENFILE})
-"""Errors of a file that cannot be opened because too many are open: nothing was done, and the disk is sound."""
-_POPULATE_READ = 22  # MADV_POPULATE_READ: read all pages in now, and say so if one cannot be read (Linux 5.14)
+"""The errors of a file that cannot be opened because too many are open. Nothing has changed on the disk."""
+_POPULATE_READ = 22  # MADV_POPULATE_READ: read all pages now, and fail if one cannot be read (Linux 5.14)
 
 
 class File(Protocol):
@@ -43,9 +43,9 @@ class File(Protocol):
         ...
 
     def view(self, size: int, pos: int) -> bytes | memoryview:
-        """As `pread`, for bytes that are only sent on: where it pays they are not copied, but the file's own pages.
+        """Read like `pread`, for bytes that the caller only sends. Large parts are mapped instead of copied.
 
-        Good for as long as it is held, provided that these bytes of the file are not changed or cut off.
+        The result is valid as long as these bytes of the file are neither changed nor truncated.
         """
         ...
 
@@ -54,7 +54,7 @@ class File(Protocol):
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut the file off at ``size``."""
+        """Truncate the file to ``size`` bytes."""
         ...
 
     def sync(self) -> None:
@@ -62,42 +62,42 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the handle back; it opens itself again when used once more."""
+        """Close the handle. The next use opens it again."""
         ...
 
 
 class Disk(Protocol):
-    """What the log asks of a file system."""
+    """The file system of the log."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open a file for reading and writing; ``create`` makes it where it is missing."""
+        """Open a file for reading and writing. ``create`` creates it if it is missing."""
         ...
 
     def read_file(self, path: str) -> bytes:
-        """Return the whole file; ``FileNotFoundError`` where there is none."""
+        """Return the whole file. Raises ``FileNotFoundError``."""
         ...
 
     def read_part(self, path: str, size: int, pos: int) -> bytes:
-        """As `File.pread`, with a handle of its own: may be called from a worker thread.
+        """Read like `File.pread`, with a separate handle, so that a worker thread may call it.
 
-        ``FileNotFoundError`` where there is no such file (any more).
+        Raises ``FileNotFoundError``.
         """
         ...
 
     def size(self, path: str) -> int | None:
-        """Return the length of the file in bytes, or None where there is none."""
+        """Return the length of the file in bytes, or None if it does not exist."""
         ...
 
     def absolute(self, path: str) -> str:
-        """Return the path as one that holds whatever the working directory is."""
+        """Return the absolute path, which does not depend on the working directory."""
         ...
 
     def space(self, path: str) -> tuple[int, int]:
-        """Return the bytes of the file system that ``path`` is on, in all and free for us."""
+        """Return the size of the file system of ``path``, and its free space, in bytes."""
         ...
 
     def atomic_write(self, path: str, data: Buffer, *, sync: bool = False) -> None:
-        """Put ``data`` in place of the file in one step: a crash leaves the old content or the new one."""
+        """Replace the content of the file in one step: after a crash, the file has the old or the new content."""
         ...
 
     def sync(self, path: str) -> None:
@@ -105,32 +105,32 @@ class Disk(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or folder, replacing a file that is in the way."""
+        """Rename a file or folder. Replace a file of that name."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file; it is no error if it is gone already."""
+        """Remove a file. A missing file is not an error."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is a file or folder of that name."""
+        """Return whether a file or folder of that name exists."""
         ...
 
     def listdir(self, path: str) -> list[str]:
-        """Return the names in a folder, sorted; an empty list where there is no such folder."""
+        """Return the sorted names in a folder, an empty list if the folder does not exist."""
         ...
 
     def mkdir(self, path: str) -> None:
-        """Make a folder and those above it; it is no error if it is there already."""
+        """Create a folder and its parents. An existing folder is not an error."""
         ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and all that is in it; it is no error if it is gone already."""
+        """Remove a folder and its content. A missing folder is not an error."""
         ...
 
 
 def read_if_exists(disk: Disk, path: str) -> bytes | None:
-    """Return the whole file, or None where there is none."""
+    """Return the whole file, or None if it does not exist."""
     try:
         return disk.read_file(path)
     except FileNotFoundError:
@@ -319,8 +319,8 @@ class OsFile:
             pages = mmap.mmap(self._use(), before + size, prot=mmap.PROT_READ, offset=pos - before)
             pages.madvise(_POPULATE_READ)
         except (OSError, ValueError):
-            # Too many mappings, a system that cannot do it, a file that is shorter, a page that cannot be read:
-            # whatever it is, an ordinary read copes with it or says what is wrong.
+            # Too many mappings, a system without mappings, a shorter file, an unreadable page: in each case, an
+            # ordinary read succeeds, or raises the right error.
             return self.pread(size, pos)
         return memoryview(pages)[before:]
 

@@ -1,4 +1,4 @@
-"""Leader epochs of a partition (``leader-epoch-checkpoint``): which epoch began at which offset.
+"""The leader epochs of a partition and their start offsets (``leader-epoch-checkpoint``).
 
 Source: KIP-101, KIP-279; Kafka's ``LeaderEpochFileCache``.
 """
@@ -33,12 +33,12 @@ class LeaderEpochs:
         self._starts: list[int] = []
         self._dirty = False
         self._stored = False
-        """Whether there may be a file."""
+        """Whether a file may exist."""
         self.unsynced: list[str] = []
-        """The file, if it was written; a caller that syncs it takes it out."""
+        """The file, if it was written. A caller that syncs it removes it from the list."""
 
     def load(self) -> None:
-        """Read the file; a missing or damaged one counts as empty, for recovery finds the epochs in the log."""
+        """Read the file. A missing or damaged one counts as empty, because recovery finds the epochs in the log."""
         self._stored = True
         try:
             data = read_if_exists(self._disk, self.path) or b""
@@ -51,16 +51,16 @@ class LeaderEpochs:
 
     @property
     def entries(self) -> list[tuple[int, int]]:
-        """All (epoch, start offset)."""
+        """Return all (epoch, start offset)."""
         return list(zip(self._epochs, self._starts, strict=True))
 
     @property
     def latest(self) -> int | None:
-        """The last epoch."""
+        """Return the last epoch, or None."""
         return self._epochs[-1] if self._epochs else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that ``epoch`` begins at ``start_offset``; return whether that is news."""
+        """Add ``epoch``, which begins at ``start_offset``. Return whether it is new."""
         if epoch < 0 or (self._epochs and epoch == self._epochs[-1] and start_offset >= self._starts[-1]):
             return False
         while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
@@ -72,7 +72,7 @@ class LeaderEpochs:
         return True
 
     def assign_batches(self, headers: list[BatchHeader]) -> None:
-        """Note the epochs of batches before they are appended. If the file cannot be written, no epoch begins."""
+        """Add the epochs of batches before they are appended. If the file cannot be written, add none."""
         if headers[-1].partition_leader_epoch == self.latest == headers[0].partition_leader_epoch and (
             not self._dirty or self.may_wait
         ):
@@ -90,7 +90,7 @@ class LeaderEpochs:
 
     @property
     def may_wait(self) -> bool:
-        """Whether the file can be written later: without it, the first epoch is assumed."""
+        """Return whether the file can be written later. Without a file, the epoch is 0."""
         return not self._stored and self._epochs == [FIRST_EPOCH]
 
     def _restore(self, entries: list[tuple[int, int]]) -> None:
@@ -98,7 +98,7 @@ class LeaderEpochs:
         self._starts = [start for _, start in entries]
 
     def flush(self) -> None:
-        """Bring the file up to date."""
+        """Write the file, if the epochs have changed."""
         if self._dirty:
             rows = (f"{epoch} {start}" for epoch, start in zip(self._epochs, self._starts, strict=True))
             self._disk.atomic_write(self.path, encode_checkpoint(rows))
@@ -108,7 +108,7 @@ class LeaderEpochs:
                 self.unsynced.append(self.path)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return the largest epoch not above ``epoch`` and where it ends; (-1, -1) if that is not known."""
+        """Return the largest epoch not above ``epoch``, and its end offset; (-1, -1) if it is unknown."""
         if epoch == UNDEFINED_EPOCH or not self._epochs:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if epoch == self._epochs[-1]:
@@ -119,19 +119,19 @@ class LeaderEpochs:
         return (self._epochs[higher - 1] if higher else epoch), self._starts[higher]
 
     def epoch_for(self, offset: int) -> int | None:
-        """Return the epoch in which ``offset`` was written."""
+        """Return the epoch in which ``offset`` was written, or None if it is unknown."""
         slot = bisect_right(self._starts, offset) - 1
         return self._epochs[slot] if slot >= 0 else None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Drop the epochs that begin at or beyond ``end_offset``."""
+        """Drop the epochs that begin at or after ``end_offset``."""
         while self._starts and self._starts[-1] >= end_offset:
             self._epochs.pop()
             self._starts.pop()
             self._dirty = True
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Let the epoch that holds ``start_offset`` begin there and drop those before it."""
+        """Let the epoch of ``start_offset`` begin there, and drop the earlier ones."""
         slot = bisect_right(self._starts, start_offset) - 1
         if slot < 0 or (slot == 0 and self._starts[0] == start_offset):
             return
@@ -140,7 +140,7 @@ class LeaderEpochs:
         self._dirty = True
 
     def clear(self) -> None:
-        """Drop all."""
+        """Drop all epochs."""
         self._dirty = self._dirty or bool(self._epochs)
         self._epochs.clear()
         self._starts.clear()

@@ -1,9 +1,8 @@
-"""The disk of one log directory, which is used until its first failure and never after it (KIP-112).
+"""The disk of one log directory, which is never used after its first failure (KIP-112).
 
-After a failed write or fsync nobody knows what is on the device: a second fsync would say that all is well although the
-operating system has dropped what it could not write. So the first error takes the directory offline, and whatever is
-asked of it from then on is refused at once; only a restart, with its recovery, opens it again. Source: Kafka's
-``LogDirFailureChannel``.
+After a failed write or fsync, the content of the device is unknown. A second fsync may succeed although the operating
+system has dropped the data. So the first error takes the directory offline, and all later calls fail at once. Only a
+restart, with its recovery, opens the directory again. Source: Kafka's ``LogDirFailureChannel``.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ class OfflineError(OSError):
 
 
 class GuardedDisk:
-    """A `Disk` whose first failure is its last: it is told once to ``on_failure``, maybe from a worker thread.
+    """A `Disk` that reports its first failure to ``on_failure``, maybe from a worker thread, and then stays offline.
 
-    A file that is missing where one was only looked for is no failure. A full disk is one, as in Kafka.
+    A missing file is not a failure if the caller only checks for it. A full disk is a failure, as in Kafka.
     """
 
     def __init__(self, disk: Disk, path: str, on_failure: Callable[[OSError], None]) -> None:
@@ -31,7 +30,7 @@ class GuardedDisk:
         self._path = path
         self._on_failure = on_failure
         self.failure: OSError | None = None
-        """What took the directory offline."""
+        """The failure that took the directory offline, or None."""
 
     @contextmanager
     def _guarded(self, *, may_be_missing: bool = False) -> Iterator[None]:
@@ -52,12 +51,12 @@ class GuardedDisk:
             raise OfflineError(errno.EIO, f"log directory {self._path} is offline: {self.failure}")
 
     def fail(self, error: OSError) -> None:
-        """Take the directory offline, unless the failure was the process's own."""
+        """Take the directory offline, unless the process has too many open files."""
         if self.failure is None and error.errno not in OF_THE_PROCESS:
             self.failure = copy(error)  # without the traceback, whose frames hold the data to write
             self._on_failure(self.failure)
 
-    # --- the port ---
+    # --- see `Disk` ---
 
     def open(self, path: str, *, create: bool = False) -> GuardedFile:
         """See `Disk.open`."""
@@ -70,7 +69,7 @@ class GuardedDisk:
             return self._disk.read_file(path)
 
     def read_part(self, path: str, size: int, pos: int) -> bytes:
-        """See `Disk.read_part`; that the file is gone is no failure, for it may have been deleted meanwhile."""
+        """See `Disk.read_part`. A missing file is not a failure, because it may have been deleted meanwhile."""
         with self._guarded(may_be_missing=True):
             return self._disk.read_part(path, size, pos)
 
@@ -94,7 +93,7 @@ class GuardedDisk:
             self._disk.atomic_write(path, data, sync=sync)
 
     def sync(self, path: str) -> None:
-        """See `Disk.sync`; FileNotFoundError where the file is gone, for it may have been deleted meanwhile."""
+        """See `Disk.sync`. Raises FileNotFoundError if the file was deleted meanwhile, which is not a failure."""
         with self._guarded(may_be_missing=True):
             self._disk.sync(path)
 
@@ -130,7 +129,7 @@ class GuardedDisk:
 
 
 class GuardedFile:
-    """A file of `GuardedDisk`. Written without `_guarded`: every append and every fetch comes through here."""
+    """A file of `GuardedDisk`. It does not use `_guarded`, because each append and each fetch calls these methods."""
 
     __slots__ = ("_disk", "_file")
 

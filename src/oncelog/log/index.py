@@ -21,14 +21,14 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 
 
 class _IndexFile:
-    """Bytes of an index: how much of them is in the file, and what still has to go there."""
+    """The bytes of an index: how many of them are in the file, and the rest to be written."""
 
     __slots__ = ("_disk", "_pending", "_size", "path")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self.path = path
-        self._size = -1  # nothing known to be in the file: the first flush replaces it
+        self._size = -1  # the content of the file is unknown, so the first flush replaces it
         self._pending = bytearray()
 
     def read(self) -> bytes | None:
@@ -58,7 +58,7 @@ class _IndexFile:
 
 
 class _Index:
-    """What both indexes have in common: columns in memory, `_offsets` one of them, and a file that follows."""
+    """The common part of both indexes: columns in memory, one of which is `_offsets`, and a file."""
 
     __slots__ = ("_file", "_max_entries", "_offsets", "base_offset")
     _ENTRY: ClassVar[Struct]
@@ -75,12 +75,12 @@ class _Index:
 
     @property
     def size_bytes(self) -> int:
-        """Size of all entries."""
+        """Return the size of all entries."""
         return len(self) * self._ENTRY.size
 
     @property
     def path(self) -> str:
-        """The index's file; setting it follows a renaming."""
+        """The index's file. Set it after the file was renamed."""
         return self._file.path
 
     @path.setter
@@ -88,11 +88,11 @@ class _Index:
         self._file.path = path
 
     def flush(self) -> None:
-        """Bring the file up to date."""
+        """Write the entries that are not in the file yet."""
         self._file.flush()
 
     def _before(self, offset: int) -> int:
-        """Return how many entries lie before ``offset``."""
+        """Return how many entries are before ``offset``."""
         return bisect_right(self._offsets, offset - self.base_offset - 1) if offset > self.base_offset else 0
 
     def _write_again(self, *columns: array[int]) -> None:
@@ -100,7 +100,7 @@ class _Index:
 
 
 class OffsetIndex(_Index):
-    """Offset to position."""
+    """Map offsets to positions."""
 
     __slots__ = ("_positions",)
     _ENTRY = _OFFSET_ENTRY
@@ -111,11 +111,11 @@ class OffsetIndex(_Index):
 
     @property
     def is_full(self) -> bool:
-        """Whether no entry fits any more."""
+        """Return whether the index is full."""
         return len(self._offsets) >= self._max_entries
 
     def load(self) -> bool:
-        """Read the file; return False, with nothing loaded, where it is missing or no index."""
+        """Read the file. Return False, and load nothing, if it is missing or not an index."""
         data = self._file.read()
         if data is None or len(data) % _OFFSET_ENTRY.size:
             return False
@@ -133,7 +133,7 @@ class OffsetIndex(_Index):
         self._file.reset()
 
     def append(self, offset: int, position: int) -> None:
-        """Add an entry; offset and position grow from entry to entry."""
+        """Add an entry. Its offset and position must be larger than those of the last one."""
         relative = offset - self.base_offset
         self._offsets.append(relative)
         self._positions.append(position)
@@ -151,11 +151,11 @@ class OffsetIndex(_Index):
 
     @property
     def last_position(self) -> int:
-        """Position of the last entry, 0 if there is none."""
+        """Return the position of the last entry, 0 if there is none."""
         return self._positions[-1] if self._positions else 0
 
     def truncate(self, offset: int) -> None:
-        """Drop the entries at and beyond ``offset``."""
+        """Drop the entries at and after ``offset``."""
         keep = self._before(offset)
         del self._offsets[keep:]
         del self._positions[keep:]
@@ -170,7 +170,7 @@ class TimestampOffset(NamedTuple):
 
 
 class TimeIndex(_Index):
-    """Largest timestamp so far to offset."""
+    """Map the largest timestamp so far to an offset."""
 
     __slots__ = ("_timestamps",)
     _ENTRY = _TIME_ENTRY
@@ -181,11 +181,11 @@ class TimeIndex(_Index):
 
     @property
     def is_full(self) -> bool:
-        """Whether only the entry is left that is kept for the end of the segment."""
+        """Return whether the index is full, except for the entry that is reserved for the end of the segment."""
         return len(self._offsets) >= self._max_entries - 1
 
     def load(self) -> bool:
-        """Read the file; return False, with nothing loaded, where it is missing or no index."""
+        """Read the file. Return False, and load nothing, if it is missing or not an index."""
         data = self._file.read()
         if data is None or len(data) % _TIME_ENTRY.size:
             return False
@@ -205,7 +205,7 @@ class TimeIndex(_Index):
 
     @property
     def last(self) -> TimestampOffset:
-        """The last entry, (-1, base offset) if there is none."""
+        """Return the last entry, (-1, base offset) if there is none."""
         if not self._timestamps:
             return TimestampOffset(-1, self.base_offset)
         return TimestampOffset(self._timestamps[-1], self.base_offset + self._offsets[-1])
@@ -227,7 +227,7 @@ class TimeIndex(_Index):
         return TimestampOffset(self._timestamps[slot], self.base_offset + self._offsets[slot])
 
     def truncate(self, offset: int) -> None:
-        """Drop the entries at and beyond ``offset``."""
+        """Drop the entries at and after ``offset``."""
         keep = self._before(offset)
         del self._timestamps[keep:]
         del self._offsets[keep:]

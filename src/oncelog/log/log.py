@@ -33,7 +33,7 @@ __all__ = ["AppendResult", "Log", "LogStatistics", "Origin", "ProducerInfo"]
 
 
 class Log:
-    """One partition's log. Use `open`."""
+    """One partition's log. Create it with `open` or `opening`."""
 
     def __init__(self, topic: str, partition: int, config: LogConfig, files: LogFiles, loaded: Loaded) -> None:
         self.topic = topic
@@ -110,7 +110,7 @@ class Log:
 
     @property
     def statistics(self) -> LogStatistics:
-        """Counters since the log was opened."""
+        """Return the counters since the log was opened."""
         return self._admission.statistics
 
     # --- appending ---
@@ -127,7 +127,7 @@ class Log:
         guard: int | None = None,
         validated: ValidBatches | None = None,
     ) -> AppendResult:
-        """Append the batches of one request and return where they are; offsets and epoch are patched in place.
+        """Append the batches of one request, and return their offsets. Offsets and epoch are patched in place.
 
         ``validated``: the result of `validate` for these records.
 
@@ -167,7 +167,7 @@ class Log:
         now_ms: int,
         transaction_version: int,
     ) -> AppendResult:
-        """Append a transaction marker; see `append_as_leader`."""
+        """Append a transaction marker. See `append_as_leader`."""
         marker = build_control_batch(
             commit,
             producer_id=producer_id,
@@ -186,17 +186,17 @@ class Log:
     def start_verification(
         self, producer_id: int, producer_epoch: int, sequence: int, *, transaction_version: int, now_ms: int
     ) -> int | None:
-        """Return the guard to append with once the coordinator has confirmed the transaction (KIP-890).
+        """Return the guard of an append after the coordinator has confirmed the transaction (KIP-890).
 
-        None if the transaction is open here already and needs no confirmation. A marker that comes while the
-        coordinator is asked makes the guard void. Raises INVALID_PRODUCER_EPOCH for a stale epoch.
+        Return None if the transaction is already open here, and needs no confirmation. A marker that arrives before the
+        confirmation makes the guard void. Raises INVALID_PRODUCER_EPOCH for a stale epoch.
         """
         return self._state.start_verification(
             producer_id, producer_epoch, sequence, strict=transaction_version >= 2, now_ms=now_ms
         )
 
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Tell whether the producer, in this epoch, has a transaction open here.
+        """Return whether the producer has an open transaction with exactly this epoch.
 
         Raises INVALID_PRODUCER_EPOCH for an epoch older than the last one seen.
         """
@@ -204,7 +204,7 @@ class Log:
         return self._state.has_open_transaction(producer_id, producer_epoch)
 
     def _write(self, batches: ValidBatches, appends: dict[int, ProducerAppend], now_ms: int) -> None:
-        """Write checked and numbered batches and count them in: one write, then memory."""
+        """Write checked and numbered batches with one write, then update the state in memory."""
         headers = batches.headers
         last = headers[-1]
         with self._access.to("append to"):
@@ -235,7 +235,7 @@ class Log:
     def read(
         self, offset: int, max_bytes: int, *, upto: int, at_least_one: bool, shared: bool = False
     ) -> bytes | memoryview:
-        """Return whole batches from the one with ``offset`` on, of those that lie before ``upto``.
+        """Return whole batches, from the one with ``offset`` to the last one before ``upto``.
 
         At most ``max_bytes``, unless ``at_least_one`` and the first batch is larger. One segment at most is read.
         ``shared``: for bytes that are only sent on, see `File.view`.
@@ -272,7 +272,7 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """What read_committed consumers may read up to: no open transaction before it, and committed."""
+        """Return the last stable offset. All records before it are committed and not in an open transaction."""
         unstable = self._state.first_unstable_offset
         if unstable is None or unstable >= self.high_watermark:
             return self.high_watermark
@@ -284,36 +284,36 @@ class Log:
         self._state.expiration_ms = config.producer_id_expiration_ms
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Note that everything before ``offset`` is committed; it never goes back."""
+        """Note that all records before ``offset`` are committed. A lower offset changes nothing."""
         if offset > self.high_watermark:
             self.high_watermark = min(offset, self.log_end_offset)
         self._state.advance_high_watermark(self.high_watermark)
 
     @property
     def leader_epoch(self) -> int | None:
-        """Epoch of the last leader that wrote here."""
+        """Return the epoch of the last leader that wrote here, or None."""
         return self._epochs.latest
 
     def epoch_at(self, offset: int) -> int:
-        """Return the leader epoch in which ``offset`` was (or will be) written, -1 if it is not known."""
+        """Return the leader epoch in which ``offset`` was (or will be) written, -1 if it is unknown."""
         epoch = self._epochs.epoch_for(offset)
         return UNDEFINED_EPOCH if epoch is None else epoch
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return the largest epoch not above ``epoch`` and its end offset; (-1, -1) if not known (KIP-101)."""
+        """Return the largest epoch not above ``epoch``, and its end offset; (-1, -1) if it is unknown (KIP-101)."""
         return self._epochs.end_offset_for(epoch, self.log_end_offset)
 
     @property
     def producer_entries(self) -> Mapping[int, ProducerEntry]:
-        """What is remembered of each producer, to be read only."""
+        """Return the state of each producer. Callers must not change it."""
         return self._state.entries
 
     def producers(self) -> list[ProducerInfo]:
-        """Return what is remembered of each producer; one that has expired is until `expire_producers` comes round."""
+        """Return all producers, including expired ones that `expire_producers` has not dropped yet."""
         return self._state.infos()
 
     def expire_producers(self, now_ms: int) -> int:
-        """Forget the producers that were idle too long; return how many."""
+        """Drop the producers that were idle for too long. Return their number."""
         return self._state.expire(now_ms)
 
     # --- files ---
@@ -380,7 +380,7 @@ class Log:
         return True
 
     def advance_log_start(self, offset: int) -> None:
-        """Let the log begin at ``offset`` (DeleteRecords, retention); see `delete_old_segments` for the files.
+        """Advance the log start to ``offset`` (DeleteRecords, retention). `delete_old_segments` deletes the files.
 
         Raises OFFSET_OUT_OF_RANGE beyond the high watermark.
         """

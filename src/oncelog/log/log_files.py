@@ -145,7 +145,7 @@ class LogFiles:
             segment.create()
             self.segments.add(segment)
         else:
-            self._delete(self.segments.behind(offset))
+            self._delete(self.segments.after(offset))
             self.segments.active.truncate(offset)
             self.segments.forget_positions()
         self.truncate_epochs(offset)

@@ -1,9 +1,9 @@
-"""What a partition remembers of its producers: the broker's half of idempotence and transactions.
+"""The producers of a partition: the broker's half of idempotence and transactions, without I/O and clock.
 
-Pure: no I/O and no clock. For each producer id there is an epoch, the last five batches, the coordinator epoch of
-the last marker and, inside a transaction, its first offset. `ProducerAppend` checks the batches of one append against
-it and collects what they change; `ProducerState.commit` takes the change over once the bytes are in the log. Source:
-KIP-98, KIP-360, KIP-890, KIP-1228; Kafka's ``ProducerStateManager``, ``ProducerAppendInfo``, ``ProducerStateEntry``.
+For each producer id, the state has an epoch, the last five batches, the coordinator epoch of the last marker and, in a
+transaction, its first offset. `ProducerAppend` checks the batches of one append against the state and collects their
+changes. `ProducerState.commit` applies the changes after the batches were written. Source: KIP-98, KIP-360, KIP-890,
+KIP-1228; Kafka's ``ProducerStateManager``, ``ProducerAppendInfo``, ``ProducerStateEntry``.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from oncelog.protocol.records import (
 )
 
 BATCHES_REMEMBERED = 5
-"""Batches of a producer that a retry is recognised by; hence at most five requests in flight."""
+"""Batches of a producer that are kept to recognize retries. So producers have at most five requests in flight."""
 
 MAX_PRODUCER_EPOCH = 2**15 - 1
 NO_TRANSACTION = -1
 VERIFICATIONS_MAX = 10_000
-"""Verifications that a partition remembers. One that the coordinator refuses stays until it expires, after a day."""
+"""Verifications that a partition keeps. One that the coordinator rejects expires after a day."""
 
 
 class Origin(IntEnum):
-    """Where an append comes from, and so how far its batches are checked."""
+    """The origin of an append, which determines the checks of its batches."""
 
     CLIENT = 0
-    """Epoch and sequence (full)."""
+    """Check epoch and sequence."""
     COORDINATOR = 1
-    """Epoch only: a coordinator's own records carry no sequences."""
+    """Check the epoch only: a coordinator's own records have no sequences."""
     REPLICATION = 2
-    """Nothing: the leader did it."""
+    """Check nothing, because the leader has checked the batches."""
 
 
 class OutOfOrderSequenceError(ProtocolError):
-    """A sequence that does not follow the last one: ``stale`` if it lies before the expected one, else a gap.
+    """A sequence that does not follow the last one: ``stale`` if it is before the expected one, otherwise a gap.
 
-    On the wire both are OUT_OF_ORDER_SEQUENCE_NUMBER, as in Kafka.
+    On the wire, both are OUT_OF_ORDER_SEQUENCE_NUMBER, as in Kafka.
     """
 
     def __init__(self, message: str, *, expected: int, sequence: int) -> None:
@@ -58,7 +58,7 @@ class OutOfOrderSequenceError(ProtocolError):
 
 
 def is_before(sequence: int, expected: int) -> bool:
-    """Tell whether ``sequence`` lies before ``expected`` on the circle of 2^31 sequences."""
+    """Return whether ``sequence`` is before ``expected`` on the circle of 2^31 sequences."""
     return (sequence - expected) & MAX_SEQUENCE > MAX_SEQUENCE // 2
 
 
@@ -70,7 +70,7 @@ def _stale_epoch(producer_id: int, epoch: int, last: int) -> ProtocolError:
 
 
 class BatchMetadata(NamedTuple):
-    """One remembered batch."""
+    """One of the last batches of a producer."""
 
     last_sequence: int
     last_offset: int
@@ -79,17 +79,17 @@ class BatchMetadata(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """Sequence of the first record (before 0 comes 2^31-1)."""
+        """Return the sequence of the first record. The one before 0 is 2^31-1."""
         return next_sequence(self.last_sequence, -self.offset_delta)
 
     @property
     def first_offset(self) -> int:
-        """Offset of the first record."""
+        """Return the offset of the first record."""
         return self.last_offset - self.offset_delta
 
 
 class ProducerEntry:
-    """State of one producer id; an empty one has epoch -1."""
+    """The state of one producer id. An empty state has epoch -1."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "touched_ms", "txn_start")
 
@@ -107,17 +107,17 @@ class ProducerEntry:
         self.coordinator_epoch = coordinator_epoch
         self.last_timestamp = last_timestamp
         self.touched_ms = last_timestamp
-        """When the producer last wrote, by the broker's clock: its batches may carry times of long ago."""
+        """When the producer last wrote, by the broker's clock, because batches may have old timestamps."""
         self.txn_start = txn_start
         self.batches: deque[BatchMetadata] = deque(batches, BATCHES_REMEMBERED)
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record, -1 if no batch is remembered."""
+        """Return the sequence of the last record, -1 if there is no batch."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
-        """Return the remembered batch of the same epoch, first and last sequence; a partial overlap is none."""
+        """Return the batch with the same epoch, first and last sequence. A partial overlap is not a duplicate."""
         if header.producer_epoch != self.epoch:
             return None
         last = header.last_sequence
@@ -128,7 +128,7 @@ class ProducerEntry:
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction that a marker ended; ``last_offset`` is that of the marker."""
+    """A transaction that a marker ended. ``last_offset`` is the offset of the marker."""
 
     producer_id: int
     first_offset: int
@@ -137,7 +137,7 @@ class CompletedTransaction(NamedTuple):
 
 
 class ProducerInfo(NamedTuple):
-    """One producer, as DescribeProducers shows it."""
+    """One producer as in the response to DescribeProducers."""
 
     producer_id: int
     producer_epoch: int
@@ -148,7 +148,7 @@ class ProducerInfo(NamedTuple):
 
 
 class Verification:
-    """A transaction being verified with its coordinator: nobody may append under an older one (KIP-890)."""
+    """A transaction that its coordinator is verifying. Appends with an older guard fail (KIP-890)."""
 
     __slots__ = ("epoch", "guard", "lowest_sequence", "strict", "timestamp")
 
@@ -160,7 +160,7 @@ class Verification:
         self.timestamp = timestamp
 
     def note(self, epoch: int, sequence: int) -> None:
-        """Take in one more batch that waits for the same verification."""
+        """Add a batch that waits for the same verification."""
         if epoch > self.epoch:
             self.epoch = epoch
             self.lowest_sequence = sequence
@@ -199,7 +199,7 @@ class ProducerAppend:
         self._cleared = False
 
     def append_data(self, header: BatchHeader, base_offset: int) -> None:
-        """Check a data batch that will get ``base_offset``, and note what it changes."""
+        """Check a data batch that will get ``base_offset``, and collect its changes."""
         if self.origin != Origin.REPLICATION:
             self._check_epoch(header.producer_epoch)
             if self.origin == Origin.CLIENT:
@@ -228,7 +228,7 @@ class ProducerAppend:
         timestamp: int,
         transaction_version: int = 0,
     ) -> None:
-        """Check a transaction marker that will get ``offset``, and note what it changes."""
+        """Check a transaction marker that will get ``offset``, and collect its changes."""
         if self.origin != Origin.REPLICATION:
             self._check_marker_epoch(epoch, transaction_version)
             if coordinator_epoch < self.coordinator_epoch:
@@ -258,8 +258,8 @@ class ProducerAppend:
         if transaction_version < 2:
             self._check_epoch(epoch)
             return
-        # With transaction version 2 the coordinator raises the epoch for each marker. The same epoch again is a
-        # marker sent twice if the transaction is over, and one that came too late if the next has begun.
+        # In transaction version 2, the coordinator increments the epoch for each marker. The same epoch again is a
+        # retry if no transaction is open, and a late marker if the next transaction has begun.
         if epoch > self.epoch:
             return
         if epoch == self.epoch and (self.txn_start < 0 or epoch == MAX_PRODUCER_EPOCH):
@@ -274,7 +274,7 @@ class ProducerAppend:
         self._check_verification(sequence)
         where = f"producer {self.current.producer_id}, epoch {epoch}, at offset {offset}: sequence {sequence}"
         if epoch != self.epoch:
-            # A producer that is not known may start anywhere: retention may have taken what it wrote before.
+            # An unknown producer may start with any sequence, because retention may have deleted its earlier batches.
             if sequence != 0 and self.epoch != NO_PRODUCER_EPOCH:
                 raise OutOfOrderSequenceError(
                     f"{where}, but the new epoch must start with 0 (the last epoch is {self.epoch})",
@@ -303,7 +303,7 @@ class ProducerAppend:
                 expected=0,
                 sequence=sequence,
             )
-        # Round the circle: by number alone (as Kafka compares) what comes before a wrapped 0 would never be let in.
+        # Compare on the circle. Kafka compares the numbers, so it never accepts the sequences before a wrapped 0.
         if is_before(verification.lowest_sequence, sequence):
             raise OutOfOrderSequenceError(
                 f"producer {self.current.producer_id}: sequence {sequence}, but {verification.lowest_sequence} is "
@@ -313,7 +313,7 @@ class ProducerAppend:
             )
 
     def apply(self) -> ProducerEntry:
-        """Put the changes into the producer's entry and return it."""
+        """Apply the changes to the producer's entry, and return it."""
         entry = self.current
         if self._cleared:
             entry.batches.clear()
@@ -326,23 +326,23 @@ class ProducerAppend:
 
 
 class ProducerState:
-    """All producers of one partition, and which of their transactions are open or not yet replicated."""
+    """All producers of one partition, and their transactions that are open or not committed yet."""
 
     def __init__(self, expiration_ms: int) -> None:
         self.expiration_ms = expiration_ms
         self.entries: dict[int, ProducerEntry] = {}
         self.end_offset = 0
-        """Offset up to which the log is taken in (exclusive)."""
-        # Keyed by the first offset, in its order: transactions begin in the order of the log.
+        """The state contains all batches before this offset."""
+        # By first offset. Transactions begin in the order of the log, so these are sorted.
         self._ongoing: dict[int, int] = {}
         self._unreplicated: dict[int, int] = {}
         self._verifications: dict[int, Verification] = {}
         self._next_guard = 1
 
-    # --- looking in ---
+    # --- queries ---
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Tell whether this very epoch of the producer has an open transaction here."""
+        """Return whether the producer has an open transaction with exactly this epoch."""
         entry = self.entries.get(producer_id)
         return entry is not None and entry.txn_start >= 0 and entry.epoch == epoch
 
@@ -354,7 +354,7 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """First offset of a transaction that is open, or whose marker the high watermark has not passed."""
+        """Return the first offset of all transactions that are open, or whose marker is not committed yet."""
         undecided = self.first_undecided_offset
         if self._unreplicated:
             first = next(iter(self._unreplicated)) if len(self._unreplicated) == 1 else min(self._unreplicated)
@@ -363,7 +363,7 @@ class ProducerState:
 
     @property
     def first_undecided_offset(self) -> int | None:
-        """First offset of an open transaction."""
+        """Return the first offset of all open transactions, or None."""
         return next(iter(self._ongoing), None)
 
     def infos(self) -> list[ProducerInfo]:
@@ -385,9 +385,9 @@ class ProducerState:
     def start_verification(
         self, producer_id: int, epoch: int, sequence: int, *, strict: bool, now_ms: int
     ) -> int | None:
-        """Begin (or join) the verification of a transaction and return its guard; None if it is open already.
+        """Start (or join) the verification of a transaction, and return its guard; None if it is open already.
 
-        ``strict`` (transaction version 2): a producer of which nothing is known must start with sequence 0.
+        ``strict`` (transaction version 2): an unknown producer must start with sequence 0.
         Raises INVALID_PRODUCER_EPOCH for an epoch older than the last one seen.
         """
         self.check_epoch(producer_id, epoch)
@@ -405,16 +405,16 @@ class ProducerState:
         return verification.guard
 
     def is_verified(self, producer_id: int, guard: int) -> bool:
-        """Tell whether ``guard`` is that of the verification under way: no marker came in between."""
+        """Return whether ``guard`` belongs to the current verification. A marker makes it void."""
         verification = self._verifications.get(producer_id)
         return verification is not None and verification.guard == guard
 
     def end_verification(self, header: BatchHeader) -> None:
-        """Forget the verification that an appended transactional batch or marker has settled."""
+        """End the verification after a transactional batch or a marker was appended."""
         verification = self._verifications.get(header.producer_id)
         if verification is None:
             return
-        # Under version 2 the marker carries the epoch of the next transaction, which may be the one verified.
+        # In version 2, the marker has the epoch of the next transaction, which may be the one being verified.
         if header.is_control and verification.strict and header.producer_epoch == verification.epoch:
             return
         del self._verifications[header.producer_id]
@@ -422,14 +422,14 @@ class ProducerState:
     # --- changes ---
 
     def prepare(self, producer_id: int, origin: Origin) -> ProducerAppend:
-        """Return a `ProducerAppend` for the producer; nothing changes before `commit`."""
+        """Return a `ProducerAppend` for the producer. The state does not change before `commit`."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = ProducerEntry(producer_id)
         return ProducerAppend(entry, origin, self._verifications.get(producer_id))
 
     def commit(self, append: ProducerAppend, now_ms: int) -> None:
-        """Take over what an append changes. Completed transactions are taken by `complete`."""
+        """Apply the changes of an append, except for completed transactions (see `complete`)."""
         entry = append.apply()
         entry.touched_ms = max(now_ms, entry.last_timestamp)
         self.entries[entry.producer_id] = entry
@@ -437,31 +437,31 @@ class ProducerState:
             self._ongoing[offset] = entry.producer_id
 
     def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
-        """Return the last stable offset once ``completed`` is out of the way, for the transaction index."""
+        """Return the last stable offset without the transaction ``completed``, for the transaction index."""
         for first_offset, producer_id in self._ongoing.items():
             if producer_id != completed.producer_id:
                 return first_offset
         return completed.last_offset + 1
 
     def complete(self, completed: CompletedTransaction) -> None:
-        """Count a transaction as decided; it stays unstable until the high watermark passes its marker."""
+        """Mark a transaction as completed. It stays unstable until its marker is committed."""
         del self._ongoing[completed.first_offset]
         self._unreplicated[completed.first_offset] = completed.last_offset
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Let go of the decided transactions whose marker lies before ``offset``."""
+        """Drop the completed transactions whose markers are before ``offset``."""
         if self._unreplicated:
             done = [first for first, last in self._unreplicated.items() if last < offset]
             for first in done:
                 del self._unreplicated[first]
 
     def advance_log_start(self, offset: int) -> None:
-        """Follow the log's start. Producers stay known until they expire, whatever of theirs is deleted (KIP-360)."""
+        """Advance to the log's start. Producers stay until they expire, even if their records are deleted (KIP-360)."""
         self.advance_high_watermark(offset)
         self.end_offset = max(self.end_offset, offset)
 
     def load(self, entries: Iterable[ProducerEntry], end_offset: int, now_ms: int) -> None:
-        """Start over from a snapshot taken at ``end_offset``, without the producers that have expired."""
+        """Load a snapshot taken at ``end_offset``, without the expired producers."""
         self.clear(end_offset)
         for entry in entries:
             if not self._is_expired(entry, now_ms):
@@ -472,14 +472,14 @@ class ProducerState:
         }
 
     def clear(self, end_offset: int) -> None:
-        """Forget everything and go on at ``end_offset``."""
+        """Drop all producers, and continue at ``end_offset``."""
         self.entries = {}
         self._ongoing = {}
         self._unreplicated = {}
         self.end_offset = end_offset
 
     def expire(self, now_ms: int) -> int:
-        """Forget the producers that were idle for the expiration time; return how many."""
+        """Drop the producers that were idle for the expiration time. Return their number."""
         expired = [pid for pid, entry in self.entries.items() if self._is_expired(entry, now_ms)]
         for producer_id in expired:
             del self.entries[producer_id]

@@ -1,6 +1,6 @@
-"""Which segments a log may drop by age and size (``retention.ms``, ``retention.bytes``). Source: ``UnifiedLog``.
+"""Delete the segments of a log by age and size (``retention.ms``, ``retention.bytes``). Source: ``UnifiedLog``.
 
-Whole segments go, oldest first, and only those whose every batch is committed.
+Retention deletes whole segments, the oldest first, if all their batches are committed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from oncelog.log.log import Log
 from oncelog.log.segment import Segment
 
 SEGMENTS_AT_ONCE = 20
-"""Segments that one call may drop: the indexes of each are read, and its files are renamed."""
+"""Segments that one call may drop. It reads the indexes of each, and renames its files."""
 
 
 def retained_from(log: Log, now_ms: int) -> int:
@@ -37,8 +37,8 @@ def retained_from(log: Log, now_ms: int) -> int:
 def apply_retention(log: Log, now_ms: int) -> int:
     """Drop segments that exceed the retention time or size, and return their number.
 
-    Drops at most `SEGMENTS_AT_ONCE` segments: call it until it returns 0. A closed log loses none: its folder may have
-    another name by now, or belong to a new topic. Raises KAFKA_STORAGE_ERROR.
+    Drops at most `SEGMENTS_AT_ONCE` segments: call it until it returns 0. It does not change a closed log, because
+    its folder may have another name now, or belong to a new topic. Raises KAFKA_STORAGE_ERROR.
     """
     if log.closed:
         return 0

@@ -43,7 +43,7 @@ def file_name(offset: int, suffix: str) -> str:
 
 
 class BatchPosition(NamedTuple):
-    """Header of a batch and where it stands in the file."""
+    """The header of a batch, and its position in the file."""
 
     header: BatchHeader
     position: int
@@ -88,7 +88,7 @@ class Segment:
         now_ms: int,
         suffix: str = "",
     ) -> None:
-        """``suffix``: what stands behind the names of files that are not yet part of the log (compaction)."""
+        """``suffix``: the end of the names of files that are not part of the log yet (compaction)."""
         stem = f"{directory}/{base_offset:020d}"
         self._disk = disk
         self._stem = stem
@@ -98,7 +98,7 @@ class Segment:
         self.size = size
         self.created_ms = now_ms
         self.first_timestamp: int | None = None
-        """Largest timestamp of the first batch: the clock of rolling by time. Read when it is first needed."""
+        """The largest timestamp of the first batch, which starts the age of the segment. It is read at first use."""
         self.max_timestamp = TimestampOffset(-1, base_offset)
         self._file: File | None = None
         self._interval = interval
@@ -143,11 +143,11 @@ class Segment:
 
     @property
     def txn_index(self) -> TransactionIndex:
-        """The aborted transactions of this segment; see `load_txn_index`."""
+        """Return the index of aborted transactions; see `load_txn_index`."""
         return self._txn_index
 
     def load_txn_index(self) -> bool:
-        """Read the transaction index; return False where it is damaged and recovery must rebuild it."""
+        """Read the transaction index. Return False if it is damaged, so that recovery must rebuild it."""
         return self._txn_index.load(self.base_offset)
 
     def _indexes(self) -> OffsetIndex:
@@ -161,25 +161,25 @@ class Segment:
         return self.max_timestamp
 
     def newest_ms(self) -> int:
-        """Return the largest timestamp; the time the segment was made where its batches have none."""
+        """Return the largest timestamp, or the time when the segment was created if its batches have none."""
         largest = self.last_timestamp().timestamp
         return largest if largest >= 0 else self.created_ms
 
     def flush_indexes(self) -> None:
-        """Bring the index files up to date."""
+        """Write the entries that are in memory to the index files."""
         if self._indexes_loaded:
             self._offset_index.flush()
             self._time_index.flush()
         self._txn_index.flush()
 
     def finish(self) -> None:
-        """Complete the indexes of a segment that is not appended to any more (roll, clean close)."""
+        """Complete the indexes after the last append (roll, clean close)."""
         self._indexes()
         self._time_index.maybe_append(self.max_timestamp)
         self.flush_indexes()
 
     def sync_paths(self) -> list[str]:
-        """Return the files that have to be synced for this segment to survive a crash of the machine."""
+        """Return the files to sync so that the segment survives a crash of the machine."""
         suffixes = [LOG_SUFFIX]
         if self._indexes_loaded:
             suffixes += [INDEX_SUFFIX, TIME_INDEX_SUFFIX]
@@ -188,7 +188,7 @@ class Segment:
         return [self._stem + suffix + self._suffix for suffix in suffixes]
 
     def close(self) -> None:
-        """Give the file handle back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -200,7 +200,7 @@ class Segment:
         return [retire(self._disk, path) for path in paths if self._disk.exists(path)]
 
     def rename(self, suffix: str) -> None:
-        """Put another ``suffix`` behind the names of all files of the segment, which are complete."""
+        """Rename all files of the segment, which are complete: their names get another ``suffix``."""
         self.close()
         for kind in SEGMENT_SUFFIXES:
             path = self._stem + kind
@@ -215,7 +215,7 @@ class Segment:
     # --- appending ---
 
     def can_take(self, last_offset: int) -> bool:
-        """Whether neither index is full and ``last_offset`` fits into 32 bits relative to the base."""
+        """Return whether no index is full, and ``last_offset`` fits into 32 bits relative to the base."""
         index = self._indexes()
         return not (index.is_full or self._time_index.is_full or last_offset - self.base_offset > MAX_RELATIVE_OFFSET)
 
@@ -231,7 +231,7 @@ class Segment:
         return self.first_timestamp
 
     def waited_ms(self, now_ms: int, timestamp: int) -> int:
-        """Return for how long the segment was open, by the clock of its batches if they have one."""
+        """Return how long the segment has been open, by the timestamps of its batches if they have any."""
         first = self.first_batch_timestamp()
         if first is not None and first >= 0:
             return timestamp - first
@@ -255,7 +255,7 @@ class Segment:
             raise
 
     def commit(self, header: BatchHeader, last_offset: int, max_timestamp: int) -> None:
-        """Count in a batch that `write` has written: size, indexes, largest timestamp."""
+        """Add a batch that `write` has written to the size, the indexes and the largest timestamp."""
         position = self.size
         if max_timestamp > self.max_timestamp.timestamp:
             self.max_timestamp = TimestampOffset(max_timestamp, last_offset)
@@ -270,7 +270,7 @@ class Segment:
         self._since_entry += size
 
     def reset(self) -> None:
-        """Begin to recover: nothing counts as in the segment until `commit` has counted it in."""
+        """Start recovery: the segment is empty until `commit` adds its batches."""
         self._reset_indexes()
         self._txn_index.reset()
 
@@ -284,12 +284,12 @@ class Segment:
         self.size = 0
 
     def cut(self, size: int) -> None:
-        """Cut the file off at ``size`` bytes."""
+        """Truncate the file to ``size`` bytes."""
         self._log.truncate(size)
         self.size = size
 
     def truncate(self, offset: int) -> None:
-        """Drop the batches at and beyond ``offset``."""
+        """Drop the batches at and after ``offset``."""
         position = self.position_of(offset)
         self.cut(position)
         self._offset_index.truncate(offset)
@@ -310,7 +310,7 @@ class Segment:
         return self._log.pread(size, position)
 
     def view(self, size: int, position: int) -> bytes | memoryview:
-        """Return bytes of the log file that are only sent on; see `File.view`."""
+        """Return bytes of the log file that the caller only sends; see `File.view`."""
         return self._log.view(size, position)
 
     def _header_at(self, position: int) -> BatchHeader:
@@ -333,7 +333,7 @@ class Segment:
             position += header.batch_length + LOG_OVERHEAD
 
     def position_of(self, offset: int) -> int:
-        """Return where the batch with ``offset``, or the next one after it, begins; the size if there is none."""
+        """Return the position of the batch with ``offset``, or of the next one; the size if there is none."""
         for header, position in self.headers(self._indexes().lookup(offset)):
             if header.last_offset >= offset:
                 return position
@@ -379,7 +379,7 @@ class Segment:
 
     @staticmethod
     def _window_header(window: memoryview) -> BatchHeader | None:
-        """Return the header of the batch at the start of ``window`` if it and all of the batch are there."""
+        """Return the header of the batch at the start of ``window``, or None if the batch is incomplete."""
         if len(window) < HEADER_SIZE:
             return None
         length = int.from_bytes(window[8:12], "big", signed=True)

@@ -1,7 +1,7 @@
 """The segments of a log, read as one sequence of batches.
 
-Reading knows where the last reads ended: a consumer that goes on from there, or waits at the end of the log, costs no
-look-up.
+It stores the positions at which the last reads ended. A consumer that continues there, or waits at the end of the log,
+needs no look-up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_HINTS = 256
 
 
 class Segments:
-    """Segments by their base offsets, never empty; the last one is the active one."""
+    """The segments by their base offsets: at least one. The last one is the active one."""
 
     __slots__ = ("_bases", "_hints", "_segments")
 
@@ -38,49 +38,49 @@ class Segments:
 
     @property
     def active(self) -> Segment:
-        """The segment that is appended to."""
+        """Return the segment to append to."""
         return self._segments[-1]
 
     @property
     def first_offset(self) -> int:
-        """Base offset of the oldest segment."""
+        """Return the base offset of the oldest segment."""
         return self._bases[0]
 
     def add(self, segment: Segment) -> None:
-        """Add a segment behind all others."""
+        """Add a segment after all others."""
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
 
     def remove(self, segment: Segment) -> None:
-        """Take a segment out; its files are the caller's."""
+        """Remove a segment. The caller deletes its files."""
         slot = self.index_of(segment.base_offset)
         del self._segments[slot], self._bases[slot]
         self.forget_positions()
 
     def replace(self, old: list[Segment], new: Segment) -> None:
-        """Put ``new`` in the place of ``old``, which are side by side."""
+        """Replace ``old``, which are adjacent, by ``new``."""
         slot = self.index_of(old[0].base_offset)
         self._segments[slot : slot + len(old)] = [new]
         self._bases[slot : slot + len(old)] = [new.base_offset]
         self.forget_positions()
 
     def forget_positions(self) -> None:
-        """Forget where reads ended: segments were cut."""
+        """Forget the positions at which reads ended, because segments were truncated."""
         self._hints.clear()
 
     def index_of(self, offset: int) -> int:
-        """Return which segment has ``offset`` in its range; the first one for what lies before it."""
+        """Return the index of the segment whose range contains ``offset``, 0 if it is before all of them."""
         return max(bisect_right(self._bases, offset) - 1, 0)
 
     def holding(self, offset: int) -> list[Segment]:
-        """Return the segment that has ``offset`` in its range and those behind it."""
+        """Return the segment whose range contains ``offset``, and all later ones."""
         return self._segments[self.index_of(offset) :]
 
     def before(self, offset: int) -> list[Segment]:
-        """Return the segments that lie before ``offset`` as a whole, never the active one."""
+        """Return the segments that end before ``offset``, but never the active one."""
         return self._segments[: self.index_of(offset)]
 
-    def behind(self, offset: int) -> list[Segment]:
+    def after(self, offset: int) -> list[Segment]:
         """Return the segments that begin after ``offset``, newest first."""
         return self._segments[: bisect_right(self._bases, offset) - 1 : -1]
 
@@ -107,7 +107,7 @@ class Segments:
         return data
 
     def _locate(self, offset: int) -> tuple[Segment, int]:
-        """Return where the batch with ``offset``, or the next one after it, begins."""
+        """Return the segment and the position of the batch with ``offset``, or of the next one."""
         hint = self._hints.get(offset)
         if hint is not None and hint[1] < hint[0].size:
             return hint

@@ -37,10 +37,10 @@ class TransactionIndex:
         self._disk = disk
         self.path = path
         self.entries: list[AbortedTransaction] = []
-        self._on_disk = 0  # entries in the file; -1 if what is there has to be replaced
+        self._on_disk = 0  # entries in the file; -1 if the content of the file must be replaced
 
     def load(self, base_offset: int) -> bool:
-        """Read the file; return False, with nothing loaded, where its content is not that of an index."""
+        """Read the file. Return False, and load nothing, if its content is not an index."""
         data = read_if_exists(self._disk, self.path) or b""
         if len(data) % _ENTRY.size:
             return False
@@ -55,7 +55,7 @@ class TransactionIndex:
         return True
 
     def append(self, entry: AbortedTransaction) -> None:
-        """Add an entry; markers come in the order of their offsets."""
+        """Add an entry. Its marker must be after that of the last entry."""
         self.entries.append(entry)
 
     def reset(self) -> None:
@@ -64,12 +64,12 @@ class TransactionIndex:
         self._on_disk = -1
 
     def truncate(self, offset: int) -> None:
-        """Drop the entries whose marker is at or beyond ``offset``."""
+        """Drop the entries whose marker is at or after ``offset``."""
         self.entries = [entry for entry in self.entries if entry.last_offset < offset]
         self._on_disk = -1
 
     def flush(self) -> None:
-        """Bring the file up to date."""
+        """Write the entries that are not in the file yet."""
         data = b"".join(_ENTRY.pack(_VERSION, *entry) for entry in self.entries[max(self._on_disk, 0) :])
         if self._on_disk < 0 and not data:
             self._disk.remove(self.path)

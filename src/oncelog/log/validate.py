@@ -1,4 +1,4 @@
-"""What is checked of batches before they get into the log (Kafka's ``LogValidator`` and ``analyzeAndValidateRecords``).
+"""Check batches before they are appended (Kafka's ``LogValidator`` and ``analyzeAndValidateRecords``).
 
 By default a batch is checked by its CRC and its header, which has the largest timestamp. Every record is looked at
 only for compacted topics, where a record may be too old (``message.timestamp.before.max.ms``), where
@@ -40,7 +40,7 @@ MOST_NAMED = 10_000
 
 
 class ValidBatches(NamedTuple):
-    """Batches that may be appended: their headers, and their bytes one after the other."""
+    """Batches that may be appended: their headers, and their concatenated bytes."""
 
     headers: list[BatchHeader]
     view: memoryview
@@ -140,7 +140,7 @@ def _are_records_checked(header: BatchHeader, config: LogConfig, now_ms: int) ->
 
 
 def _wrong_time(timestamp: int, header: BatchHeader, config: LogConfig, now_ms: int) -> str | None:
-    """What is wrong with a record's timestamp, if anything (``LogValidator.validateTimestamp``)."""
+    """Return what is wrong with a record's timestamp, or None (``LogValidator.validateTimestamp``)."""
     if config.timestamp_type == CREATE_TIME and timestamp != NO_TIMESTAMP:
         if timestamp - now_ms > config.timestamp_after_max_ms or now_ms - timestamp > config.timestamp_before_max_ms:
             return (
@@ -166,7 +166,7 @@ def _check_records(header: BatchHeader, view: memoryview, config: LogConfig, now
             if invalid <= MOST_NAMED:
                 found.append((index, reason))
     if not found and (reason := _wrong_time(header.max_timestamp, header, config, now_ms)) is not None:
-        raise ProtocolError(ErrorCode.INVALID_TIMESTAMP, reason)  # no record has what the header says
+        raise ProtocolError(ErrorCode.INVALID_TIMESTAMP, reason)  # no record has the timestamp in the header
     if found:
         raise InvalidRecordsError(code, found, invalid, header.count)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hashlib import blake2b
 
 BYTES_PER_KEY = 144
-"""Memory that one key takes: a digest, an offset, and their place in a dictionary (CPython, 64 bits)."""
+"""The memory of one key: a digest, an offset, and their entry in a dictionary (CPython, 64 bits)."""
 
 _DIGEST = 16
 
 
 class OffsetMap:
-    """Key to the last offset that it was seen at, for at most ``max_keys`` keys.
+    """Map at most ``max_keys`` keys to their last offsets.
 
-    Keys are held as digests of 128 bits: that two keys share one is as unlikely as in Kafka, which holds their MD5.
+    The map has digests of 128 bits. A collision is as unlikely as in Kafka, which uses MD5.
     """
 
     __slots__ = ("_max_keys", "_offsets", "latest")
@@ -22,23 +22,23 @@ class OffsetMap:
         self._max_keys = max_keys
         self._offsets: dict[bytes, int] = {}
         self.latest = -1
-        """Offset up to which the log has been taken in (inclusive)."""
+        """The map contains all keys up to this offset (inclusive)."""
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Note that ``key`` stands at ``offset``; return False where there is no room for it."""
+        """Set the last offset of ``key``. Return False if the map is full."""
         if len(self._offsets) >= self._max_keys:
             return False
         self._offsets[_digest(key)] = self.latest = offset
         return True
 
     def get(self, key: bytes) -> int:
-        """Return the last offset of ``key``, -1 if it was not seen."""
+        """Return the last offset of ``key``, -1 if the map does not contain it."""
         return self._offsets.get(_digest(key), -1)
 
 
 def _digest(key: bytes) -> bytes:
-    """Return 16 bytes for a key; a shorter key stands for itself."""
+    """Return the digest of a key. A key shorter than a digest is its own digest."""
     return key if len(key) < _DIGEST else blake2b(key, digest_size=_DIGEST).digest()

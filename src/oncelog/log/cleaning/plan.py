@@ -1,4 +1,7 @@
-"""What of a log may be compacted, and how urgent that is. Source: Kafka's ``LogCleanerManager`` and ``LogToClean``."""
+"""Decide which part of a log to compact, and how urgent that is.
+
+Source: Kafka's ``LogCleanerManager`` and ``LogToClean``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ SEGMENTS_A_GROUP = 20
 
 
 class Plan(NamedTuple):
-    """The dirty part of a log is ``[first_dirty, end)``; both ends of what is cleaned are those of segments."""
+    """The part of a log to clean. Its dirty part is ``[first_dirty, end)``. It starts and ends with whole segments."""
 
     log: Log
     first_dirty: int
@@ -26,21 +29,21 @@ class Plan(NamedTuple):
 
     @property
     def dirty_ratio(self) -> float:
-        """Part of the cleanable bytes that has not been through compaction yet."""
+        """Return the fraction of the cleanable bytes that was not compacted yet."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
     @property
     def is_due(self) -> bool:
-        """Whether the log is dirty enough (``min.cleanable.dirty.ratio``) or overdue."""
+        """Return whether the log is dirty enough (``min.cleanable.dirty.ratio``) or overdue."""
         return (self.overdue and self.dirty_bytes > 0) or self.dirty_ratio > self.log.config.min_cleanable_ratio
 
 
 def make_plan(log: Log, checkpoint: int | None, now_ms: int) -> Plan:
-    """Look at a log that was cleaned up to ``checkpoint`` (None: never).
+    """Plan a round of a log that was cleaned up to ``checkpoint`` (None: never).
 
-    The active segment is left alone, and so is what lies beyond the last stable offset (an open transaction, or not
-    committed yet) or is younger than ``min.compaction.lag.ms``. A checkpoint outside of the log does not count.
+    The plan excludes the active segment, records after the last stable offset (an open transaction, or not committed
+    yet), and records younger than ``min.compaction.lag.ms``. A checkpoint outside of the log is ignored.
     """
     first_dirty = log.log_start_offset
     if checkpoint is not None and first_dirty < checkpoint <= log.log_end_offset:
@@ -72,7 +75,7 @@ def _young(dirty: list[Segment], lag_ms: int, now_ms: int) -> list[int]:
 
 def _is_overdue(dirty: list[Segment], lag_ms: int, now_ms: int) -> bool:
     latest = now_ms - lag_ms
-    if latest <= 0:  # there is no limit: what each segment begins with need not be read
+    if latest <= 0:  # there is no limit, so the first batch of each segment need not be read
         return False
     firsts = [segment.first_batch_timestamp() or 0 for segment in dirty]
     return min((first for first in firsts if first > 0), default=now_ms) < latest

@@ -1,6 +1,6 @@
-"""Reading a segment that compaction goes through: cold data, which may have to come from the device.
+"""Read a segment for compaction. Its data is cold, so the device may have to read it.
 
-A worker thread reads some hundred KiB with a handle of its own; what it has read is looked at in smaller chunks.
+A worker thread reads some hundred KiB with a separate handle. The caller processes them in smaller chunks.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.records import LOG_OVERHEAD, is_partial, iter_batches
 
 READ = 256 * 1024
-"""Bytes that are read at once; a larger batch is read as a whole."""
+"""Bytes of one read. A larger batch is read as a whole."""
 
 CHUNK = 32 * 1024
-"""Bytes of batches that are looked at in one step; a larger batch is one of its own."""
+"""Bytes of batches in one step. A larger batch is a step of its own."""
 
 
 class SegmentReader:
-    """Goes through the batches of a segment that is not appended to: `fill`, `chunks`, until `done`."""
+    """Read the batches of an inactive segment: call `fill` and `chunks` in turn until `done`."""
 
     def __init__(self, disk: Disk, segment: Segment, position: int) -> None:
         """``position`` is the start of a batch."""
@@ -34,11 +34,11 @@ class SegmentReader:
 
     @property
     def done(self) -> bool:
-        """Whether all of the segment has been through `chunks`."""
+        """Return whether `chunks` has yielded the whole segment."""
         return self._position >= self._end
 
     def fill(self) -> None:
-        """Read on, at least one batch; may be called from a worker thread. Raises OSError.
+        """Read the next part, at least one batch. A worker thread may call this. Raises OSError.
 
         If the file is missing, `chunks` raises FileNotFoundError. The caller checks first whether the segment is still
         part of the log.
@@ -54,9 +54,9 @@ class SegmentReader:
             self._data = memoryview(data)
 
     def chunks(self) -> Iterator[tuple[memoryview, bool]]:
-        """Yield what `fill` has read, whole batches some at a time, and whether it takes long to look at them.
+        """Yield the data of `fill` in chunks of whole batches, and whether a chunk takes long to process.
 
-        Raises CORRUPT_MESSAGE where the segment ends in half a batch, and FileNotFoundError.
+        Raises FileNotFoundError, and CORRUPT_MESSAGE if the segment ends with an incomplete batch.
         """
         if self._missing:
             raise FileNotFoundError(errno.ENOENT, "the segment's file is missing", self._path)
@@ -73,7 +73,7 @@ class SegmentReader:
 
 
 def _first_size(data: memoryview | bytes) -> int:
-    """Return the size that the first batch claims to have."""
+    """Return the size of the first batch according to its header."""
     return int.from_bytes(data[8:LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
 
 
