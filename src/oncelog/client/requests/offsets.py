@@ -117,13 +117,15 @@ async def fetch_committed(
     require_stable: bool = True,
     timeout_ms: float | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """A group's committed offsets, of some partitions or all; those without one are left out.
+    """Return a group's committed offsets, of these partitions or of all. A partition without an offset is left out.
 
-    With `require_stable` it waits for transactions that hold offsets of the group (KIP-447).
+    With `require_stable`, wait for transactions that have pending offsets of the group (KIP-447). Raise KafkaError if
+    the answer lacks a partition, because that does not mean that the partition has no offset.
     """
+    wanted = None if partitions is None else set(partitions)
     topics = None
-    if partitions is not None:
-        topics = [(topic, [p for _, p in tps]) for topic, tps in groupby(sorted(set(partitions)), key=lambda tp: tp[0])]
+    if wanted is not None:
+        topics = [(topic, [p for _, p in tps]) for topic, tps in groupby(sorted(wanted), key=lambda tp: tp[0])]
 
     def request(version: int) -> OffsetFetchRequest:
         made = OffsetFetchRequest(require_stable=require_stable and version >= 7)
@@ -142,17 +144,21 @@ async def fetch_committed(
     response = await cluster.call_coordinator(
         "group", group_id, ByVersion(OffsetFetchRequest, request, FETCH_VERSION), timeout_ms=timeout_ms
     )
-    return _committed(response, group_id)
+    return _committed(response, group_id, wanted or ())
 
 
-def _committed(response: OffsetFetchResponse, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+def _committed(
+    response: OffsetFetchResponse, group_id: str, wanted: Iterable[TopicPartition]
+) -> dict[TopicPartition, OffsetAndMetadata]:
     answer = response.groups[0] if response.groups else response  # several groups a request since version 8
     code = ErrorCode.of(answer.error_code)
     if code is not ErrorCode.NONE:
         raise errors.error_for(code, f"committed offsets of {group_id!r}: {code.text}")
     found = {}
+    unanswered = set(wanted)
     for topic in answer.topics:
         for item in topic.partitions:
+            unanswered.discard((topic.name, item.partition_index))
             code = ErrorCode.of(item.error_code)
             if code is not ErrorCode.NONE:
                 raise errors.error_for(code, f"committed offset of {topic.name}-{item.partition_index}: {code.text}")
@@ -160,7 +166,14 @@ def _committed(response: OffsetFetchResponse, group_id: str) -> dict[TopicPartit
                 found[topic.name, item.partition_index] = OffsetAndMetadata(
                     item.committed_offset, item.committed_leader_epoch, item.metadata or ""
                 )
+    _require_answers(unanswered, f"committed offsets of {group_id!r}")
     return found
+
+
+def _require_answers(unanswered: Iterable[TopicPartition], what: str) -> None:
+    """Raise KafkaError if a response lacks partitions of its request."""
+    if names := ", ".join(f"{topic}-{partition}" for topic, partition in sorted(unanswered)):
+        raise errors.error_for(ErrorCode.UNKNOWN_SERVER_ERROR, f"{what}: the broker left {names} out of its answer")
 
 
 async def commit(
@@ -170,7 +183,7 @@ async def commit(
     *,
     timeout_ms: float | None = None,
 ) -> None:
-    """Commit offsets of a group; KafkaError (GroupError when the membership has ended)."""
+    """Commit offsets of a group. Raises KafkaError; GroupError if the membership has ended."""
     if not offsets:
         return
     topics = [
@@ -188,13 +201,16 @@ async def commit(
         topics=topics,
     )
     response = await cluster.call_coordinator("group", group.group_id, request, COMMIT_VERSION, timeout_ms=timeout_ms)
+    unanswered = set(offsets)
     for answer in response.topics:
         for item in answer.partitions:
+            unanswered.discard((answer.name, item.partition_index))
             code = ErrorCode.of(item.error_code)
             if code is not ErrorCode.NONE:
                 raise errors.error_for(
                     code, f"commit of {answer.name}-{item.partition_index} by {group.group_id!r}: {code.text}"
                 )
+    _require_answers(unanswered, f"commit by {group.group_id!r}")
 
 
 def _commit_of(partition: int, offset: OffsetAndMetadata) -> OffsetCommitRequestPartition:
