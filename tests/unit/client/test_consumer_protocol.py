@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog.client.consumer.assignors import Claim
-from oncelog.client.consumer.protocol import (
+from oncelog.client.consumer.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,

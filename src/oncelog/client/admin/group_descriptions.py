@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from oncelog import errors
-from oncelog.client.consumer.protocol import decode_assignment
+from oncelog.client.consumer.consumer_protocol import decode_assignment
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests import offsets as offset_calls
 from oncelog.client.requests.broker_fanout import gather_brokers

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from oncelog.client.calls import ends_when_closed
 from oncelog.client.consumer._shared import ConsumerBase
 from oncelog.client.consumer.completed_fetch import ConsumerRecord
-from oncelog.client.consumer.core import ConsumerCore, call_listener
+from oncelog.client.consumer.core import ConsumerCore, call_in_task
 from oncelog.client.consumer.options import consumer_options, isolation_level
 from oncelog.client.consumer.rebalance import CallListener, Listener, Listeners
 from oncelog.client.discovery.topology import Partition
@@ -41,7 +41,7 @@ class Consumer(ConsumerBase):
         """Use the running loop."""
         self._start(asyncio.get_running_loop())
 
-    def _start(self, loop: asyncio.AbstractEventLoop, call_listener: CallListener = call_listener) -> ConsumerCore:
+    def _start(self, loop: asyncio.AbstractEventLoop, call_listener: CallListener = call_in_task) -> ConsumerCore:
         self._started = ConsumerCore(self.options, loop, call_listener)
         return self._started
 

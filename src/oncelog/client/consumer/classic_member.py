@@ -10,7 +10,7 @@ from typing import Any
 
 from oncelog import errors
 from oncelog.client.consumer.background import Background, PollTimer, cancel
-from oncelog.client.consumer.classic_group import ClassicMembership, Followup, MemberState
+from oncelog.client.consumer.classic_membership import ClassicMembership, Followup, MemberState
 from oncelog.client.consumer.member import Member
 from oncelog.client.consumer.rebalance import Rebalancer
 from oncelog.client.discovery.cluster import ClusterClient

@@ -14,7 +14,7 @@ from typing import Any
 
 from oncelog import errors
 from oncelog.client.consumer.background import Background, PollTimer
-from oncelog.client.consumer.consumer_group import NOT_SERVED, ConsumerMembership, HeartbeatResult, as_re2
+from oncelog.client.consumer.consumer_membership import NOT_SERVED, ConsumerMembership, HeartbeatResult, as_re2
 from oncelog.client.consumer.member import Member
 from oncelog.client.consumer.rebalance import Rebalancer
 from oncelog.client.discovery.cluster import ClusterClient

@@ -43,7 +43,7 @@ END_SESSIONS_S = 1.0
 """How long `close` waits until brokers have dropped the fetch sessions. They also drop unused sessions."""
 
 
-async def call_listener(listener: Listener, partitions: list[TopicPartition]) -> None:
+async def call_in_task(listener: Listener, partitions: list[TopicPartition]) -> None:
     """Call a listener in the current task. It may be a coroutine function."""
     result = listener(partitions)
     if isinstance(result, Coroutine):
@@ -57,7 +57,7 @@ class ConsumerCore:
         self,
         options: Mapping[str, Any],
         loop: asyncio.AbstractEventLoop,
-        call_listener: CallListener = call_listener,
+        call_listener: CallListener = call_in_task,
     ) -> None:
         self.options = options
         self.cluster = ClusterClient(options["bootstrap_servers"], what="consumer", **cluster_options(options))

@@ -323,6 +323,7 @@ class Fetcher:
                 return  # a follower may lag behind: only the leader's answer counts
             try:
                 why = f"offset {state.position} is not in the log"
+                # Not `subscription.seek_to_time`: records that a loop still has were in the log when they were read.
                 state.seek_to_time(self._offsets.reset_timestamp(tp, why))
             except errors.OffsetOutOfRangeError as error:
                 self._background.fail(error)

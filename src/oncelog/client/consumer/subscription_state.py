@@ -54,7 +54,7 @@ class PartitionState:
         self.reset: int | None = None
         """The timestamp for ListOffsets (-2 first, -1 end, else ms); None: the committed offset is the position."""
         self.seeks = 0
-        """How often the user, or a truncated log, has moved the position. Older records are then unwanted."""
+        """How often the user, or a truncated log, has moved the position. A loop then drops its older records."""
         self.high_watermark = self.last_stable_offset = -1
         self.refusals = 0
         """How many times in a row a broker has answered a fetch with an error."""

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from oncelog import errors
-from oncelog.client.consumer.consumer_group import ConsumerMembership, HeartbeatResult, as_re2
+from oncelog.client.consumer.consumer_membership import ConsumerMembership, HeartbeatResult, as_re2
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.consumer_group_heartbeat import (

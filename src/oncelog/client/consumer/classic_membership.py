@@ -13,9 +13,13 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from oncelog import errors
-from oncelog.client.consumer import protocol as consumer_protocol
 from oncelog.client.consumer.assignors import ASSIGNORS, COOPERATIVE, Claim
-from oncelog.client.consumer.protocol import decode_assignment, encode_assignment
+from oncelog.client.consumer.consumer_protocol import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from oncelog.client.group_offsets import NO_GENERATION, GroupMetadata
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
@@ -124,7 +128,7 @@ class ClassicMembership:
             protocols=[
                 JoinGroupRequestProtocol(
                     name=strategy,
-                    metadata=consumer_protocol.encode_subscription(
+                    metadata=encode_subscription(
                         strategy, self.topics, Claim(self.owned, self.generation_id), self._last, self.rack
                     ),
                 )
@@ -142,7 +146,7 @@ class ClassicMembership:
             self.members = {}
             if response.leader == response.member_id and not response.skip_assignment:
                 found = {
-                    member.member_id: consumer_protocol.decode_subscription(self.chosen, member.metadata)
+                    member.member_id: decode_subscription(self.chosen, member.metadata)
                     for member in sorted(response.members, key=_place)
                 }
                 self.members = {member: topics for member, (topics, _) in found.items()}

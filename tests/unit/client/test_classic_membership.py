@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from oncelog.client.consumer.classic_group import ClassicMembership
-from oncelog.client.consumer.protocol import decode_assignment
+from oncelog.client.consumer.classic_membership import ClassicMembership
+from oncelog.client.consumer.consumer_protocol import decode_assignment
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
