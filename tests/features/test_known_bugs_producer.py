@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from oncelog import Producer, errors
-from oncelog.broker.coordinators.transactions import TreeBlockStore
+from oncelog.broker.coordinators.producer_ids import TreeBlockStore
 from oncelog.cluster.tree import OutcomeUnknownError
 from oncelog.cluster.tree_sqlite import SqliteTree
 from oncelog.coordinator.producer_ids import BLOCK_PATH, acquire_block, encode_block, parse_block

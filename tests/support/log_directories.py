@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.handlers.describe_log_dirs import handle as describe_log_dirs
-from oncelog.broker.handlers.metadata import handle as metadata
+from oncelog.broker.handlers.describe_log_dirs import bind as describe_log_dirs
+from oncelog.broker.handlers.metadata import bind as metadata
 from oncelog.broker.requests.context import RequestContext
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_log_dirs import (
@@ -39,7 +39,7 @@ async def until(good: Callable[[], bool]) -> None:
 
 async def described(broker: Broker, topic: str, partition: int = 0) -> MetadataResponsePartition:
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    answer = await metadata(broker, request, CONTEXT)
+    answer = await metadata(broker.parts)(request, CONTEXT)
     return answer.topics[0].partitions[partition]
 
 
@@ -47,7 +47,7 @@ async def log_dirs(broker: Broker, topics: dict[str, list[int]] | None = None) -
     asked = None
     if topics is not None:
         asked = [DescribableLogDirTopic(topic=name, partitions=found) for name, found in topics.items()]
-    return await describe_log_dirs(broker, DescribeLogDirsRequest(topics=asked), CONTEXT)
+    return await describe_log_dirs(broker.parts)(DescribeLogDirsRequest(topics=asked), CONTEXT)
 
 
 async def nothing(broker: Broker) -> None:

@@ -51,26 +51,6 @@ EDGES = {
 }
 """Which file (a pattern under src/oncelog, the first that fits) may import which of them."""
 
-KNOWN_CIRCLES = frozenset(
-    {
-        "oncelog.broker.broker",
-        "oncelog.broker.coordinators.groups",
-        "oncelog.broker.coordinators.shell",
-        "oncelog.broker.coordinators.transactions",
-        "oncelog.broker.handlers.api_versions",
-        "oncelog.broker.metadata.administration",
-        "oncelog.broker.metadata.deadline",
-        "oncelog.broker.requests.dispatch",
-        "oncelog.broker.storage.checkpoints",
-        "oncelog.broker.storage.flusher",
-        "oncelog.broker.storage.housekeeping",
-        "oncelog.broker.storage.log_cleaner",
-        "oncelog.broker.storage.new_logs",
-        "oncelog.broker.storage.unlinker",
-    }
-)
-"""Modules that still import each other in a circle. This list may only shrink; remove it when it is empty."""
-
 MADE = frozenset({"__pycache__", "node_modules", "target"})
 """Folders that builds make and git ignores."""
 
@@ -167,18 +147,13 @@ def shortest_circle(graph: Mapping[str, set[str]], start: str) -> list[str]:
     return []
 
 
-def import_circles(
-    trees: Mapping[Path, ast.AST], package: Path = SOURCE, known: frozenset[str] = KNOWN_CIRCLES
-) -> Iterator[Finding]:
-    """Find each module that imports itself through others, and each name in `known` that no longer does."""
+def import_circles(trees: Mapping[Path, ast.AST], package: Path = SOURCE) -> Iterator[Finding]:
+    """Find each module that imports itself through others."""
     graph = imports_between(trees, package)
-    circles = {module: chain for module in sorted(graph) if (chain := shortest_circle(graph, module))}
     for path in trees:
-        name = module_name(path, package)
-        if name in circles and name not in known:
-            yield Finding(path, 1, f"imports itself: {' -> '.join(circles[name])}")
-    for name in sorted(known - circles.keys()):
-        yield Finding(Path(__file__).resolve(), 1, f"{name} is in no import circle: remove it from KNOWN_CIRCLES")
+        chain = shortest_circle(graph, module_name(path, package))
+        if chain:
+            yield Finding(path, 1, f"imports itself: {' -> '.join(chain)}")
 
 
 def over_budget(path: Path, tree: ast.AST, source: str) -> Iterator[Finding]:

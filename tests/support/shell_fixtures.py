@@ -83,17 +83,21 @@ class BrokerStub:
     def run(self, life: Callable[[CoordinatorShell[Remembering]], Awaitable[None]]) -> None:
         async def main() -> None:
             tasks: list[asyncio.Future[None]] = []
-            broker: Any = SimpleNamespace(
-                loop=asyncio.get_running_loop(),
-                log=logging.getLogger("test"),
-                now_ms=lambda: NOW,
-                spawn=lambda work, name: tasks.append(asyncio.ensure_future(work)),
-                metadata=SimpleNamespace(topic=lambda name: SimpleNamespace(partition_count=1)),
-                partitions=SimpleNamespace(
-                    get=self.get, open_in_turns=self.open_in_turns, leads=lambda topic, partition: self.leading
-                ),
+            workers: Any = SimpleNamespace(spawn=lambda work, name: tasks.append(asyncio.ensure_future(work)))
+            cache: Any = SimpleNamespace(image=SimpleNamespace(topic=lambda name: SimpleNamespace(partition_count=1)))
+            partitions: Any = SimpleNamespace(
+                get=self.get, open_in_turns=self.open_in_turns, leads=lambda topic, partition: self.leading
             )
-            shell = CoordinatorShell(broker, TOPIC, lambda partition: Remembering(), decode)
+            shell = CoordinatorShell(
+                TOPIC,
+                lambda partition: Remembering(),
+                decode,
+                cache=cache,
+                partitions=partitions,
+                workers=workers,
+                now_ms=lambda: NOW,
+                logger=logging.getLogger("test"),
+            )
             try:
                 await life(shell)
             finally:

@@ -244,7 +244,8 @@ async def _live(config: BrokerConfig, launch: Launch) -> None:
         loop.add_reader(supervisor.fileno(), stop.set)  # it never writes: readable means that it is gone
     async with _started(config, launch) as broker:
         _settle_memory()
-        ready = Ready(config.host, broker.port, f"{_bracketed(broker.advertised_host)}:{broker.advertised_port}")
+        endpoint = broker.endpoint
+        ready = Ready(config.host, broker.port, f"{_bracketed(endpoint.host)}:{endpoint.port}")
         if supervisor is not None:
             supervisor.sendall(msgspec.json.encode(ready) + b"\n")
         print(f"[KafkaServer id={config.node_id}] started", file=sys.stderr, flush=True)
@@ -279,8 +280,8 @@ async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker
             )
             await broker.start()
             for topic in launch.topics:
-                if broker.metadata.topic(topic.name) is None:
-                    await broker.create_topic(
+                if broker.metadata.image.topic(topic.name) is None:
+                    await broker.topics.create(
                         topic.name, partitions=topic.partitions, replication_factor=topic.replication_factor
                     )
         except Exception as error:

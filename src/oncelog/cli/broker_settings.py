@@ -50,7 +50,7 @@ def _advertised(text: str) -> str:
 
 def topic_spec(text: str, brokers: int) -> TopicSpec:
     """`NAME[:PARTITIONS[:RF]]` of `--topic`."""
-    from oncelog.cluster.metadata import check_topic_name
+    from oncelog.cluster.topics import check_topic_name
     from oncelog.protocol.errors import ProtocolError
 
     name, *numbers = text.split(":")

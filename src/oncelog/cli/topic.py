@@ -121,7 +121,7 @@ def describe(names: tuple[str, ...], bootstrap: str, form: str) -> None:
 
 def _describe(admin: Admin, name: str) -> dict[str, Any]:
     from oncelog.cli.holders import find_holders
-    from oncelog.cluster.metadata import topic_id_text
+    from oncelog.cluster.topics import topic_id_text
 
     with existing(name):
         (known,) = admin.describe_topics(name)

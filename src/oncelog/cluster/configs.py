@@ -1,6 +1,6 @@
-"""Settings that are changed while brokers run, in the versioned tree: `/config/topics/T`, `/config/brokers/N`.
+"""Settings of topics and brokers in the versioned tree: `/config/topics/T`, `/config/brokers/N`. All functions block.
 
-`/config/brokers/<default>` has those of all brokers. The nodes are those of Kafka's ZooKeeper tree.
+`/config/brokers/<default>` holds those of all brokers. The nodes are those of Kafka's ZooKeeper tree.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from contextlib import suppress
 
 import msgspec
 
-from oncelog.cluster.tree import BadVersionError, NodeExistsError, NoNodeError, Tree, TreeError
+from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.tree import BadVersionError, NodeExistsError, NoNodeError, Set, Tree, TreeError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 BROKERS = "/config/brokers"
-"""Its children are those brokers that have settings of their own, and `ALL_BROKERS`."""
+"""The parent of `ALL_BROKERS` and of each broker with settings of its own."""
 ALL_BROKERS = "<default>"
 
 Change = Callable[[Mapping[str, str]], dict[str, str]]
-"""From the settings that a node has to those that it is to have; ProtocolError where that may not be."""
+"""Map the current settings to the requested ones. Raises ProtocolError if the change is not legal."""
 
 
 class _ConfigNode(msgspec.Struct):
@@ -27,61 +28,62 @@ class _ConfigNode(msgspec.Struct):
 
 
 def topic_path(name: str) -> str:
-    """The node of a topic's own settings; it is made with the topic."""
+    """Return the node of a topic's own settings. It is created with the topic."""
     return f"/config/topics/{name}"
 
 
 def broker_path(node_id: int | None) -> str:
-    """The node of one broker's settings, or (None) of all brokers'; it need not exist."""
+    """Return the node of one broker's settings, or (None) of all brokers'. It need not exist."""
     return f"{BROKERS}/{ALL_BROKERS if node_id is None else node_id}"
 
 
 def encode(config: Mapping[str, str]) -> bytes:
-    """What a node holds."""
+    """Return the content of a node."""
     return msgspec.json.encode(_ConfigNode(dict(config)))
 
 
 def read(tree: Tree, path: str) -> dict[str, str]:
-    """The settings in a node (blocking); NoNodeError."""
+    """Read the settings in a node. Raises NoNodeError."""
     return msgspec.json.decode(tree.get(path).data, type=_ConfigNode).config
 
 
-def read_broker(tree: Tree, node_id: int | None) -> dict[str, str]:
-    """Settings of one broker or of all (blocking); none without a node."""
-    try:
-        return read(tree, broker_path(node_id))
-    except NoNodeError:
-        return {}
+def read_brokers(tree: Tree) -> dict[int | None, dict[str, str]]:
+    """Read the dynamic settings of each broker that has some. None is the key of the settings of all brokers."""
+    found: dict[int | None, dict[str, str]] = {}
+    for name in tree.children(BROKERS):
+        with suppress(NoNodeError):
+            found[None if name == ALL_BROKERS else int(name)] = read(tree, f"{BROKERS}/{name}")
+    return found
 
 
-def update_topic(tree: Tree, name: str, change: Change) -> dict[str, str]:
-    """Changes a topic's settings (blocking) and gives them back; UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT."""
+def update_topic(changes: ChangeLog, name: str, change: Change) -> dict[str, str]:
+    """Change a topic's settings and return them. Raises UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT."""
     try:
-        return _update(tree, topic_path(name), change)
+        return _update(changes, topic_path(name), change)
     except NoNodeError as error:
         raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist") from error
     except TreeError as error:
         raise _not_now(error) from error
 
 
-def update_broker(tree: Tree, node_id: int | None, change: Change) -> dict[str, str]:
-    """Changes the settings of one broker or of all (blocking) and gives them back; REQUEST_TIMED_OUT."""
+def update_broker(changes: ChangeLog, node_id: int | None, change: Change) -> dict[str, str]:
+    """Change the settings of one broker or (None) of all, and return them. Raises REQUEST_TIMED_OUT."""
     path = broker_path(node_id)
     try:
-        if not tree.exists(path):
+        if not changes.tree.exists(path):
             with suppress(NodeExistsError):  # another broker was quicker
-                tree.create(path, encode({}))
-        return _update(tree, path, change)
+                changes.tree.create(path, encode({}))
+        return _update(changes, path, change)
     except TreeError as error:
         raise _not_now(error) from error
 
 
-def _update(tree: Tree, path: str, change: Change) -> dict[str, str]:
+def _update(changes: ChangeLog, path: str, change: Change) -> dict[str, str]:
     while True:
-        node = tree.get(path)
+        node = changes.tree.get(path)
         wanted = change(msgspec.json.decode(node.data, type=_ConfigNode).config)
-        with suppress(BadVersionError):  # somebody else was quicker: look again
-            tree.set(path, encode(wanted), node.version)
+        with suppress(BadVersionError):  # another writer was quicker: read again
+            changes.write([Set(path, encode(wanted), node.version)], path)
             return wanted
 
 

@@ -1,6 +1,6 @@
-"""The cluster's finalised features: the image in memory and its home in the versioned tree (KIP-584).
+"""The cluster's finalized features in the versioned tree (KIP-584). All functions that take a tree block.
 
-The node is `/feature`, as in Kafka's ZooKeeper tree; its version is the epoch that clients see in ApiVersions.
+The node is `/feature`, as in Kafka's ZooKeeper tree. Its version is the epoch that clients see in ApiVersions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from oncelog.cluster.tree import BadVersionError, NodeExistsError, NoNodeError, Tree, TreeError
+from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.tree import BadVersionError, NodeExistsError, Set, Tree, TreeError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import UpgradeType
 
@@ -19,7 +20,7 @@ PATH = "/feature"
 
 
 class Change(NamedTuple):
-    """A wish: `upgrade_type` is the number on the wire."""
+    """A requested change. `upgrade_type` is the number on the wire."""
 
     feature: str
     level: int
@@ -32,68 +33,50 @@ class _FeatureNode(msgspec.Struct):
     version: int = 2
 
 
-class Features:
-    """Levels by name; a level of 0 is that of a feature that is not finalised.
+def initialize(tree: Tree, initial: Mapping[str, int]) -> None:
+    """Write the levels of a new cluster, unless the tree has some."""
+    node = _FeatureNode({name: level for name, level in initial.items() if level > 0})
+    with suppress(NodeExistsError):
+        tree.create(PATH, msgspec.json.encode(node))
+
+
+def read(tree: Tree) -> tuple[dict[str, int], int]:
+    """Read (levels, epoch). Raises NoNodeError before `initialize`."""
+    node = tree.get(PATH)
+    return msgspec.json.decode(node.data, type=_FeatureNode).features, node.version
+
+
+def update(
+    log: ChangeLog,
+    changes: Sequence[Change],
+    supported: Mapping[str, tuple[int, int]],
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Make all changes or none. Raises INVALID_UPDATE_VERSION, REQUEST_TIMED_OUT.
 
     `supported` has the lowest and highest level of each feature that this software knows.
     """
-
-    def __init__(self, tree: Tree, supported: Mapping[str, tuple[int, int]]) -> None:
-        self._tree = tree
-        self.supported = supported
-        self.levels: Mapping[str, int] = {}
-        self.epoch = -1
-
-    def level(self, name: str) -> int:
-        """The finalised level, 0 without one."""
-        return self.levels.get(name, 0)
-
-    def admit(self, levels: Mapping[str, int], epoch: int) -> None:
-        """Takes over what is in the tree."""
-        self.levels = levels
-        self.epoch = epoch
-
-    # -- the tree (blocking) ----------------------------------------------------------------------------------------
-
-    def load(self, initial: Mapping[str, int]) -> None:
-        """Reads the levels; in a new cluster they are `initial`."""
-        try:
-            self.admit(*self.read())
-        except NoNodeError:
-            node = _FeatureNode({name: level for name, level in initial.items() if level > 0})
-            try:
-                self._tree.create(PATH, msgspec.json.encode(node))
-            except NodeExistsError:  # another broker was quicker
-                self.admit(*self.read())
-            else:
-                self.admit(node.features, 0)
-
-    def read(self) -> tuple[dict[str, int], int]:
-        """(levels, epoch) in the tree; NoNodeError."""
-        node = self._tree.get(PATH)
-        return msgspec.json.decode(node.data, type=_FeatureNode).features, node.version
-
-    def update(self, changes: Sequence[Change], *, validate_only: bool = False) -> tuple[dict[str, int], int]:
-        """All changes or none: (levels, epoch) for `admit`. INVALID_UPDATE_VERSION, REQUEST_TIMED_OUT."""
-        try:
-            while True:
-                before, epoch = self.read()
-                levels = changed(before, changes, self.supported)
-                if validate_only:
-                    return before, epoch
-                with suppress(BadVersionError):  # somebody else was quicker: look again
-                    return levels, self._tree.set(PATH, msgspec.json.encode(_FeatureNode(levels)), epoch)
-        except TreeError as error:
-            message = f"the features cannot be changed now: {error!r}"
-            raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message) from error
+    try:
+        while True:
+            before, epoch = read(log.tree)
+            levels = changed(before, changes, supported)
+            if validate_only:
+                return
+            with suppress(BadVersionError):  # another writer was quicker: read again
+                log.write([Set(PATH, msgspec.json.encode(_FeatureNode(levels)), epoch)], PATH)
+                return
+    except TreeError as error:
+        message = f"the features cannot be changed now: {error!r}"
+        raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message) from error
 
 
 def changed(
     levels: Mapping[str, int], changes: Sequence[Change], supported: Mapping[str, tuple[int, int]]
 ) -> dict[str, int]:
-    """The levels after the changes; INVALID_UPDATE_VERSION for the first that may not be.
+    """Return the levels after the changes. Raises INVALID_UPDATE_VERSION for the first change that is not legal.
 
-    Rules and words are those of Kafka's `FeatureControlManager`; of two changes of one feature the last counts.
+    Rules and messages are those of Kafka's `FeatureControlManager`. Of two changes of one feature the last counts.
     """
     after = dict(levels)
     for change in {change.feature: change for change in changes}.values():

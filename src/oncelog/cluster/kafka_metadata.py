@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from oncelog.cluster.metadata import PartitionInfo, TopicInfo
+from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.log.disk import Disk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import ResourceType

@@ -81,7 +81,7 @@ class Replica:
         self.synced_names = -1
         """First offset of the newest segment whose file is known to survive the machine by its name."""
         self._flush = flush
-        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._waiting: list[tuple[int, Callable[[ErrorCode], None]]] = []
         self._watchers: dict[Callable[[], None], None] = {}
         self._appended()  # as if now: recovery may have found what was neither synced nor acknowledged
 
@@ -164,12 +164,21 @@ class Replica:
             return (epoch if latest is None else latest), end
         return self.log.end_offset_for_epoch(epoch)
 
-    def when_committed(self, offset: int, callback: Callable[[], None]) -> None:
-        """Calls `callback` as soon as the high watermark is past `offset`, or never will be: offline, or closed."""
-        if self.log.high_watermark > offset or self.offline or self.log.closed:
-            callback()
+    def when_committed(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
+        """Call `callback` with NONE as soon as the high watermark is past `offset`.
+
+        If it never will be, call it with the reason: KAFKA_STORAGE_ERROR for a failed log directory, or
+        UNKNOWN_TOPIC_OR_PARTITION for a deleted topic.
+        """
+        if self.log.high_watermark > offset:
+            callback(ErrorCode.NONE)
+        elif self.offline or self.log.closed:
+            callback(self._why_lost())
         else:
             self._waiting.append((offset, callback))
+
+    def _why_lost(self) -> ErrorCode:
+        return ErrorCode.KAFKA_STORAGE_ERROR if self.offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Calls `callback` after every append that consumers may see, and when the log is closed, until `unwatch`."""
@@ -180,21 +189,21 @@ class Replica:
         self._watchers.pop(callback, None)
 
     def fail(self) -> None:
-        """Takes it offline, as its log directory is: whoever waits for it learns that, and its files are given back."""
+        """Take the replica offline, because its log directory has failed. Close its files, and fail its waiters."""
         self.offline = True
         for segment in self.log.segments:
             segment.close()
         self.release()
 
     def release(self) -> None:
-        """Lets all who wait go on: nothing is committed any more."""
+        """Fail all waiters of a replica that is offline or closed: nothing is committed any more."""
         waiting, self._waiting = self._waiting, []
-        for _, callback in waiting:
-            callback()
+        for offset, callback in waiting:
+            callback(ErrorCode.NONE if self.log.high_watermark > offset else self._why_lost())
         self.wake()
 
     def wake(self) -> None:
-        """Lets all who watch look again: something was appended, or the log is closed for good."""
+        """Call all watchers: records were appended, or the log is closed."""
         for callback in tuple(self._watchers):
             callback()
 
@@ -228,6 +237,6 @@ class Replica:
             ready = [callback for offset, callback in self._waiting if offset < log.high_watermark]
             self._waiting = [entry for entry in self._waiting if entry[0] >= log.high_watermark]
             for callback in ready:
-                callback()
+                callback(ErrorCode.NONE)
         if self._watchers:
             self.wake()

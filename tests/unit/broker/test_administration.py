@@ -11,11 +11,12 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
-from oncelog.broker.handlers.fetch import handle as fetch
+from oncelog.broker.handlers.fetch import bind as fetch
 from oncelog.broker.metadata.deadline import Deadline
 from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster import configs
-from oncelog.cluster.metadata import Topics
+from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.topic_nodes import add_partitions, read_topic
 from oncelog.cluster.tree import Operation, UnavailableError
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
@@ -74,11 +75,11 @@ def test_changes_at_the_same_time_are_all_kept(tmp_path: Path, tree: FailingTree
     names = ["retention.ms", "segment.ms", "flush.ms", "max.message.bytes"]
 
     async def life(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.create("t", partitions=1)
         log = broker.partitions.find("t", 0).log
-        alter = broker.administration.alter_topic
+        alter = broker.settings.alter_topic
         await asyncio.gather(*(alter("t", setting(name, "77"), validate_only=False) for name in names))
-        topic = broker.metadata.topic("t")
+        topic = broker.metadata.image.topic("t")
         assert topic is not None
         assert topic.configs == dict.fromkeys(names, "77")
         assert (log.config.retention_ms, log.config.segment_ms, log.config.max_message_bytes) == (77, 77, 77)
@@ -91,18 +92,18 @@ def test_settings_of_another_version_stay_and_do_not_stand_in_the_way(tmp_path: 
     foreign = "leader.replication.throttled.replicas"
 
     async def life(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1, configs={foreign: "*"})
-        await broker.administration.alter_topic("t", setting("retention.ms", "77"), validate_only=False)
+        await broker.topics.create("t", partitions=1, configs={foreign: "*"})
+        await broker.settings.alter_topic("t", setting("retention.ms", "77"), validate_only=False)
         assert configs.read(tree, "/config/topics/t") == {foreign: "*", "retention.ms": "77"}
         for change in (setting(foreign, "0:1"), setting("another.strange.one", "1")):
             with pytest.raises(ProtocolError) as caught:
-                await broker.administration.alter_topic("t", change, validate_only=False)
+                await broker.settings.alter_topic("t", change, validate_only=False)
             assert caught.value.code == ErrorCode.INVALID_CONFIG
-        await broker.administration.alter_topic("t", lambda _: {}, validate_only=False)
+        await broker.settings.alter_topic("t", lambda _: {}, validate_only=False)
         assert configs.read(tree, "/config/topics/t") == {}
         tree.create(configs.broker_path(1), configs.encode({"from.the.future": "1"}))
         change = setting("log.cleaner.backoff.ms", "77")
-        await broker.administration.alter_broker(1, change, validate_only=False)
+        await broker.settings.alter_broker(1, change, validate_only=False)
         found = configs.read(tree, configs.broker_path(1))
         assert found == {"from.the.future": "1", "log.cleaner.backoff.ms": "77"}
 
@@ -114,9 +115,9 @@ def test_growing_and_deleting_at_the_same_time(tmp_path: Path, tree: FailingTree
 
     async def life(broker: Broker) -> None:
         for turn in range(4):
-            topic = await broker.create_topic("t", partitions=1)
-            grow = broker.administration.add_partitions(topic, [(1,), (1,)])
-            work = [grow, broker.delete_topic(topic)]
+            topic = await broker.topics.create("t", partitions=1)
+            grow = broker.topics.add_partitions(topic, [(1,), (1,)])
+            work = [grow, broker.topics.delete(topic)]
             results = await asyncio.gather(*(work if turn % 2 else reversed(work)), return_exceptions=True)
             failures = [each for each in results if isinstance(each, BaseException)]
             assert all(isinstance(each, ProtocolError) for each in failures), failures
@@ -124,7 +125,7 @@ def test_growing_and_deleting_at_the_same_time(tmp_path: Path, tree: FailingTree
                 [],
                 [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
             )
-            assert broker.metadata.topic("t") is None
+            assert broker.metadata.image.topic("t") is None
             assert tree.children("/brokers/topics") == []
 
     live(tmp_path, tree, life)
@@ -132,64 +133,62 @@ def test_growing_and_deleting_at_the_same_time(tmp_path: Path, tree: FailingTree
 
 def test_a_change_whose_turn_comes_too_late_is_not_made(tmp_path: Path, tree: FailingTree) -> None:
     async def life(broker: Broker) -> None:
-        topic = await broker.create_topic("t", partitions=1)
-        deadline = Deadline(broker, 1)
-        async with broker.administration.changing:
+        topic = await broker.topics.create("t", partitions=1)
+        deadline = Deadline(1)
+        async with broker.loader.changing():
             work = (
-                asyncio.ensure_future(broker.administration.add_partitions(topic, [(1,)], deadline)),
-                asyncio.ensure_future(broker.delete_topic(topic, deadline)),
+                asyncio.ensure_future(broker.topics.add_partitions(topic, [(1,)], deadline)),
+                asyncio.ensure_future(broker.topics.delete(topic, deadline)),
             )
-            over = broker.loop.time() + 0.001
-            while broker.loop.time() <= over:
+            loop = asyncio.get_running_loop()
+            over = loop.time() + 0.001
+            while loop.time() <= over:
                 await asyncio.sleep(0.001)
         for each in await asyncio.gather(*work, return_exceptions=True):
             assert isinstance(each, ProtocolError)
             assert each.code == ErrorCode.REQUEST_TIMED_OUT
-        assert broker.metadata.topic("t") == topic
-        assert (await broker.offload(broker.metadata.read, "t")) == topic
+        assert broker.metadata.image.topic("t") == topic
+        assert read_topic(tree, "t") == topic
 
     live(tmp_path, tree, life)
 
 
 def test_what_the_tree_does_not_take_is_not_done(tmp_path: Path, tree: FailingTree) -> None:
     async def life(broker: Broker) -> None:
-        topic = await broker.create_topic("t", partitions=2)
-        before = broker.config
-        administration = broker.administration
+        topic = await broker.topics.create("t", partitions=2)
+        before = broker.config.current
+        administration = broker.settings
         tree.down = True
         for work in (
             administration.alter_topic("t", setting("retention.ms", "5"), validate_only=False),
             administration.alter_broker(1, setting("message.max.bytes", "5"), validate_only=False),
-            administration.add_partitions(topic, [(1,)]),
+            broker.topics.add_partitions(topic, [(1,)]),
         ):
             with pytest.raises(ProtocolError) as caught:
                 await work
             assert caught.value.code == ErrorCode.REQUEST_TIMED_OUT
         tree.down = False
-        assert broker.metadata.topic("t") == topic
-        assert broker.config == before
+        assert broker.metadata.image.topic("t") == topic
+        assert broker.config.current == before
 
     live(tmp_path, tree, life)
-    topics = Topics(tree)
-    topics.load()
-    found = topics.topic("t")
-    assert found is not None
+    found = read_topic(tree, "t")
     assert (found.partition_count, found.configs) == (2, {})
 
 
 def test_growing_from_what_is_no_longer_so(tmp_path: Path, tree: FailingTree) -> None:
     async def life(broker: Broker) -> None:
-        topic = await broker.create_topic("t", partitions=1)
-        grow = broker.administration.add_partitions
+        topic = await broker.topics.create("t", partitions=1)
+        grow = broker.topics.add_partitions
         results = await asyncio.gather(grow(topic, [(1,)]), grow(topic, [(1,)]), return_exceptions=True)
         (failure,) = [each for each in results if each is not None]
         assert isinstance(failure, ProtocolError)
         assert failure.code == ErrorCode.INVALID_PARTITIONS
-        grown = broker.metadata.topic("t")
+        grown = broker.metadata.image.topic("t")
         assert grown is not None
         assert grown.partition_count == 2
         with pytest.raises(ProtocolError, match="has 2 partitions by now"):  # as another broker would find it
-            broker.metadata.add_partitions(topic, grown.partitions[1:])
+            add_partitions(ChangeLog(tree), topic, grown.partitions[1:])
 
     live(tmp_path, tree, life)
 
@@ -198,11 +197,11 @@ def test_settings_of_another_version_are_passed_over(
     tmp_path: Path, tree: FailingTree, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def first(broker: Broker) -> None:
-        await broker.administration.alter_broker(None, setting("message.max.bytes", "500"), validate_only=False)
+        await broker.settings.alter_broker(None, setting("message.max.bytes", "500"), validate_only=False)
 
     async def second(broker: Broker) -> None:
-        assert broker.config.message_max_bytes == 500
-        assert broker.administration.layers.of_all == {"message.max.bytes": "500"}
+        assert broker.config.current.message_max_bytes == 500
+        assert broker.config.of_all == {"message.max.bytes": "500"}
 
     live(tmp_path, tree, first)
     path = "/config/brokers/<default>"
@@ -218,7 +217,7 @@ def test_settings_of_another_version_are_passed_over(
 
 def test_who_hangs_up_leaves_no_watcher_behind(tmp_path: Path, tree: FailingTree) -> None:
     async def life(broker: Broker) -> None:
-        topic = await broker.create_topic("t", partitions=1)
+        topic = await broker.topics.create("t", partitions=1)
         partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
         request = FetchRequest(
             max_wait_ms=2**31 - 1,
@@ -227,7 +226,7 @@ def test_who_hangs_up_leaves_no_watcher_behind(tmp_path: Path, tree: FailingTree
             topics=[FetchTopic(topic_id=topic.topic_id, partitions=[partition])],
         )
         context = RequestContext(ApiKey.FETCH, 16, 1, "", "", 1)
-        pending = fetch(broker, request, context)
+        pending = fetch(broker.parts)(request, context)
         assert isinstance(pending, Awaitable)
         waiting = asyncio.ensure_future(pending)
         await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from oncelog.broker.metadata.import_kafka import LEAP
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.cluster import kafka_metadata
 from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER, KafkaMetadata
-from oncelog.cluster.metadata import PartitionInfo, TopicInfo
+from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.cluster.tree import Tree
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import Buffer, Disk, OsDisk
@@ -152,15 +152,15 @@ def test_a_kafkas_topics_are_taken_over(tmp_path: Path) -> None:
     tree = new_tree()
 
     async def life(broker: Broker) -> None:
-        topic = broker.metadata.topic("a")
+        topic = broker.metadata.image.topic("a")
         assert topic is not None
         assert (topic.topic_id, topic.partition_count, topic.configs) == (A, 2, {"retention.ms": "5"})
         assert broker.partitions.find("a", 1).leader_epoch == 5
         assert broker.cluster_id == "kafka=s"
-        assert broker.features.level("transaction.version") == 0, "it had none"
-        while not broker.transactions.producer_ids.remaining:
+        assert broker.metadata.image.feature_level("transaction.version") == 0, "it had none"
+        while not broker.producer_ids.ids.remaining:
             await asyncio.sleep(0.005)
-        assert broker.transactions.producer_ids.take() == 3000
+        assert broker.producer_ids.ids.take() == 3000
 
     live(data, tree, life)
     live(data, tree)  # a second time there is nothing to take over
@@ -188,25 +188,25 @@ def test_lost_metadata_is_restored_from_the_folders_only_if_asked(tmp_path: Path
     ids: list[UUID] = []
 
     async def first(broker: Broker) -> None:
-        ids.append((await broker.create_topic("t", partitions=3)).topic_id)
+        ids.append((await broker.topics.create("t", partitions=3)).topic_id)
         for index in range(3):
             batch = build_batch([Record(0, NOW, b"k", b"v")], producer_id=1700, producer_epoch=0, base_sequence=0)
             broker.partitions.find("t", index).append(memoryview(batch), now_ms=NOW)
-        await broker.ensure_internal_topic("__consumer_offsets")
+        await broker.topics.ensure_internal("__consumer_offsets")
         broker.partitions.find("__consumer_offsets", 7).append(
             memoryview(build_batch([Record(0, NOW, b"\x00\x01", None)])), now_ms=NOW
         )
 
     async def second(broker: Broker) -> None:
-        topic, offsets = broker.metadata.topic("t"), broker.metadata.topic("__consumer_offsets")
+        topic, offsets = broker.metadata.image.topic("t"), broker.metadata.image.topic("__consumer_offsets")
         assert topic is not None
         assert offsets is not None
         assert (topic.topic_id, topic.partition_count, offsets.partition_count) == (ids[0], 3, 50)
         assert broker.partitions.find("t", 2).log.log_end_offset == 1
         assert broker.partitions.find("t", 2).leader_epoch == 1
-        while not broker.transactions.producer_ids.remaining:
+        while not broker.producer_ids.ids.remaining:
             await asyncio.sleep(0.005)
-        assert broker.transactions.producer_ids.take() >= 1700 + LEAP // 2
+        assert broker.producer_ids.ids.take() >= 1700 + LEAP // 2
 
     live(data, new_tree(), first)
     lost = new_tree()
@@ -224,11 +224,11 @@ def test_restored_topics_keep_all_records(tmp_path: Path) -> None:
 
     async def first(broker: Broker) -> None:
         for name in ("decisions", "events"):
-            await broker.create_topic(name, partitions=1)
+            await broker.topics.create(name, partitions=1)
             broker.partitions.find(name, 0).append(memoryview(build_batch([Record(0, NOW, b"k", b"v")])), now_ms=NOW)
 
     async def second(broker: Broker) -> None:
-        configs = {topic.name: dict(topic.configs) for topic in broker.metadata.topics()}
+        configs = {topic.name: dict(topic.configs) for topic in broker.metadata.image.topics()}
         assert configs == {
             "decisions": {"cleanup.policy": "compact"},
             "events": {"retention.ms": "-1", "retention.bytes": "-1"},
@@ -246,8 +246,8 @@ def test_what_is_exported_is_what_is_read(tmp_path: Path) -> None:
 
     async def life(broker: Broker) -> None:
         configs = {"retention.ms": "77"}
-        ids.append((await broker.create_topic("t", partitions=3, configs=configs)).topic_id)
-        while not broker.transactions.producer_ids.remaining:
+        ids.append((await broker.topics.create("t", partitions=3, configs=configs)).topic_id)
+        while not broker.producer_ids.ids.remaining:
             await asyncio.sleep(0.005)
 
     live(data, tree, life)
@@ -277,7 +277,7 @@ def test_a_kafka_that_has_run_since_is_noticed(tmp_path: Path) -> None:
         live(data, tree)
 
     async def life(broker: Broker) -> None:
-        assert broker.metadata.topic("a") is not None
+        assert broker.metadata.image.topic("a") is not None
 
     live(data, new_tree(), life)
 
@@ -344,12 +344,15 @@ def test_dynamic_settings_of_brokers_come_and_go(tmp_path: Path, caplog: pytest.
     )
 
     async def life(broker: Broker) -> None:
-        assert (broker.config.log_retention_ms, broker.config.max_connections) == (77000, 99)
+        assert (broker.config.current.log_retention_ms, broker.config.current.max_connections) == (
+            77000,
+            99,
+        )
 
         def smaller(before: Mapping[str, str]) -> dict[str, str]:
             return {**before, "max.connections": "98"}
 
-        await broker.administration.alter_broker(1, smaller, validate_only=False)
+        await broker.settings.alter_broker(1, smaller, validate_only=False)
 
     acl = build_batch([Record(5, NOW, None, b"\x01\x12\x00")], base_offset=5, leader_epoch=1)
     with (data / FOLDER / f"{0:020d}.log").open("ab") as file:
@@ -394,7 +397,7 @@ def test_an_interrupted_take_over_begins_anew(tmp_path: Path, monkeypatch: pytes
     metadata_log(data, TopicRecord(name="b", topic_id=B), partition(B, 0))  # meanwhile Kafka has replaced it
 
     async def life(broker: Broker) -> None:
-        assert [topic.name for topic in broker.metadata.topics()] == ["b"]
+        assert [topic.name for topic in broker.metadata.image.topics()] == ["b"]
 
     live(data, tree, life)
 
@@ -442,7 +445,7 @@ def test_an_export_that_is_killed_is_done_again(tmp_path: Path, *, midway: bool)
     metadata_log(data, *CHANGES)
 
     async def life(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=2)
+        await broker.topics.create("t", partitions=2)
 
     live(data, tree, life)
     original = sorted(path.read_bytes() for path in (data / FOLDER).iterdir())

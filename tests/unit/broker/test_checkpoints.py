@@ -13,7 +13,7 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
-from oncelog.broker.handlers.delete_records import handle as delete_records
+from oncelog.broker.handlers.delete_records import bind as delete_records
 from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import Buffer, Disk, OsDisk
@@ -93,7 +93,7 @@ def test_checkpoints_are_on_the_device_before_they_replace_the_old_ones(tmp_path
     disk = RecordingDisk()
 
     async def life(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.create("t", partitions=1)
         append(broker.partitions.find("t", 0))
         broker.directories.holding(str(tmp_path)).note_cleaned("t", 0, 1)
         disk.events.clear()
@@ -112,7 +112,7 @@ def test_a_partitions_small_files_are_synced_by_a_worker(tmp_path: Path) -> None
     disk = RecordingDisk()
 
     async def life(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.create("t", partitions=1)
         disk.waited.clear()
         append(broker.partitions.find("t", 0))
         wanted = {("sync", name) for name in ("partition.metadata", "t-0", tmp_path.name)}
@@ -129,7 +129,7 @@ def test_small_files_are_synced_after_a_shortage_of_descriptors(tmp_path: Path) 
 
     async def life(broker: Broker) -> None:
         for number, topic in enumerate(("t", "u"), 1):
-            await broker.create_topic(topic, partitions=1)
+            await broker.topics.create(topic, partitions=1)
             disk.shortages = 3
             append(broker.partitions.find(topic, 0))
             while disk.events.count(("sync", "partition.metadata")) < number:
@@ -143,7 +143,7 @@ def test_an_older_round_does_not_replace_newer_checkpoints(tmp_path: Path) -> No
     path = tmp_path / CHECKPOINTS[1]
 
     async def life(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.create("t", partitions=1)
         replica = broker.partitions.find("t", 0)
         for _ in range(3):
             append(replica)
@@ -152,7 +152,7 @@ def test_an_older_round_does_not_replace_newer_checkpoints(tmp_path: Path) -> No
         round_of_before = broker.checkpoints.start()
         await asyncio.sleep(0)
         replica.log.advance_log_start(2)
-        broker.checkpoint()
+        broker.checkpoints.write_now()
         assert path.read_text().splitlines()[2:] == ["t 0 2"]
         gate.set()
         await round_of_before
@@ -171,7 +171,7 @@ async def deleted(broker: Broker, partitions: list[int], offset: int = 1) -> dic
     """Delete records of the topic ``t``. Return the error and the low watermark of each partition."""
     wanted = [DeleteRecordsPartition(partition_index=index, offset=offset) for index in partitions]
     request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=wanted)], timeout_ms=1000)
-    answer = await delete_records(broker, request, CONTEXT)
+    answer = await delete_records(broker.parts)(request, CONTEXT)
     return {each.partition_index: (each.error_code, each.low_watermark) for each in answer.topics[0].partitions}
 
 
@@ -209,13 +209,13 @@ def test_delete_records_of_a_directory_that_fails_before_the_round_is_an_error(s
     async def life(broker: Broker) -> None:
         await fill(broker, "t", 2)
         gate = asyncio.Event()
-        offload = broker.offload
+        offload = broker.workers.offload
 
         async def gated(work: Callable[..., object], *arguments: object) -> object:
             await gate.wait()
             return await offload(work, *arguments)
 
-        broker.offload = gated
+        broker.workers.offload = gated
         earlier = broker.checkpoints.start()
         await asyncio.sleep(0)
         deleting = asyncio.ensure_future(deleted(broker, [0, 1]))
@@ -252,7 +252,7 @@ def test_deleted_records_stay_deleted_after_a_loss_of_power(seed: int) -> None:
         return work(*arguments)
 
     async def first(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1, configs={"flush.messages": "1"})
+        await broker.topics.create("t", partitions=1, configs={"flush.messages": "1"})
         replica = broker.partitions.find("t", 0)
         for _ in range(5):
             append(replica)

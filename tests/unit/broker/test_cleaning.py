@@ -15,7 +15,9 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
 from oncelog.broker.storage.data_directory import CLEANER_OFFSETS
+from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.replica import Replica
+from oncelog.cluster.topic_nodes import erase_topic
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.cleaning.offsets import OffsetMap
 from oncelog.log.disk import OsDisk
@@ -73,7 +75,7 @@ def keys(replica: Replica, start: int = 0) -> list[bytes | None]:
 
 
 async def made(broker: Broker, name: str, **configs: str) -> Replica:
-    await broker.create_topic(
+    await broker.topics.create(
         name, partitions=1, configs=COMPACTED | {k.replace("_", "."): v for k, v in configs.items()}
     )
     return broker.partitions.find(name, 0)
@@ -106,9 +108,9 @@ def test_a_deleted_topic_is_forgotten(storage: CleanerStorage) -> None:
         fill(await made(broker, "other"))
         assert await broker.cleaner.clean_due()
         assert {line.split()[0] for line in storage.offsets} == {"t", "other"}
-        topic = broker.metadata.topic("t")
+        topic = broker.metadata.image.topic("t")
         assert topic is not None
-        await broker.delete_topic(topic)
+        await broker.topics.delete(topic)
         assert {line.split()[0] for line in storage.offsets} == {"other"}
         replica = await made(broker, "t")
         fill(replica, 40)
@@ -124,9 +126,9 @@ def test_a_topic_that_is_deleted_before_anything_was_cleaned_is_forgotten(storag
         assert await broker.cleaner.clean_due()
 
     async def second(broker: Broker) -> None:
-        topic = broker.metadata.topic("t")
+        topic = broker.metadata.image.topic("t")
         assert topic is not None
-        await broker.delete_topic(topic)
+        await broker.topics.delete(topic)
         assert storage.offsets == []
 
     storage.run_broker(first)
@@ -139,9 +141,9 @@ def test_a_log_that_is_set_aside_is_forgotten(storage: CleanerStorage) -> None:
     async def first(broker: Broker) -> None:
         fill(await made(broker, "t"))
         assert await broker.cleaner.clean_due()
-        topic = broker.metadata.topic("t")
+        topic = broker.metadata.image.topic("t")
         assert topic is not None
-        broker.metadata.erase(topic)
+        erase_topic(ChangeLog(broker.tree), topic)
 
     async def second(broker: Broker) -> None:
         replica = await made(broker, "t")

@@ -206,12 +206,12 @@ def test_an_answer_without_records_waits_for_the_records_before_it() -> None:
 
     async def life(shell: CoordinatorShell[Remembering]) -> None:
         await shell.load()
-        held: list[Callable[[], None]] = []
+        held: list[Callable[[ErrorCode], None]] = []
 
         class Lagging(Replica):
             __slots__ = ()
 
-            def when_committed(self, offset: int, callback: Callable[[], None]) -> None:
+            def when_committed(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
                 assert offset == 0
                 held.append(callback)
 
@@ -222,7 +222,7 @@ def test_an_answer_without_records_waits_for_the_records_before_it() -> None:
         await asyncio.sleep(0)
         assert (write.done(), read.done(), len(held)) == (False, False, 2)
         for callback in held:
-            callback()
+            callback(ErrorCode.NONE)
         assert (await write, await read) == ("written", "read")
 
     stub.run(life)

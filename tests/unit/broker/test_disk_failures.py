@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.handlers.find_coordinator import handle as find_coordinator
+from oncelog.broker.handlers.find_coordinator import bind as find_coordinator
 from oncelog.broker.requests.context import RequestContext
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -71,7 +71,7 @@ def test_a_failed_sync_is_not_tried_again(tmp_path: Path) -> None:
     storage.disk.once = True
 
     async def life(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
+        await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS)
         replica = broker.partitions.find("t", 0)
         storage.disk.break_down("sync", storage.paths[0])
         for _ in range(3):
@@ -117,7 +117,7 @@ def test_a_directory_that_is_deleted_while_it_is_used_goes_offline(storage: Brok
 def test_a_directory_that_cannot_be_read_at_the_start_is_offline(storage: BrokerStorage) -> None:
     async def first(broker: Broker) -> None:
         await fill(broker, "t", 2)
-        await broker.create_topic("empty", partitions=1)
+        await broker.topics.create("empty", partitions=1)
 
     async def second(broker: Broker) -> None:
         assert refusal(broker, "t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
@@ -127,7 +127,7 @@ def test_a_directory_that_cannot_be_read_at_the_start_is_offline(storage: Broker
         answer = await log_dirs(broker)
         codes = {result.log_dir: result.error_code for result in answer.results}
         assert codes == {storage.paths[0]: ErrorCode.KAFKA_STORAGE_ERROR, storage.paths[1]: ErrorCode.NONE}
-        await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
+        await broker.topics.delete(broker.metadata.image.topic("t"))  # type: ignore[arg-type]
 
     async def third(broker: Broker) -> None:
         await fill(broker, "t", 2)  # the deleted one's log is set aside
@@ -150,13 +150,13 @@ def test_checkpoints_say_nothing_of_a_log_that_was_set_aside(storage: BrokerStor
         return ["t 0 " in Path(path, name).read_text() for name in names]
 
     async def first(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS | {"cleanup.policy": "compact"})
+        await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS | {"cleanup.policy": "compact"})
         for _ in range(9):
             append(broker.partitions.find("t", 0))
         assert await broker.cleaner.clean_due()
 
     async def second(broker: Broker) -> None:
-        await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
+        await broker.topics.delete(broker.metadata.image.topic("t"))  # type: ignore[arg-type]
         await fill(broker, "t", 1)
 
     async def third(broker: Broker) -> None:
@@ -208,11 +208,11 @@ def test_coordinators_resign_with_their_directory(storage: BrokerStorage) -> Non
 
     async def coordinator(broker: Broker, group: str) -> int:
         request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
-        answer = await find_coordinator(broker, request, RequestContext(10, 6, 1, "test", "127.0.0.1", 1))
+        answer = await find_coordinator(broker.parts)(request, RequestContext(10, 6, 1, "test", "127.0.0.1", 1))
         return answer.coordinators[0].error_code
 
     async def life(broker: Broker) -> None:
-        await broker.ensure_internal_topic("__consumer_offsets")
+        await broker.topics.ensure_internal("__consumer_offsets")
         bad, good = (group_of(broker, path) for path in storage.paths)
         context = RequestContext(11, 9, 1, "test", "127.0.0.1", 1)
 
@@ -221,7 +221,7 @@ def test_coordinators_resign_with_their_directory(storage: BrokerStorage) -> Non
                 group_id=group, member_id=member, session_timeout_ms=30_000, rebalance_timeout_ms=30_000,
                 protocol_type="consumer", protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
             )  # fmt: skip
-            return broker.loop.create_task(broker.groups.join_group(request, context))  # type: ignore[arg-type]
+            return asyncio.get_running_loop().create_task(broker.groups.join_group(request, context))  # type: ignore[arg-type]
 
         member = (await join(bad, "")).member_id  # type: ignore[attr-defined]
         first = await join(bad, member)
@@ -266,7 +266,7 @@ def test_others_have_their_turn_while_log_dirs_are_described(storage: BrokerStor
     """The logs are opened one by one, and looked at once however many directories there are."""
 
     async def life(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=40)
+        await broker.topics.create("t", partitions=40)
         describing = asyncio.ensure_future(log_dirs(broker))
         opened = []
         while not describing.done():
@@ -281,7 +281,7 @@ def test_others_have_their_turn_while_log_dirs_are_described(storage: BrokerStor
 
 def test_a_directory_that_fails_while_it_is_described_says_so(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=2)
+        await broker.topics.create("t", partitions=2)
         storage.disk.break_down("list", f"{storage.paths[0]}/t-0")  # where the log is opened
         answer = await log_dirs(broker)
         assert [result.error_code for result in answer.results] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from oncelog.broker.broker import Broker
-from oncelog.broker.handlers import heartbeat
 from oncelog.broker.requests.apis import SERVED
 from oncelog.broker.requests.error_responses import error_answer
 from oncelog.protocol.apis import ApiKey, messages
@@ -81,7 +80,7 @@ class Failing:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, broker: Broker, request: HeartbeatRequest, ctx: object) -> Any:
+    def __call__(self, request: HeartbeatRequest) -> Any:
         self.calls += 1
         if self.calls == 1:
             raise RuntimeError("a bug")
@@ -101,9 +100,8 @@ class Failing:
 def test_a_handler_that_fails_costs_no_other_answer(
     storage: BrokerStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(heartbeat, "handle", Failing())
-
     async def life(broker: Broker) -> None:
+        monkeypatch.setattr(broker.groups, "heartbeat", Failing())
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
         for number in range(5):
             header = RequestHeader(HeartbeatRequest.API_KEY, 4, number, "test")

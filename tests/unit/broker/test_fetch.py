@@ -10,7 +10,7 @@ import uvloop
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
 from oncelog.broker.handlers import fetch as fetch_handler
-from oncelog.broker.handlers.fetch import handle
+from oncelog.broker.handlers.fetch import bind
 from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
@@ -37,23 +37,24 @@ def test_a_topic_that_comes_later_is_found_by_the_session_that_asked_too_early(t
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
         broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: 10**12)
         await broker.start()
-        await broker.create_topic("t", partitions=1)
-        topic = broker.metadata.topic("t")
+        await broker.topics.create("t", partitions=1)
+        topic = broker.metadata.image.topic("t")
         assert topic is not None
         batch = build_batch([Record(0, 10**12, b"k", b"v")])
         broker.partitions.find("t", 0).append(memoryview(batch), now_ms=10**12)
 
         def fetch(session_id: int, epoch: int, *topics: FetchTopic) -> FetchResponse:
             request = FetchRequest(session_id=session_id, session_epoch=epoch, topics=list(topics))
-            answer = handle(broker, request, BY_ID)
+            answer = bind(broker.parts)(request, BY_ID)
             assert isinstance(answer, FetchResponse)
             return answer
 
-        broker.metadata.forget(topic)
+        image = broker.metadata.image
+        broker.metadata.image = image.with_topics({"t": None})
         partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10_000)
         first = fetch(0, 0, FetchTopic(topic_id=topic.topic_id, partitions=[partition]))
         assert first.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
-        broker.metadata.admit(topic)
+        broker.metadata.image = image
         [found] = fetch(first.session_id, 1).responses[0].partitions
         assert (found.error_code, len(found.records)) == (0, len(batch))
         await broker.stop()
@@ -67,7 +68,7 @@ def test_a_fetch_ends_in_time_when_the_clock_is_set_back(tmp_path: Path) -> None
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
         broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: now)
         await broker.start()
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.create("t", partitions=1)
         partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10_000)
         request = FetchRequest(
             max_wait_ms=200,
@@ -75,7 +76,7 @@ def test_a_fetch_ends_in_time_when_the_clock_is_set_back(tmp_path: Path) -> None
             isolation_level=1,
             topics=[FetchTopic(topic="t", partitions=[partition])],
         )
-        pending = handle(broker, request, CONTEXT)
+        pending = bind(broker.parts)(request, CONTEXT)
         assert not hasattr(pending, "responses")
         fetch = asyncio.ensure_future(pending)
         await asyncio.sleep(0)
@@ -104,8 +105,8 @@ def test_a_fetch_returns_less_while_other_answers_are_not_read(
             now_ms=lambda: 10**12,
         )
         await broker.start()
-        await broker.create_topic("small", partitions=40)
-        await broker.create_topic("large", partitions=4)
+        await broker.topics.create("small", partitions=40)
+        await broker.topics.create("large", partitions=4)
         for topic, partitions, size in (("small", 40, 30_000), ("large", 4, 300_000)):
             for partition in range(partitions):
                 batch = build_batch([Record(0, 10**12, None, bytes(size))])
@@ -116,7 +117,7 @@ def test_a_fetch_returns_less_while_other_answers_are_not_read(
             request = FetchRequest(
                 max_wait_ms=60_000, min_bytes=1 << 20, topics=[FetchTopic(topic=topic, partitions=wanted)]
             )
-            answer = handle(broker, request, CONTEXT)
+            answer = bind(broker.parts)(request, CONTEXT)
             assert isinstance(answer, FetchResponse), "it waits for data that is there"
             assert not any(each.error_code for each in answer.responses[0].partitions)
             return [len(each.records) for each in answer.responses[0].partitions]
@@ -126,14 +127,14 @@ def test_a_fetch_returns_less_while_other_answers_are_not_read(
             sizes = fetch("small", 40)
             assert sizes[0] > 30_000
             held += sum(sizes)
-            broker.unsent.bytes += sum(sizes)
+            broker.server.unsent.bytes += sum(sizes)
         assert held < 1_000_000 + 10 * 2 * LEAST
         large = fetch("large", 4)
         if loop is uvloop.new_event_loop:
             assert sum(large) > 4 * 300_000, "pages of files are sent as they are"
         else:  # it copies them
             assert [size > 300_000 for size in large] == [True, False, False, False]
-        broker.unsent.bytes = 0
+        broker.server.unsent.bytes = 0
         assert sum(fetch("small", 40)) > 480_000
         await broker.stop()
 
@@ -151,7 +152,7 @@ def test_fetches_that_are_read_in_turns_share_the_budget(tmp_path: Path) -> None
             now_ms=lambda: 10**12,
         )
         await broker.start()
-        await broker.create_topic("t", partitions=150)
+        await broker.topics.create("t", partitions=150)
         for partition in range(150):
             batch = build_batch([Record(0, 10**12, None, bytes(20_000))])
             broker.partitions.find("t", partition).append(memoryview(batch), now_ms=10**12)
@@ -159,12 +160,12 @@ def test_fetches_that_are_read_in_turns_share_the_budget(tmp_path: Path) -> None
 
         async def fetch(connection_id: int) -> int:
             request = FetchRequest(max_wait_ms=0, topics=[FetchTopic(topic="t", partitions=wanted)])
-            answer = await handle(broker, request, replace(CONTEXT, connection_id=connection_id))  # type: ignore[misc]
+            answer = await bind(broker.parts)(request, replace(CONTEXT, connection_id=connection_id))  # type: ignore[misc]
             return sum(len(each.records) for each in answer.responses[0].partitions)
 
         sizes = await asyncio.gather(*map(fetch, range(20)))
         assert min(sizes) >= LEAST
-        assert sum(sizes) == broker.unsent.bytes < 2_000_000 + 20 * 2 * LEAST
+        assert sum(sizes) == broker.server.unsent.bytes < 2_000_000 + 20 * 2 * LEAST
         await broker.stop()
 
     asyncio.run(run())
@@ -177,7 +178,7 @@ def test_fetch_of_many_partitions_pauses_before_it_begins_its_session(tmp_path: 
         await broker.start()
         partitions = [FetchPartition(partition=index, partition_max_bytes=1000) for index in range(1000)]
         request = FetchRequest(session_epoch=0, topics=[FetchTopic(topic="no", partitions=partitions)])
-        pending: Any = handle(broker, request, CONTEXT)
+        pending: Any = bind(broker.parts)(request, CONTEXT)
         for _ in range(9):
             pending.send(None)
         assert len(broker.fetch_sessions) == 0
@@ -195,7 +196,7 @@ def test_fetch_that_forgets_many_partitions_pauses_before_it_changes_its_session
         broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: 10**12)
         await broker.start()
         topics = [FetchTopic(topic="no", partitions=[FetchPartition(partition=0), FetchPartition(partition=1)])]
-        begun = handle(broker, FetchRequest(session_epoch=0, topics=topics), CONTEXT)
+        begun = bind(broker.parts)(FetchRequest(session_epoch=0, topics=topics), CONTEXT)
         assert isinstance(begun, FetchResponse)
         for forgotten in (
             [ForgottenTopic(topic="no", partitions=list(range(1, 1000)))],
@@ -204,7 +205,7 @@ def test_fetch_that_forgets_many_partitions_pauses_before_it_changes_its_session
             (session,) = broker.fetch_sessions._sessions.values()
             epoch = session.epoch
             request = FetchRequest(session_id=begun.session_id, session_epoch=epoch, forgotten_topics_data=forgotten)
-            pending: Any = handle(broker, request, CONTEXT)
+            pending: Any = bind(broker.parts)(request, CONTEXT)
             for _ in range(9):
                 pending.send(None)
             assert session.epoch == epoch
@@ -220,21 +221,21 @@ def test_fetch_waits_for_topic_that_was_created_again_while_it_read(
 ) -> None:
     """The log that the Fetch has read first is closed. It waits for the log of the new topic instead."""
     reads = 0
-    read_all = fetch_handler._read_all
+    read_all = fetch_handler.FetchHandler._read_all
 
     def counted(*arguments: Any) -> Any:
         nonlocal reads
         reads += 1
         return read_all(*arguments)
 
-    monkeypatch.setattr(fetch_handler, "_read_all", counted)
+    monkeypatch.setattr(fetch_handler.FetchHandler, "_read_all", counted)
 
     async def run() -> None:
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
         broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: 10**12)
         await broker.start()
-        await broker.create_topic("again", partitions=1)
-        await broker.create_topic("wide", partitions=150)
+        await broker.topics.create("again", partitions=1)
+        await broker.topics.create("wide", partitions=150)
         asked = [
             FetchTopic(
                 topic=name,
@@ -243,14 +244,14 @@ def test_fetch_waits_for_topic_that_was_created_again_while_it_read(
             for name, count in (("again", 1), ("wide", 150))
         ]
         request = FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=asked)
-        pending: Any = handle(broker, request, CONTEXT)
+        pending: Any = bind(broker.parts)(request, CONTEXT)
         while not reads:
             pending.send(None)
         # It has read the first 100 partitions.
-        topic = broker.metadata.topic("again")
+        topic = broker.metadata.image.topic("again")
         assert topic is not None
-        await broker.delete_topic(topic)
-        await broker.create_topic("again", partitions=1)
+        await broker.topics.delete(topic)
+        await broker.topics.create("again", partitions=1)
         fetch = asyncio.ensure_future(pending)
         for _ in range(100):
             await asyncio.sleep(0)

@@ -14,9 +14,9 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
-from oncelog.broker.handlers.list_offsets import handle as list_offsets
-from oncelog.broker.handlers.produce import handle as produce
-from oncelog.broker.handlers.write_txn_markers import handle as handle_markers
+from oncelog.broker.handlers.list_offsets import bind as list_offsets
+from oncelog.broker.handlers.produce import bind as produce
+from oncelog.broker.handlers.write_txn_markers import bind as handle_markers
 from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
@@ -107,7 +107,7 @@ def send(broker: Broker, topic: str, partition: int = 0, records: int = 1, acks:
     batch = build_batch([Record(index, NOW, b"k", b"v") for index in range(records)])
     data = [PartitionProduceData(index=partition, records=batch)]
     request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
-    return produce(broker, request, CONTEXT)
+    return produce(broker.parts)(request, CONTEXT)
 
 
 def waiting(answer: Answer) -> asyncio.Task[ProduceResponse]:
@@ -122,7 +122,7 @@ def outcome(response: ProduceResponse | None) -> PartitionProduceResponse:
 
 def test_a_sync_without_a_descriptor_is_repeated(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
-        await broker.create_topic("t", partitions=1, configs={"flush.messages": "1"})
+        await broker.topics.create("t", partitions=1, configs={"flush.messages": "1"})
         disk.without_descriptors = 3
         assert outcome(await waiting(send(broker, "t"))).error_code == ErrorCode.NONE
         assert disk.synced == ["t-0"] * 4
@@ -132,7 +132,7 @@ def test_a_sync_without_a_descriptor_is_repeated(tmp_path: Path) -> None:
 
 def test_nobody_waits_by_default(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.create("t", partitions=1)
         assert outcome(send(broker, "t")).base_offset == 0  # type: ignore[arg-type]
         assert disk.synced == []
 
@@ -142,7 +142,7 @@ def test_nobody_waits_by_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize("acks", [1, -1])
 def test_an_append_waits_for_its_sync_and_many_share_one(tmp_path: Path, acks: int) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
-        await broker.create_topic("t", partitions=2, configs={"flush.messages": "1"})
+        await broker.topics.create("t", partitions=2, configs={"flush.messages": "1"})
         disk.gate.clear()
         first = waiting(send(broker, "t", acks=acks))
         await asyncio.sleep(0)
@@ -164,13 +164,13 @@ def test_an_append_waits_for_its_sync_and_many_share_one(tmp_path: Path, acks: i
 @pytest.mark.parametrize("acks", [1, -1])
 def test_a_sync_that_takes_longer_than_the_request_allows_times_out(tmp_path: Path, acks: int) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
-        await broker.create_topic("t", partitions=2, configs={"flush.messages": "1"})
+        await broker.topics.create("t", partitions=2, configs={"flush.messages": "1"})
         disk.gate.clear()
         batches = [build_batch([Record(0, NOW, None, b"v")]) for _ in range(2)]
         data = [PartitionProduceData(index=index, records=batch) for index, batch in enumerate(batches)]
         topics = [TopicProduceData(name="t", partition_data=data)]
         request = ProduceRequest(acks=acks, timeout_ms=1, topic_data=topics)
-        response = await waiting(produce(broker, request, CONTEXT))
+        response = await waiting(produce(broker.parts)(request, CONTEXT))
         partitions = response.responses[0].partition_responses
         assert [each.error_code for each in partitions] == 2 * [ErrorCode.REQUEST_TIMED_OUT]
         assert [broker.partitions.find("t", index).log.log_end_offset for index in (0, 1)] == [1, 1]
@@ -185,7 +185,7 @@ def test_a_request_that_waits_for_a_sync_releases_its_records(tmp_path: Path) ->
         """Bytes that can be weakly referenced."""
 
     async def life(broker: Broker, disk: GatedDisk) -> None:
-        await broker.create_topic("t", partitions=1, configs={"flush.messages": "1"})
+        await broker.topics.create("t", partitions=1, configs={"flush.messages": "1"})
         disk.gate.clear()
         records = Held(build_batch([Record(0, NOW, None, b"v")]))
         reference = weakref.ref(records)
@@ -193,7 +193,7 @@ def test_a_request_that_waits_for_a_sync_releases_its_records(tmp_path: Path) ->
         del records
         topics = [TopicProduceData(name="t", partition_data=data)]
         request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics)
-        task = waiting(produce(broker, request, CONTEXT))
+        task = waiting(produce(broker.parts)(request, CONTEXT))
         await asyncio.sleep(0)
         assert reference() is None
         disk.gate.set()
@@ -204,7 +204,7 @@ def test_a_request_that_waits_for_a_sync_releases_its_records(tmp_path: Path) ->
 
 def test_a_sync_is_due_after_so_many_records(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
-        await broker.create_topic("t", partitions=1, configs={"flush.messages": "5"})
+        await broker.topics.create("t", partitions=1, configs={"flush.messages": "5"})
         for _ in range(4):
             assert isinstance(send(broker, "t"), ProduceResponse)
         assert disk.synced == []
@@ -220,7 +220,7 @@ def test_a_sync_is_due_after_so_many_records(tmp_path: Path) -> None:
 
 def test_records_are_synced_when_they_are_old_enough(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.create("t", partitions=1)
         for _ in range(3):
             assert isinstance(send(broker, "t"), ProduceResponse), "nobody waits for that"
         replica = broker.partitions.find("t", 0)
@@ -233,7 +233,7 @@ def test_records_are_synced_when_they_are_old_enough(tmp_path: Path) -> None:
 
 def test_a_failed_sync_is_told_to_all_who_wait(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
-        await broker.create_topic("t", partitions=2)
+        await broker.topics.create("t", partitions=2)
         disk.gate.clear()
         tasks = [waiting(send(broker, "t", partition)) for partition in (0, 1, 1)]
         disk.fails = True
@@ -251,7 +251,7 @@ def test_a_failed_sync_is_told_to_all_who_wait(tmp_path: Path) -> None:
 
 def test_a_topic_that_is_deleted_meanwhile_keeps_nobody_waiting(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
-        topic = await broker.create_topic("t", partitions=1)
+        topic = await broker.topics.create("t", partitions=1)
         disk.gate.clear()
         task = waiting(send(broker, "t"))
         await asyncio.sleep(0)
@@ -265,7 +265,7 @@ def latest(broker: Broker, timestamp: int = -1, version: int = 5) -> tuple[int, 
     """(error code, offset) of a ListOffsets of t-0."""
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[asked])])
-    response = start_eagerly(list_offsets(broker, request, replace(CONTEXT, api_version=version)))
+    response = start_eagerly(list_offsets(broker.parts)(request, replace(CONTEXT, api_version=version)))
     assert isinstance(response, ListOffsetsResponse)
     answer = response.topics[0].partitions[0]
     return answer.error_code, answer.offset
@@ -275,7 +275,7 @@ def test_what_was_not_synced_before_the_end_is_synced_before_it_is_told(tmp_path
     tree = MemoryTree(lambda: NOW)
 
     async def first(broker: Broker, disk: GatedDisk) -> None:
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.create("t", partitions=1)
         disk.gate.clear()
         waiting(send(broker, "t", records=3)).cancel()
         assert broker.partitions.find("t", 0).log.log_end_offset == 3
@@ -311,7 +311,7 @@ def test_what_was_not_synced_before_the_end_is_synced_before_it_is_told(tmp_path
 def write_markers(broker: Broker, *partitions: int) -> asyncio.Task[WriteTxnMarkersResponse]:
     topic = WritableTxnMarkerTopic(name="t", partition_indexes=list(partitions))
     marker = WritableTxnMarker(producer_id=1, producer_epoch=0, transaction_result=False, topics=[topic])
-    answer = handle_markers(broker, WriteTxnMarkersRequest(markers=[marker]), CONTEXT)
+    answer = handle_markers(broker.parts)(WriteTxnMarkersRequest(markers=[marker]), CONTEXT)
     assert isinstance(answer, Awaitable), "it was answered before the sync"
     return asyncio.ensure_future(answer)  # type: ignore[arg-type]
 
@@ -322,7 +322,7 @@ def codes(response: WriteTxnMarkersResponse) -> list[int]:
 
 def test_an_operators_marker_is_answered_once_it_is_synced(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
-        await broker.create_topic("t", partitions=2)
+        await broker.topics.create("t", partitions=2)
         disk.gate.clear()
         answer = write_markers(broker, 0, 1, 2)
         for _ in range(5):
@@ -344,7 +344,7 @@ def test_an_operators_marker_is_answered_once_it_is_synced(tmp_path: Path) -> No
 
 def test_a_marker_counts_as_written_once_it_is_synced(tmp_path: Path) -> None:
     async def life(broker: Broker, disk: GatedDisk) -> None:
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.create("t", partitions=1)
         disk.gate.clear()
         broker.partitions.append_marker(
             "t", 0, commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, transaction_version=1

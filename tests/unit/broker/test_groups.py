@@ -383,7 +383,7 @@ def test_heartbeats_are_well_while_the_coordinator_loads() -> None:
         assert await setup.commit_in_transaction(1, 2) is E.COORDINATOR_LOAD_IN_PROGRESS
         assert (await setup.call(ListGroupsRequest())).error_code == E.COORDINATOR_LOAD_IN_PROGRESS
         assert await setup.call(DescribeGroupsRequest(groups=["g"])) is not None
-        await broker.groups.load()
+        await broker.groups.shell.load()
         assert await setup.commit(1, 9) == E.NONE
 
     with_broker(scenario)

@@ -13,16 +13,10 @@ PAUSING = {"oncelog.broker.turns", "oncelog.broker.coordinators.request_parts"}
 """Modules by which a handler lets the loop serve others in the middle of a request."""
 
 NEED_NOT_PAUSE = {
-    "consumer_group_heartbeat": "the handler does not read the arrays",
-    "create_acls": "the answer repeats one object",
-    "delete_acls": "the answer repeats one object",
+    "acls.create": "the answer repeats one object",
+    "acls.delete": "the answer repeats one object",
     "describe_client_quotas": "there are three kinds of components, and the second of a kind is an error",
-    "join_group": "the handler rejects a member with too many protocols",
-    "leave_group": "GroupService divides the members into parts",
-    "list_groups": "GroupService reads the filters in turns",
     "list_partition_reassignments": "the handler does not read the array",
-    "list_transactions": "TransactionService reads the filters in turns",
-    "sync_group": "the coordinator looks up each assignment once",
 }
 """Handlers of requests with arrays that need not pause between the elements, with the reason."""
 
@@ -36,8 +30,9 @@ def handlers_with_arrays() -> set[str]:
 
 
 def imports(handler: str) -> set[str]:
-    """The modules from which a handler imports names."""
-    source = Path(handlers.__path__[0], f"{handler}.py").read_text(encoding="utf-8")
+    """The modules from which a handler's module imports names."""
+    module = handler.partition(".")[0]
+    source = Path(handlers.__path__[0], f"{module}.py").read_text(encoding="utf-8")
     return {node.module or "" for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)}
 
 

@@ -34,7 +34,7 @@ def test_old_segments_go_producers_are_forgotten_and_checkpoints_are_written(tmp
         tree = MemoryTree(lambda: now)
         broker = Broker(config, disk=OsDisk(), tree=tree, now_ms=lambda: now)
         await broker.start()
-        await broker.create_topic("t", partitions=1, configs=TOPIC)
+        await broker.topics.create("t", partitions=1, configs=TOPIC)
         replica = broker.partitions.find("t", 0)
         for sequence in range(5):
             replica.append(batch(now, sequence), now_ms=now)
@@ -61,7 +61,7 @@ def test_an_expired_producer_is_known_until_the_round_that_forgets_it(tmp_path: 
         config = load(QUICK | {"log.dirs": str(tmp_path), "producer.id.expiration.check.interval.ms": "600000"})
         broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: now), now_ms=lambda: now)
         await broker.start()
-        await broker.create_topic("t", partitions=1, configs={})
+        await broker.topics.create("t", partitions=1, configs={})
         replica = broker.partitions.find("t", 0)
         replica.append(batch(now, 0), now_ms=now)
         now += 5_000
@@ -99,7 +99,7 @@ def test_a_round_that_fails_is_told_and_the_next_one_comes(
         monkeypatch.setattr(Log, "expire_producers", expire)
         monkeypatch.setattr(broker.checkpoints, "write", checkpoint)
         await broker.start()
-        await broker.create_topic("t", partitions=2, configs={})
+        await broker.topics.create("t", partitions=2, configs={})
         for partition in range(2):
             broker.partitions.find("t", partition)
         async with asyncio.timeout(30):

@@ -24,7 +24,7 @@ def test_new_partitions_go_where_the_fewest_are_and_are_found_again(storage: Bro
     async def second(broker: Broker) -> None:
         for partition in range(4):
             assert broker.partitions.find("t", partition).log.log_end_offset == 1
-        await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
+        await broker.topics.delete(broker.metadata.image.topic("t"))  # type: ignore[arg-type]
         await fill(broker, "u", 5)
 
     storage.run_broker(first)

@@ -13,33 +13,11 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.alterations import MOST_SETTINGS
 from oncelog.broker.coordinators.request_parts import ITEMS_A_PART
-from oncelog.broker.handlers import (
-    add_partitions_to_txn,
-    alter_partition_reassignments,
-    consumer_group_describe,
-    create_partitions,
-    create_topics,
-    delete_groups,
-    delete_records,
-    delete_topics,
-    describe_configs,
-    describe_user_scram_credentials,
-    elect_leaders,
-    incremental_alter_configs,
-    join_group,
-    leave_group,
-    list_groups,
-    metadata,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    produce,
-    txn_offset_commit,
-    update_features,
-    write_txn_markers,
-)
+from oncelog.broker.handlers.groups import MOST_PROTOCOLS
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.dispatch import bound_handler
 from oncelog.net.server import Holds
+from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.add_partitions_to_txn import (
@@ -115,53 +93,59 @@ NAMES = [f"no-{number}" for number in range(1000)]
 TOPIC = ResourceType.TOPIC
 TIMEOUT = {"timeout_ms": 60_000}
 
+
+def ask(broker: Broker, api: ApiKey, request: Any, context: RequestContext) -> Any:
+    """The response of a handler to one request, without the network."""
+    return bound_handler(broker.parts, api)(request, context)
+
+
 REQUESTS: dict[str, tuple[Any, Any]] = {
     "CreateTopics": (
-        create_topics,
+        ApiKey.CREATE_TOPICS,
         CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=-2) for name in NAMES], **TIMEOUT),
     ),
     "CreatePartitions": (
-        create_partitions,
+        ApiKey.CREATE_PARTITIONS,
         CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=2) for name in NAMES], **TIMEOUT),
     ),
     "DeleteTopics": (
-        delete_topics,
+        ApiKey.DELETE_TOPICS,
         DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in NAMES], **TIMEOUT),
     ),
     "DeleteRecords": (
-        delete_records,
+        ApiKey.DELETE_RECORDS,
         DeleteRecordsRequest(
             topics=[DeleteRecordsTopic(name=name, partitions=[DeleteRecordsPartition()]) for name in NAMES], **TIMEOUT
         ),
     ),
     "DescribeConfigs": (
-        describe_configs,
+        ApiKey.DESCRIBE_CONFIGS,
         DescribeConfigsRequest(
             resources=[DescribeConfigsResource(resource_type=TOPIC, resource_name=name) for name in NAMES]
         ),
     ),
     "IncrementalAlterConfigs": (
-        incremental_alter_configs,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
         IncrementalAlterConfigsRequest(
             resources=[AlterConfigsResource(resource_type=TOPIC, resource_name=name) for name in NAMES]
         ),
     ),
     "Metadata": (
-        metadata,
+        ApiKey.METADATA,
         MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in NAMES], allow_auto_topic_creation=False),
     ),
     "ElectLeaders": (
-        elect_leaders,
+        ApiKey.ELECT_LEADERS,
         ElectLeadersRequest(topic_partitions=[ElectLeadersTopic(topic="no", partitions=list(range(1000)))], **TIMEOUT),
     ),
     "ElectLeaders, late": (
-        elect_leaders,
+        ApiKey.ELECT_LEADERS,
         ElectLeadersRequest(
             topic_partitions=[ElectLeadersTopic(topic="no", partitions=list(range(1000)))], timeout_ms=0
         ),
     ),
     "AlterPartitionReassignments": (
-        alter_partition_reassignments,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         AlterPartitionReassignmentsRequest(
             topics=[
                 ReassignableTopic(
@@ -172,7 +156,7 @@ REQUESTS: dict[str, tuple[Any, Any]] = {
         ),
     ),
     "OffsetCommit": (
-        offset_commit,
+        ApiKey.OFFSET_COMMIT,
         OffsetCommitRequest(
             group_id="g",
             topics=[
@@ -184,7 +168,7 @@ REQUESTS: dict[str, tuple[Any, Any]] = {
         ),
     ),
     "TxnOffsetCommit": (
-        txn_offset_commit,
+        ApiKey.TXN_OFFSET_COMMIT,
         TxnOffsetCommitRequest(
             transactional_id="t",
             group_id="g",
@@ -197,20 +181,20 @@ REQUESTS: dict[str, tuple[Any, Any]] = {
         ),
     ),
     "OffsetDelete": (
-        offset_delete,
+        ApiKey.OFFSET_DELETE,
         OffsetDeleteRequest(
             group_id="g",
             topics=[OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition()]) for name in NAMES],
         ),
     ),
     "OffsetFetch": (
-        offset_fetch,
+        ApiKey.OFFSET_FETCH,
         OffsetFetchRequest(
             group_id="g", topics=[OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in NAMES]
         ),
     ),
     "AddPartitionsToTxn": (
-        add_partitions_to_txn,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
         AddPartitionsToTxnRequest(
             transactions=[
                 AddPartitionsToTxnTransaction(
@@ -220,7 +204,7 @@ REQUESTS: dict[str, tuple[Any, Any]] = {
         ),
     ),
     "AddPartitionsToTxn, of many transactions": (
-        add_partitions_to_txn,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
         AddPartitionsToTxnRequest(
             transactions=[
                 AddPartitionsToTxnTransaction(
@@ -231,7 +215,7 @@ REQUESTS: dict[str, tuple[Any, Any]] = {
         ),
     ),
     "WriteTxnMarkers": (
-        write_txn_markers,
+        ApiKey.WRITE_TXN_MARKERS,
         WriteTxnMarkersRequest(
             markers=[
                 WritableTxnMarker(
@@ -240,26 +224,26 @@ REQUESTS: dict[str, tuple[Any, Any]] = {
             ]
         ),
     ),
-    "ConsumerGroupDescribe": (consumer_group_describe, ConsumerGroupDescribeRequest(group_ids=NAMES)),
+    "ConsumerGroupDescribe": (ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest(group_ids=NAMES)),
     "DescribeUserScramCredentials": (
-        describe_user_scram_credentials,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
         DescribeUserScramCredentialsRequest(users=[UserName(name=name) for name in NAMES]),
     ),
     "UpdateFeatures": (
-        update_features,
+        ApiKey.UPDATE_FEATURES,
         UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature=name) for name in NAMES]),
     ),
-    "DeleteGroups": (delete_groups, DeleteGroupsRequest(groups_names=NAMES)),
+    "DeleteGroups": (ApiKey.DELETE_GROUPS, DeleteGroupsRequest(groups_names=NAMES)),
 }
 
 
 @pytest.mark.parametrize("api", REQUESTS)
 def test_others_have_their_turn_in_a_long_request_that_is_refused(storage: BrokerStorage, api: str) -> None:
-    module, request = REQUESTS[api]
+    key, request = REQUESTS[api]
 
     async def life(broker: Broker) -> None:
         with turns_of_others() as turns:
-            answer = module.handle(broker, request, CONTEXT)
+            answer = ask(broker, key, request, CONTEXT)
             assert isinstance(answer, Awaitable)
             await answer
         assert turns.count >= 9
@@ -272,9 +256,9 @@ def test_others_have_their_turn_while_unknown_topic_ids_are_answered(storage: Br
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
 
     async def life(broker: Broker) -> None:
-        await broker.ensure_internal_topic(CONSUMER_OFFSETS)
+        await broker.topics.ensure_internal(CONSUMER_OFFSETS)
         with turns_of_others() as turns:
-            answer = await offset_fetch.handle(broker, request, replace(CONTEXT, api_version=10))
+            answer = await ask(broker, ApiKey.OFFSET_FETCH, request, replace(CONTEXT, api_version=10))
         assert turns.count >= 9
         assert [topic.topic_id for topic in answer.groups[0].topics] == [UUID(int=number) for number in range(1, 1001)]
 
@@ -285,10 +269,13 @@ def test_others_have_their_turn_while_many_members_leave(storage: BrokerStorage)
     members = [MemberIdentity(member_id=name) for name in NAMES]
 
     async def life(broker: Broker) -> None:
-        await broker.ensure_internal_topic(CONSUMER_OFFSETS)
+        await broker.topics.ensure_internal(CONSUMER_OFFSETS)
         with turns_of_others() as turns:
-            answer = await leave_group.handle(
-                broker, LeaveGroupRequest(group_id="g", members=members), replace(CONTEXT, api_version=5)
+            answer = await ask(
+                broker,
+                ApiKey.LEAVE_GROUP,
+                LeaveGroupRequest(group_id="g", members=members),
+                replace(CONTEXT, api_version=5),
             )
         assert turns.count >= 4
         assert [member.member_id for member in answer.members] == NAMES
@@ -301,11 +288,11 @@ MANY = range(5 * ITEMS_A_PART)
 
 async def commit_many(broker: Broker) -> None:
     """Commit an offset for each partition of the topic `wide`."""
-    await broker.create_topic("wide", partitions=len(MANY))
-    await broker.ensure_internal_topic(CONSUMER_OFFSETS)
+    await broker.topics.create("wide", partitions=len(MANY))
+    await broker.topics.ensure_internal(CONSUMER_OFFSETS)
     partitions = [OffsetCommitRequestPartition(partition_index=index, committed_offset=1) for index in MANY]
     request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="wide", partitions=partitions)])
-    answer = await offset_commit.handle(broker, request, CONTEXT)
+    answer = await ask(broker, ApiKey.OFFSET_COMMIT, request, CONTEXT)
     assert {each.error_code for each in answer.topics[0].partitions} == {ErrorCode.NONE}
 
 
@@ -319,13 +306,13 @@ def batches_of(broker: Broker) -> list[int]:
 async def delete_offsets(broker: Broker) -> None:
     partitions = [OffsetDeleteRequestPartition(partition_index=index) for index in MANY]
     request = OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name="wide", partitions=partitions)])
-    answer = await offset_delete.handle(broker, request, CONTEXT)
+    answer = await ask(broker, ApiKey.OFFSET_DELETE, request, CONTEXT)
     assert [each.partition_index for each in answer.topics[0].partitions] == list(MANY)
     assert {each.error_code for each in answer.topics[0].partitions} == {ErrorCode.NONE}
 
 
 async def delete_group(broker: Broker) -> None:
-    answer = await delete_groups.handle(broker, DeleteGroupsRequest(groups_names=["g", "no"]), CONTEXT)
+    answer = await ask(broker, ApiKey.DELETE_GROUPS, DeleteGroupsRequest(groups_names=["g", "no"]), CONTEXT)
     assert [(each.group_id, each.error_code) for each in sorted(answer.results, key=lambda each: each.group_id)] == [
         ("g", ErrorCode.NONE),
         ("no", ErrorCode.GROUP_ID_NOT_FOUND),
@@ -333,9 +320,9 @@ async def delete_group(broker: Broker) -> None:
 
 
 async def delete_topic(broker: Broker) -> None:
-    topic = broker.metadata.topic("wide")
+    topic = broker.metadata.image.topic("wide")
     assert topic is not None
-    await broker.delete_topic(topic)
+    await broker.topics.delete(topic)
 
 
 @pytest.mark.parametrize("delete", [delete_offsets, delete_group, delete_topic])
@@ -363,7 +350,7 @@ def test_filter_of_many_states_is_read_once_and_in_turns(storage: BrokerStorage)
 
     async def life(broker: Broker) -> None:
         with turns_of_others() as turns:
-            answer = await list_groups.handle(broker, request, replace(CONTEXT, api_version=5))
+            answer = await ask(broker, ApiKey.LIST_GROUPS, request, replace(CONTEXT, api_version=5))
         assert turns.count >= 3
         assert not answer.groups
 
@@ -371,11 +358,11 @@ def test_filter_of_many_states_is_read_once_and_in_turns(storage: BrokerStorage)
 
 
 def test_member_with_too_many_protocols_is_rejected(storage: BrokerStorage) -> None:
-    protocols = [JoinGroupRequestProtocol(name=f"{number}") for number in range(join_group.MOST_PROTOCOLS + 1)]
+    protocols = [JoinGroupRequestProtocol(name=f"{number}") for number in range(MOST_PROTOCOLS + 1)]
     request = JoinGroupRequest(group_id="g", protocol_type="consumer", protocols=protocols)
 
     async def life(broker: Broker) -> None:
-        answer = await join_group.handle(broker, request, CONTEXT)
+        answer = await ask(broker, ApiKey.JOIN_GROUP, request, CONTEXT)
         assert answer is not None
         assert answer.error_code == ErrorCode.INVALID_REQUEST
 
@@ -387,9 +374,9 @@ def test_resource_with_too_many_settings_is_rejected(storage: BrokerStorage) -> 
     resource = AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=configs)
 
     async def life(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1)
-        answer = await incremental_alter_configs.handle(
-            broker, IncrementalAlterConfigsRequest(resources=[resource]), CONTEXT
+        await broker.topics.create("t", partitions=1)
+        answer = await ask(
+            broker, ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest(resources=[resource]), CONTEXT
         )
         assert [each.error_code for each in answer.responses] == [ErrorCode.INVALID_REQUEST]
 
@@ -402,7 +389,7 @@ LOGGED: dict[str, tuple[Any, Any, str]] = {
         "WriteTxnMarkers cannot append a marker: producer 1, no-0: no-0 does not exist (and 999 others)",
     ),
     "DeleteRecords": (
-        delete_records,
+        ApiKey.DELETE_RECORDS,
         DeleteRecordsRequest(
             topics=[
                 DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=-5)])
@@ -413,7 +400,7 @@ LOGGED: dict[str, tuple[Any, Any, str]] = {
         "cannot delete records: t-0: offset -5 is not valid (and 999 others)",
     ),
     "Produce": (
-        produce,
+        ApiKey.PRODUCE,
         ProduceRequest(
             acks=1,
             topic_data=[
@@ -429,12 +416,12 @@ LOGGED: dict[str, tuple[Any, Any, str]] = {
 def test_refused_items_of_one_request_are_logged_in_one_line(
     storage: BrokerStorage, caplog: pytest.LogCaptureFixture, api: str
 ) -> None:
-    module, request, line = LOGGED[api]
+    key, request, line = LOGGED[api]
 
     async def life(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.create("t", partitions=1)
         caplog.clear()
-        answer = module.handle(broker, request, CONTEXT)
+        answer = ask(broker, key, request, CONTEXT)
         await (answer.answer if isinstance(answer, Holds) else answer)
         assert [record.getMessage() for record in caplog.records] == [line]
 
@@ -447,7 +434,7 @@ def test_illegal_names_are_not_logged(storage: BrokerStorage, caplog: pytest.Log
 
     async def life(broker: Broker) -> None:
         caplog.clear()
-        answer = metadata.handle(broker, MetadataRequest(topics=topics, allow_auto_topic_creation=True), CONTEXT)
+        answer = ask(broker, ApiKey.METADATA, MetadataRequest(topics=topics, allow_auto_topic_creation=True), CONTEXT)
         assert isinstance(answer, Awaitable)
         await answer
         assert not caplog.records

@@ -14,9 +14,9 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
-from oncelog.broker.handlers.list_offsets import handle as list_offsets
+from oncelog.broker.handlers.list_offsets import bind as list_offsets
 from oncelog.broker.handlers.produce import OPENED_A_TURN
-from oncelog.broker.handlers.produce import handle as produce
+from oncelog.broker.handlers.produce import bind as produce
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.dispatch import BadRequestError, Dispatcher
 from oncelog.broker.requests.large_messages import (
@@ -79,9 +79,9 @@ def live(folder: Path, body: Callable[[Broker, Workers], Awaitable[None]]) -> No
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder)})
         broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: NOW, offload=workers)
         await broker.start()
-        await broker.create_topic("plain", partitions=300)
-        await broker.create_topic("compacted", partitions=1, configs={"cleanup.policy": "compact"})
-        await broker.create_topic("compressed", partitions=1, configs={"compression.type": "lz4"})
+        await broker.topics.create("plain", partitions=300)
+        await broker.topics.create("compacted", partitions=1, configs={"cleanup.policy": "compact"})
+        await broker.topics.create("compressed", partitions=1, configs={"compression.type": "lz4"})
         workers.work.clear()
         try:
             await asyncio.wait_for(body(broker, workers), 30)
@@ -107,7 +107,7 @@ async def later(result: Any) -> Any:
 def send(broker: Broker, records: bytes, topic: str, partition: int = 0) -> Any:
     data = PartitionProduceData(index=partition, records=memoryview(bytearray(records)))
     request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name=topic, partition_data=[data])])
-    return produce(broker, request, context(ApiKey.PRODUCE, 9))
+    return produce(broker.parts)(request, context(ApiKey.PRODUCE, 9))
 
 
 async def sent(broker: Broker, records: bytes, topic: str) -> Any:
@@ -127,7 +127,7 @@ def keyed(count: int, codec: Codec = Codec.NONE, value: bytes = b"") -> bytes:
 def by_time(broker: Broker, timestamp: int, topic: str = "plain") -> Any:
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[asked])])
-    return start_eagerly(list_offsets(broker, request, context(ApiKey.LIST_OFFSETS, 7)))
+    return start_eagerly(list_offsets(broker.parts)(request, context(ApiKey.LIST_OFFSETS, 7)))
 
 
 # --- ListOffsets ---
@@ -245,7 +245,7 @@ def test_topic_deleted_while_its_records_are_checked_is_answered(tmp_path: Path)
         workers.gate.clear()
         pending = asyncio.ensure_future(sent(broker, keyed(100, Codec.ZSTD), "compacted"))
         await asyncio.sleep(0)
-        topic = broker.metadata.topic("compacted")
+        topic = broker.metadata.image.topic("compacted")
         assert topic is not None
         at_once(broker.partitions.dropping(topic))
         workers.gate.set()
@@ -258,7 +258,7 @@ def test_request_for_many_partitions_appends_in_turns(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
         data = [PartitionProduceData(index=index, records=keyed(1)) for index in range(300)]
         request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name="plain", partition_data=data)])
-        pending = produce(broker, request, context(ApiKey.PRODUCE, 9))
+        pending = produce(broker.parts)(request, context(ApiKey.PRODUCE, 9))
         assert isinstance(pending, Holds)
         with turns_of_others() as turns:
             response = await answer(pending)
@@ -271,7 +271,7 @@ def test_request_for_many_partitions_appends_in_turns(tmp_path: Path) -> None:
 def test_topics_without_partitions_give_others_their_turn(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
         request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name="plain") for _ in range(1000)])
-        pending = produce(broker, request, context(ApiKey.PRODUCE, 9))
+        pending = produce(broker.parts)(request, context(ApiKey.PRODUCE, 9))
         assert isinstance(pending, Holds)
         with turns_of_others() as turns:
             response = await answer(pending)
@@ -301,7 +301,7 @@ def test_request_that_needs_too_much_memory_gets_a_retriable_error(
                 for name, part in zip(("compacted", "plain"), parts, strict=True)
             ]
             request = ProduceRequest(acks=-1, topic_data=topics)
-            both = await answer(produce(broker, request, context(ApiKey.PRODUCE, 9)))
+            both = await answer(produce(broker.parts)(request, context(ApiKey.PRODUCE, 9)))
         assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert "memory" in refused.error_message
         assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -326,7 +326,7 @@ def metadata_frame(count: int) -> memoryview:
 
 def test_request_with_many_elements_is_decoded_and_answered_by_a_worker(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
-        result = Dispatcher(broker)(metadata_frame(FEW_ITEMS + 1), Peer("", 1, 1))
+        result = Dispatcher(broker.parts)(metadata_frame(FEW_ITEMS + 1), Peer("", 1, 1))
         chunks = b"".join(await later(result))
         _, pos = decode_response_header(memoryview(chunks), ApiKey.METADATA, 8)
         response: Any = messages(ApiKey.METADATA)[1].decode(chunks[pos:], 8)
@@ -338,7 +338,7 @@ def test_request_with_many_elements_is_decoded_and_answered_by_a_worker(tmp_path
 
 def test_request_with_few_elements_needs_no_worker(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
-        result = Dispatcher(broker)(metadata_frame(10), Peer("", 1, 1))
+        result = Dispatcher(broker.parts)(metadata_frame(10), Peer("", 1, 1))
         chunks = result if isinstance(result, list) else start_eagerly(result)  # type: ignore[arg-type]
         assert isinstance(chunks, list)
         assert not workers.work
@@ -365,7 +365,7 @@ def test_large_answer_is_joined_in_order_and_its_records_are_not_copied() -> Non
 
 def test_request_with_many_elements_is_freed_by_a_worker(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
-        await later(Dispatcher(broker)(metadata_frame(FEW_ITEMS + 1), Peer("", 1, 1)))
+        await later(Dispatcher(broker.parts)(metadata_frame(FEW_ITEMS + 1), Peer("", 1, 1)))
         while "free" not in workers.work:
             await asyncio.sleep(0)
 
@@ -391,7 +391,7 @@ def test_refusal_of_request_with_many_elements_is_built_by_a_worker(tmp_path: Pa
     frame = header + MetadataRequest(topics=topics).encode(10)
 
     async def body(broker: Broker, workers: Workers) -> None:
-        chunks = b"".join(await later(Dispatcher(broker)(memoryview(bytearray(frame)), Peer("", 1, 1))))
+        chunks = b"".join(await later(Dispatcher(broker.parts)(memoryview(bytearray(frame)), Peer("", 1, 1))))
         _, pos = decode_response_header(memoryview(chunks), ApiKey.METADATA, 10)
         response: Any = messages(ApiKey.METADATA)[1].decode(chunks[pos:], 10)
         assert {topic.error_code for topic in response.topics} == {ErrorCode.INVALID_REQUEST}
@@ -405,7 +405,7 @@ def test_request_with_too_many_elements_is_refused(tmp_path: Path) -> None:
     async def body(broker: Broker, workers: Workers) -> None:
         header = encode_request_header(RequestHeader(ApiKey.METADATA, 1, 5, "test"))
         frame = header + struct.pack(">i", MOST_ITEMS + 1) + b"\x00\x01a" * (MOST_ITEMS + 1)
-        result = Dispatcher(broker)(memoryview(bytearray(frame)), Peer("", 1, 1))
+        result = Dispatcher(broker.parts)(memoryview(bytearray(frame)), Peer("", 1, 1))
         with pytest.raises(BadRequestError, match="more than 500000 array elements"):
             await later(result)
 

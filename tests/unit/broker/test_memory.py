@@ -56,7 +56,7 @@ async def serve(broker: Broker, request: Message, version: int) -> tuple[bytes |
     """Serve one request as a connection does: the answer, and a reference to the request's bytes."""
     bytes_of_it = frame(request, version)
     reference = weakref.ref(bytes_of_it)
-    answer: Any = Dispatcher(broker)(memoryview(bytes_of_it), PEER)
+    answer: Any = Dispatcher(broker.parts)(memoryview(bytes_of_it), PEER)
     del bytes_of_it, request
     if isinstance(answer, Holds):
         answer = answer.answer
@@ -108,10 +108,10 @@ REFUSED: dict[str, tuple[Callable[[], ProduceRequest], int, ErrorCode]] = {
 
 
 async def start(broker: Broker) -> None:
-    await broker.create_topic("t", partitions=1, configs={"max.message.bytes": "1000"})
-    await broker.create_topic("compacted", partitions=1, configs={"cleanup.policy": "compact"})
-    await broker.ensure_internal_topic("__transaction_state")
-    await broker.ensure_internal_topic("__consumer_offsets")
+    await broker.topics.create("t", partitions=1, configs={"max.message.bytes": "1000"})
+    await broker.topics.create("compacted", partitions=1, configs={"cleanup.policy": "compact"})
+    await broker.topics.ensure_internal("__transaction_state")
+    await broker.topics.ensure_internal("__consumer_offsets")
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -151,13 +151,13 @@ def test_a_waiting_request_of_many_elements_releases_its_bytes(storage: BrokerSt
     """A worker thread decodes it, from a copy: the read buffer is for the next requests."""
 
     async def life(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.create("t", partitions=1)
         partitions = [FetchPartition(partition=0, partition_max_bytes=1) for _ in range(FEW_ITEMS + 1)]
         request = FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=[FetchTopic(topic="t", partitions=partitions)])
         bytes_of_it = frame(request, 12)
         reference = weakref.ref(bytes_of_it)
         on_hang_up: list[Callable[[], None]] = []
-        answer: Any = Dispatcher(broker)(memoryview(bytes_of_it), Peer("127.0.0.1", 1, 2, on_hang_up))
+        answer: Any = Dispatcher(broker.parts)(memoryview(bytes_of_it), Peer("127.0.0.1", 1, 2, on_hang_up))
         del bytes_of_it, request, partitions
         assert not isinstance(answer, Holds)
         task = asyncio.ensure_future(answer)
@@ -202,7 +202,7 @@ def test_a_produce_refused_without_acknowledgement_releases_its_bytes(storage: B
             references.append(weakref.ref(bytes_of_it))
             message = ""
             try:
-                Dispatcher(broker)(memoryview(bytes_of_it), PEER)
+                Dispatcher(broker.parts)(memoryview(bytes_of_it), PEER)
             except BadFrameError as error:
                 message = str(error)
             assert message.startswith("produce with acks=0: ")

@@ -13,7 +13,7 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
-from oncelog.broker.handlers.produce import handle as produce
+from oncelog.broker.handlers.produce import bind as produce
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.storage.new_logs import LOGS_A_JOB
 from oncelog.cluster.tree_memory import MemoryTree
@@ -72,7 +72,7 @@ def live(folder: Path, body: Callable[[Broker, CreatingDisk, Workers], Awaitable
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), "log.cleaner.enable": "false"})
         broker = Broker(config, disk=disk, tree=MemoryTree(lambda: 0), now_ms=lambda: NOW, offload=workers)
         await broker.start()
-        await broker.create_topic("t", partitions=MANY)
+        await broker.topics.create("t", partitions=MANY)
         disk.threads.clear()
         try:
             await asyncio.wait_for(body(broker, disk, workers), 30)
@@ -90,7 +90,7 @@ async def sent(broker: Broker, count: int) -> list[Any]:
         for index in range(count)
     ]
     request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=data)])
-    result: Any = produce(broker, request, RequestContext(ApiKey.PRODUCE, 9, 1, "", "", 1))
+    result: Any = produce(broker.parts)(request, RequestContext(ApiKey.PRODUCE, 9, 1, "", "", 1))
     if isinstance(result, Holds):
         result = await result.answer
     return list(result.responses[0].partition_responses)
@@ -158,7 +158,7 @@ def test_topic_deleted_while_its_files_are_created_leaves_none(tmp_path: Path) -
         workers.gate.clear()
         pending = asyncio.ensure_future(sent(broker, MANY))
         await asyncio.sleep(0.01)
-        topic = broker.metadata.topic("t")
+        topic = broker.metadata.image.topic("t")
         assert topic is not None
         at_once(broker.partitions.dropping(topic))
         workers.gate.set()
@@ -200,7 +200,7 @@ def test_client_that_hangs_up_leaves_no_temporary_folder(tmp_path: Path) -> None
 def test_worker_creates_the_files_of_logs_that_get_markers(tmp_path: Path) -> None:
     async def body(broker: Broker, disk: CreatingDisk, workers: Workers) -> None:
         transactions = broker.transactions
-        await broker.ensure_internal_topic(TRANSACTION_STATE)
+        await broker.topics.ensure_internal(TRANSACTION_STATE)
         first = InitProducerIdRequest(transactional_id="id", transaction_timeout_ms=60_000)
         who = await transactions.init_producer_id(first, 4)
         producer = who.producer_id, who.producer_epoch

@@ -5,7 +5,7 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
-from oncelog.broker.handlers.produce import handle
+from oncelog.broker.handlers.produce import bind
 from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
@@ -26,11 +26,11 @@ def test_without_acknowledgement_an_error_closes_the_connection_and_is_no_fault_
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
         broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: 1_000)
         await broker.start()
-        await broker.create_topic("t", partitions=1)
-        assert handle(broker, request(0), CONTEXT) is None
+        await broker.topics.create("t", partitions=1)
+        assert bind(broker.parts)(request(0), CONTEXT) is None
         assert broker.partitions.find("t", 0).log.log_end_offset == 1
         with pytest.raises(BadFrameError, match="t-1 does not exist"):
-            handle(broker, request(1), CONTEXT)
+            bind(broker.parts)(request(1), CONTEXT)
         await broker.stop()
 
     asyncio.run(run())

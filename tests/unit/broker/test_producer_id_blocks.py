@@ -52,7 +52,7 @@ def test_a_store_that_fails_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, failure: Exception, answers: set[ErrorCode]
 ) -> None:
     async def scenario(setup: Setup) -> None:
-        ids = setup.broker.transactions.producer_ids
+        ids = setup.broker.producer_ids.ids
         while ids.remaining > 1:
             ids.take()
         write = setup.world.tree.set

@@ -53,7 +53,7 @@ def tree(tmp_path: Path) -> MemoryTree:
 
     async def first(broker: Broker) -> None:
         for topic in ("long", "short"):
-            await broker.create_topic(topic, partitions=1)
+            await broker.topics.create(topic, partitions=1)
         append(broker, "short")
         for _ in range(BATCHES):
             append(broker, "long")
@@ -85,7 +85,7 @@ def test_requests_for_many_logs_wait_for_few_steps_of_their_recovery(
     tree = MemoryTree(lambda: NOW)
 
     async def first(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=logs)
+        await broker.topics.create("t", partitions=logs)
         for partition in range(logs):
             for _ in range(batches):
                 append(broker, "t", partition)
@@ -119,10 +119,10 @@ def test_recovery_of_a_topic_that_is_deleted_ends(tmp_path: Path, tree: MemoryTr
     async def body(broker: Broker) -> None:
         with pytest.raises(ProtocolError, match="long-0 is being recovered"):
             append(broker, "long")
-        topic = broker.metadata.topic("long")
+        topic = broker.metadata.image.topic("long")
         assert topic is not None
-        await broker.delete_topic(topic)
-        await broker.create_topic("long", partitions=1)
+        await broker.topics.delete(topic)
+        await broker.topics.create("long", partitions=1)
         assert append(broker, "long") == 0
         await asyncio.sleep(0.1)
         assert append(broker, "long") == 1
@@ -148,7 +148,7 @@ def test_settings_that_change_during_a_recovery_reach_the_log(tmp_path: Path, tr
     async def body(broker: Broker) -> None:
         with pytest.raises(ProtocolError, match="long-0 is being recovered"):
             append(broker, "long")
-        broker.config = msgspec.structs.replace(broker.config, log_retention_ms=12_345)
+        broker.config.current = msgspec.structs.replace(broker.config.current, log_retention_ms=12_345)
         await broker.partitions.open_in_turns("long", 0)
         assert broker.partitions.find("long", 0).log.config.retention_ms == 12_345
 

@@ -17,14 +17,17 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
 from oncelog.broker.coordinators.request_parts import ITEMS_A_PART
-from oncelog.broker.handlers.add_offsets_to_txn import handle as add_offsets_to_txn
-from oncelog.broker.handlers.find_coordinator import handle as find_coordinator
-from oncelog.broker.handlers.offset_commit import handle as offset_commit
-from oncelog.broker.handlers.txn_offset_commit import handle as txn_offset_commit
+from oncelog.broker.handlers.find_coordinator import bind as find_coordinator
+from oncelog.broker.handlers.offset_commit import bind as offset_commit
+from oncelog.broker.handlers.transactions import bind_add_offsets as add_offsets_to_txn
+from oncelog.broker.handlers.txn_offset_commit import bind as txn_offset_commit
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.storage.checkpoints import Checkpoints
 from oncelog.broker.turns import ITEMS_A_TURN
-from oncelog.cluster.metadata import INTERNAL_TOPICS, TopicInfo
+from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.replica import Replica
+from oncelog.cluster.topic_nodes import erase_topic
+from oncelog.cluster.topics import INTERNAL_TOPICS, TopicInfo
 from oncelog.cluster.tree import Create, Operation, Tree, UnavailableError
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
@@ -101,17 +104,17 @@ def append(replica: Replica, *, producer: int = -1, sequence: int = -1) -> None:
 
 def test_a_namesake_does_not_begin_where_the_deleted_topic_did(storage: CrashStorage) -> None:
     async def first(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
+        await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS)
         replica = broker.partitions.find("t", 0)
         for _ in range(5):
             append(replica)
         apply_retention(replica.log, NOW + 10**10)
         assert replica.log.log_start_offset == 5
-        broker.checkpoint()
-        topic = broker.metadata.topic("t")
+        broker.checkpoints.write_now()
+        topic = broker.metadata.image.topic("t")
         assert topic is not None
-        await broker.delete_topic(topic)
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.delete(topic)
+        await broker.topics.create("t", partitions=1)
         append(broker.partitions.find("t", 0))
 
     async def second(broker: Broker) -> None:
@@ -126,17 +129,17 @@ def test_deletion_of_topics_without_stored_offsets_writes_no_checkpoints(
     storage: CrashStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    write = Broker.checkpoint
-    monkeypatch.setattr(Broker, "checkpoint", lambda broker: written.append("") or write(broker))  # type: ignore[func-returns-value]
+    write = Checkpoints.write_now
+    monkeypatch.setattr(Checkpoints, "write_now", lambda self: written.append("") or write(self))  # type: ignore[func-returns-value]
 
     async def life(broker: Broker) -> None:
         for flushed in (False, True):
             for name in ("a", "b"):
-                topic = await broker.create_topic(name, partitions=2)
+                topic = await broker.topics.create(name, partitions=2)
                 append(broker.partitions.find(name, 0))
                 if flushed and name == "b":
                     broker.partitions.find(name, 0).log.flush()
-                await broker.delete_topic(topic)
+                await broker.topics.delete(topic)
             assert len(written) == int(flushed)
 
     storage.run_broker(life)
@@ -145,16 +148,16 @@ def test_deletion_of_topics_without_stored_offsets_writes_no_checkpoints(
 @pytest.mark.parametrize("retained_from", [0, 5])
 def test_what_an_interrupted_deletion_left_is_not_its_namesakes(storage: CrashStorage, retained_from: int) -> None:
     async def first(broker: Broker) -> None:
-        topic = await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
+        topic = await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS)
         replica = broker.partitions.find("t", 0)
         for _ in range(6):
             append(replica)
         replica.log.advance_log_start(retained_from)
-        broker.checkpoint()
-        broker.metadata.erase(topic)  # and now the power fails
+        broker.checkpoints.write_now()
+        erase_topic(ChangeLog(broker.tree), topic)  # and now the power fails
 
     async def second(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.create("t", partitions=1)
         log = broker.partitions.find("t", 0).log
         assert (log.log_start_offset, log.log_end_offset) == (0, 0)
         append(broker.partitions.find("t", 0))
@@ -170,10 +173,9 @@ def test_what_an_interrupted_deletion_left_is_not_its_namesakes(storage: CrashSt
 
 def test_an_interrupted_deletion_is_finished_by_the_next_start(storage: CrashStorage) -> None:
     async def first(broker: Broker) -> None:
-        topic = await broker.create_topic("t", partitions=1)
+        topic = await broker.topics.create("t", partitions=1)
         append(broker.partitions.find("t", 0))
-        broker.metadata.erase(topic)
-        broker.metadata.forget(topic)
+        erase_topic(ChangeLog(broker.tree), topic)
         at_once(broker.partitions.dropping(topic))  # and now the power fails
 
     async def second(broker: Broker) -> None:
@@ -186,7 +188,7 @@ def test_an_interrupted_deletion_is_finished_by_the_next_start(storage: CrashSto
 
 
 async def filled(broker: Broker, partitions: int) -> TopicInfo:
-    topic = await broker.create_topic("t", partitions=partitions)
+    topic = await broker.topics.create("t", partitions=partitions)
     for partition in range(partitions):
         append(broker.partitions.find("t", partition))
     return topic
@@ -194,8 +196,8 @@ async def filled(broker: Broker, partitions: int) -> TopicInfo:
 
 async def begun_deletion(broker: Broker, topic: TopicInfo) -> asyncio.Future[None]:
     """Delete a topic until its metadata is erased, and some of its partitions are not dropped yet."""
-    deleting = asyncio.ensure_future(broker.delete_topic(topic))
-    while broker.metadata.topic(topic.name) is not None:
+    deleting = asyncio.ensure_future(broker.topics.delete(topic))
+    while broker.metadata.image.topic(topic.name) is not None:
         await asyncio.sleep(0)
     assert len(broker.partitions) > 0
     return deleting
@@ -208,7 +210,7 @@ def folders(storage: CrashStorage) -> set[str]:
 def test_others_have_their_turn_while_a_topic_is_deleted(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
         topic = await filled(broker, PARTITIONS)
-        deleting = asyncio.ensure_future(broker.delete_topic(topic))
+        deleting = asyncio.ensure_future(broker.topics.delete(topic))
         left = [len(broker.partitions)]
         while not deleting.done():
             await asyncio.sleep(0)
@@ -224,7 +226,7 @@ def test_a_topic_is_not_created_before_the_deleted_one_of_its_name_is_gone(stora
     async def life(broker: Broker) -> None:
         topic = await filled(broker, PARTITIONS)
         deleting = await begun_deletion(broker, topic)
-        created = await broker.create_topic("t", partitions=PARTITIONS)
+        created = await broker.topics.create("t", partitions=PARTITIONS)
         assert len(broker.partitions) == 0
         for partition in range(PARTITIONS):
             replica = broker.partitions.find("t", partition)
@@ -253,12 +255,12 @@ def test_a_deletion_that_is_cancelled_leaves_no_folder_without_a_topic(storage: 
 
 def test_who_still_holds_a_deleted_partition_cannot_touch_its_namesake(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
-        topic = await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
+        topic = await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS)
         old = broker.partitions.find("t", 0)
         for _ in range(3):
             append(old)
-        await broker.delete_topic(topic)
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.delete(topic)
+        await broker.topics.create("t", partitions=1)
         new = broker.partitions.find("t", 0)
         append(new)
         with pytest.raises(ProtocolError) as caught:
@@ -275,7 +277,7 @@ def test_who_still_holds_a_deleted_partition_cannot_touch_its_namesake(storage: 
 
 def test_a_stop_before_all_logs_are_recovered_is_no_clean_one(storage: CrashStorage) -> None:
     async def killed(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.create("t", partitions=1)
         append(broker.partitions.find("t", 0), producer=7, sequence=0)
         broker.partitions.append_marker(
             "t", 0, commit=False, producer_id=7, producer_epoch=0, coordinator_epoch=0, transaction_version=1
@@ -297,7 +299,7 @@ def test_a_stop_before_all_logs_are_recovered_is_no_clean_one(storage: CrashStor
 @pytest.mark.parametrize("content", [b"", b"0\n2\nt 0 1\n", b"\x00" * 20])
 def test_a_torn_checkpoint_costs_a_recovery_only(storage: CrashStorage, name: str, content: bytes) -> None:
     async def first(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.create("t", partitions=1)
         append(broker.partitions.find("t", 0))
 
     async def second(broker: Broker) -> None:
@@ -310,9 +312,9 @@ def test_a_torn_checkpoint_costs_a_recovery_only(storage: CrashStorage, name: st
 
 def test_an_internal_topic_that_a_user_creates_has_its_coordinators(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
-        await broker.create_topic("__transaction_state", partitions=2)
+        await broker.topics.create("__transaction_state", partitions=2)
         context = RequestContext(10, 3, 1, "", "", 1)
-        found = await find_coordinator(broker, FindCoordinatorRequest(key="a", key_type=1), context)
+        found = await find_coordinator(broker.parts)(FindCoordinatorRequest(key="a", key_type=1), context)
         assert found.error_code == ErrorCode.NONE
         assert [partition for partition, _ in broker.transactions.shell.shards()] == [0, 1]
 
@@ -331,10 +333,10 @@ def test_who_needs_an_internal_topic_that_cannot_be_made_is_told_to_come_again(s
 
     async def life(broker: Broker) -> None:
         context = RequestContext(10, 3, 1, "", "", 1)
-        found = await find_coordinator(broker, FindCoordinatorRequest(key="a", key_type=1), context)
+        found = await find_coordinator(broker.parts)(FindCoordinatorRequest(key="a", key_type=1), context)
         assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         request = AddOffsetsToTxnRequest(transactional_id="a", producer_id=1, producer_epoch=0, group_id="g")
-        added = await add_offsets_to_txn(broker, request, context)
+        added = await add_offsets_to_txn(broker.parts)(request, context)
         assert added.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     storage.run_broker(life)
@@ -348,8 +350,8 @@ def replace_topic_after_first_part(broker: Broker, topic: TopicInfo) -> None:
     async def interrupted(*arguments: Any, **options: Any) -> Any:
         shell.request = request  # type: ignore[method-assign]
         answer = await request(*arguments, **options)
-        await broker.delete_topic(topic)
-        await broker.create_topic(topic.name, partitions=1)
+        await broker.topics.delete(topic)
+        await broker.topics.create(topic.name, partitions=1)
         return answer
 
     shell.request = interrupted  # type: ignore[method-assign]
@@ -366,8 +368,8 @@ async def committed_offset(broker: Broker) -> int:
 @pytest.mark.parametrize("version", [9, 10])
 def test_long_commit_leaves_no_offset_of_topic_that_is_deleted_meanwhile(storage: CrashStorage, version: int) -> None:
     async def life(broker: Broker) -> None:
-        await broker.ensure_internal_topic("__consumer_offsets")
-        topic = await broker.create_topic("t", partitions=1)
+        await broker.topics.ensure_internal("__consumer_offsets")
+        topic = await broker.topics.create("t", partitions=1)
         commit = OffsetCommitRequestTopic(
             name="t" if version < 10 else "",
             topic_id=topic.topic_id,
@@ -375,7 +377,7 @@ def test_long_commit_leaves_no_offset_of_topic_that_is_deleted_meanwhile(storage
         )
         replace_topic_after_first_part(broker, topic)
         context = RequestContext(8, version, 1, "", "", 1)
-        answer = await offset_commit(broker, OffsetCommitRequest(group_id="g", topics=[commit]), context)
+        answer = await offset_commit(broker.parts)(OffsetCommitRequest(group_id="g", topics=[commit]), context)
         (answered,) = answer.topics
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version < 10 else ErrorCode.UNKNOWN_TOPIC_ID
         codes = [partition.error_code for partition in answered.partitions]
@@ -387,8 +389,8 @@ def test_long_commit_leaves_no_offset_of_topic_that_is_deleted_meanwhile(storage
 
 def test_long_transactional_commit_leaves_no_offset_of_topic_that_is_deleted_meanwhile(tmp_path: Path) -> None:
     async def life(broker: Broker) -> None:
-        await broker.ensure_internal_topic("__consumer_offsets")
-        topic = await broker.create_topic("t", partitions=1)
+        await broker.topics.ensure_internal("__consumer_offsets")
+        topic = await broker.topics.create("t", partitions=1)
         partitions = [TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=42)] * 3 * ITEMS_A_PART
         request = TxnOffsetCommitRequest(
             transactional_id="etl",
@@ -398,7 +400,7 @@ def test_long_transactional_commit_leaves_no_offset_of_topic_that_is_deleted_mea
             topics=[TxnOffsetCommitRequestTopic(name="t", partitions=partitions)],
         )
         replace_topic_after_first_part(broker, topic)
-        answer = await txn_offset_commit(broker, request, RequestContext(28, 3, 1, "", "", 1))
+        answer = await txn_offset_commit(broker.parts)(request, RequestContext(28, 3, 1, "", "", 1))
         (answered,) = answer.topics
         codes = [partition.error_code for partition in answered.partitions]
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -410,8 +412,8 @@ def test_long_transactional_commit_leaves_no_offset_of_topic_that_is_deleted_mea
 
 def test_a_groups_offsets_go_with_the_topic(storage: CrashStorage) -> None:
     async def life(broker: Broker) -> None:
-        await broker.ensure_internal_topic("__consumer_offsets")
-        topic = await broker.create_topic("t", partitions=1)
+        await broker.topics.ensure_internal("__consumer_offsets")
+        topic = await broker.topics.create("t", partitions=1)
         commit = OffsetCommitRequestTopic(
             name="t",
             topic_id=topic.topic_id,
@@ -423,7 +425,7 @@ def test_a_groups_offsets_go_with_the_topic(storage: CrashStorage) -> None:
         )
         before = await broker.groups.fetch_offsets(asked, require_stable=False)
         assert before.topics[0].partitions[0].committed_offset == 42
-        await broker.delete_topic(topic)
+        await broker.topics.delete(topic)
         after = await broker.groups.fetch_offsets(asked, require_stable=False)
         assert after.topics[0].partitions[0].committed_offset == -1
 
@@ -446,7 +448,7 @@ def test_checkpoints_go_on_after_a_disk_error(tmp_path: Path) -> None:
     storage.disk = Failing()
 
     async def life(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1, configs=SMALL_SEGMENTS)
+        await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS)
         replica = broker.partitions.find("t", 0)
         for _ in range(3):
             append(replica)
@@ -459,7 +461,7 @@ def test_checkpoints_go_on_after_a_disk_error(tmp_path: Path) -> None:
 def test_a_coordinator_that_cannot_be_loaded_leaves_the_others_alone(storage: CrashStorage) -> None:
     async def poison(broker: Broker) -> None:
         for name in INTERNAL_TOPICS:
-            await broker.ensure_internal_topic(name)
+            await broker.topics.ensure_internal(name)
         replica = broker.partitions.find("__transaction_state", 0)
         batch = build_batch([Record(0, NOW, b"\x00\x00\xff", None)])
         replica.append(memoryview(batch), now_ms=NOW, origin=Origin.COORDINATOR)

@@ -88,9 +88,9 @@ def test_only_a_topic_that_is_deleted_is_skipped(monkeypatch: pytest.MonkeyPatch
         await setup.writer.end(commit=True)
         await asyncio.sleep(500)
         assert (await setup.state()).transaction_state == "PrepareCommit"
-        topic = setup.broker.metadata.topic("out")
+        topic = setup.broker.metadata.image.topic("out")
         assert topic is not None
-        await setup.broker.delete_topic(topic)
+        await setup.broker.topics.delete(topic)
         await asyncio.sleep(5)
         assert (await setup.state()).transaction_state == "CompleteCommit"
 
@@ -359,12 +359,14 @@ def test_a_new_cluster_begins_with_the_level_that_its_settings_say(level: int) -
         answer = await setup.call(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 4)
         found = {each.name: each.max_version_level for each in answer.finalized_features}
         assert found == ({"transaction.version": level} if level else {})
-        await setup.broker.update_features(
+        await setup.broker.settings.update_features(
             [Change("transaction.version", 1, 3 if level > 1 else 1)], validate_only=False
         )
         setup.sim.kill()
         await setup.sim.start()
-        assert setup.broker.transactions.transaction_version == 1, "the settings are those of a new cluster only"
+        assert setup.broker.metadata.image.feature_level("transaction.version") == 1, (
+            "the settings are those of a new cluster only"
+        )
 
     with_broker(scenario, initial_transaction_version=level)
 
@@ -380,13 +382,13 @@ def test_two_changes_of_features_may_return_in_either_order() -> None:
                 await asyncio.sleep(1)
             return found
 
-        setup.broker.offload = slow_offload
+        setup.broker.workers.offload = slow_offload
         slow = asyncio.create_task(
-            setup.broker.update_features([Change("transaction.version", 1, 2)], validate_only=False)
+            setup.broker.settings.update_features([Change("transaction.version", 1, 2)], validate_only=False)
         )
         await first_is_through.wait()
-        await setup.broker.update_features([Change("transaction.version", 0, 2)], validate_only=False)
+        await setup.broker.settings.update_features([Change("transaction.version", 0, 2)], validate_only=False)
         await slow
-        assert (setup.broker.features.levels, setup.broker.features.epoch) == ({}, 2)
+        assert (setup.broker.metadata.image.feature_levels, setup.broker.metadata.image.feature_epoch) == ({}, 2)
 
     with_broker(scenario)

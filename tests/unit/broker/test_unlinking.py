@@ -29,7 +29,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def delete_two_segments(broker: Broker, delay_ms: str) -> None:
-    await broker.create_topic("t", partitions=1, configs=TOPIC | {"file.delete.delay.ms": delay_ms})
+    await broker.topics.create("t", partitions=1, configs=TOPIC | {"file.delete.delay.ms": delay_ms})
     replica = broker.partitions.find("t", 0)
     for _ in range(3):
         append(replica)
@@ -71,11 +71,11 @@ def test_until_then_it_has_another_name_and_the_next_start_removes_it(storage: B
 @pytest.mark.parametrize("delay_ms", ["0", LATER])
 def test_a_deleted_topics_folder_is_removed_after_the_delay_by_a_worker(storage: BrokerStorage, delay_ms: str) -> None:
     async def life(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=2)
+        await broker.topics.create("t", partitions=2)
         for partition in range(2):
             append(broker.partitions.find("t", partition))
         storage.disk.remove_threads.clear()
-        await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
+        await broker.topics.delete(broker.metadata.image.topic("t"))  # type: ignore[arg-type]
         if delay_ms == "0":
             await until(lambda: not names(storage, "*-delete"))
             assert threading.get_ident() not in storage.disk.remove_threads
@@ -93,11 +93,11 @@ def test_a_deleted_topics_folder_is_removed_after_the_delay_by_a_worker(storage:
 
 def test_a_folder_is_removed_after_a_shortage_of_descriptors(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
-        await broker.create_topic("t", partitions=1)
+        await broker.topics.create("t", partitions=1)
         append(broker.partitions.find("t", 0))
         storage.disk.once = True
         storage.disk.break_down("remove", storage.paths[0], errno.EMFILE)
-        await broker.delete_topic(broker.metadata.topic("t"))  # type: ignore[arg-type]
+        await broker.topics.delete(broker.metadata.image.topic("t"))  # type: ignore[arg-type]
         await until(lambda: not names(storage, "*-delete"))
         assert len(broker.directories.online) == 2
 
@@ -111,7 +111,7 @@ def test_folders_of_a_deleted_topic_are_removed_one_at_a_time(
     most = 0
 
     async def life(broker: Broker) -> None:
-        offload = broker.offload
+        offload = broker.workers.offload
 
         async def counted(work: Any, *arguments: Any) -> Any:
             nonlocal running, most
@@ -122,13 +122,13 @@ def test_folders_of_a_deleted_topic_are_removed_one_at_a_time(
             finally:
                 running -= work.__name__ == "remove_tree"
 
-        monkeypatch.setattr(broker, "offload", counted)
-        await broker.create_topic("t", partitions=8)
+        monkeypatch.setattr(broker.workers, "offload", counted)
+        await broker.topics.create("t", partitions=8)
         for index in range(8):
             append(broker.partitions.find("t", index))
-        topic = broker.metadata.topic("t")
+        topic = broker.metadata.image.topic("t")
         assert topic is not None
-        await broker.delete_topic(topic)
+        await broker.topics.delete(topic)
         await until(lambda: not names(storage, "*-delete"))
         assert most == 1
 

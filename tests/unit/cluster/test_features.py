@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 
-from oncelog.cluster.features import PATH, Change, Features
-from oncelog.cluster.tree import OutcomeUnknownError, UnavailableError
+from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.features import PATH, Change, initialize, read, update
+from oncelog.cluster.image_nodes import prepare, read_changes, read_image
+from oncelog.cluster.tree import Operation, OutcomeUnknownError, UnavailableError
 from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import UpgradeType
@@ -13,75 +17,82 @@ from oncelog.protocol.kinds import UpgradeType
 SUPPORTED = {"transaction.version": (0, 2), "other": (1, 3)}
 
 
-def opened(tree: MemoryTree, **initial: int) -> Features:
-    features = Features(tree, SUPPORTED)
-    features.load({name.replace("_", "."): level for name, level in initial.items()})
-    return features
+def opened(tree: MemoryTree, **initial: int) -> ChangeLog:
+    prepare(tree)
+    initialize(tree, {name.replace("_", "."): level for name, level in initial.items()})
+    return ChangeLog(tree)
 
 
 def test_a_new_cluster_has_its_initial_levels_and_an_old_one_its_own() -> None:
     tree = MemoryTree(lambda: 0)
-    first = opened(tree, transaction_version=1, other=0)
-    assert (first.levels, first.epoch) == ({"transaction.version": 1}, 0)
-    second = opened(tree, transaction_version=2)
-    assert (second.levels, second.epoch) == (first.levels, first.epoch)
+    opened(tree, transaction_version=1, other=0)
+    assert read(tree) == ({"transaction.version": 1}, 0)
+    opened(tree, transaction_version=2)
+    assert read(tree) == ({"transaction.version": 1}, 0)
     assert tree.get(PATH).data == b'{"features":{"transaction.version":1},"status":1,"version":2}'
 
 
-def test_changes_are_written_before_they_count() -> None:
-    features = opened(MemoryTree(lambda: 0), transaction_version=2)
-    found = features.update([Change("transaction.version", 0, UpgradeType.SAFE_DOWNGRADE), Change("other", 3)])
-    assert found == ({"other": 3}, 1)
-    assert features.level("transaction.version") == 2
-    features.admit(*found)
-    assert (features.level("transaction.version"), features.level("other"), features.epoch) == (0, 3, 1)
+def test_a_change_is_in_the_next_image() -> None:
+    tree = MemoryTree(lambda: 0)
+    log = opened(tree, transaction_version=2)
+    before = read_image(tree)
+    update(log, [Change("transaction.version", 0, UpgradeType.SAFE_DOWNGRADE), Change("other", 3)], SUPPORTED)
+    assert before.feature_level("transaction.version") == 2
+    delta = read_changes(tree, before)
+    assert delta is not None
+    assert delta.features_changed
+    levels = delta.after.feature_level("transaction.version"), delta.after.feature_level("other")
+    assert (*levels, delta.after.feature_epoch) == (0, 3, 1)
 
 
 def test_of_two_changes_of_one_feature_the_last_counts() -> None:
-    features = opened(MemoryTree(lambda: 0))
-    assert features.update([Change("other", 9), Change("other", 2)])[0] == {"other": 2}
+    tree = MemoryTree(lambda: 0)
+    update(opened(tree), [Change("other", 9), Change("other", 2)], SUPPORTED)
+    assert read(tree)[0] == {"other": 2}
 
 
 def test_a_race_is_decided_on_what_the_other_has_written() -> None:
-    """What was an upgrade when it was asked for may be a downgrade by now."""
-    tree = MemoryTree(lambda: 0)
-    features, other = opened(tree), opened(tree)
-    read = features.read
+    """A change that was an upgrade when it was requested may be a downgrade by now."""
 
-    def overtaken() -> tuple[dict[str, int], int]:
-        features.read = read  # type: ignore[method-assign]
-        found = read()
-        other.update([Change("other", 3)])
-        return found
+    class Overtaken(MemoryTree):
+        other: Callable[[], None] | None = None
 
-    features.read = overtaken  # type: ignore[method-assign]
+        def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
+            other, self.other = self.other, None
+            if other is not None:
+                other()
+            super().multi(operations, session=session)
+
+    tree = Overtaken(lambda: 0)
+    log = opened(tree)
+    tree.other = lambda: update(log, [Change("other", 3)], SUPPORTED)
     with pytest.raises(ProtocolError, match="without setting the upgrade type") as caught:
-        features.update([Change("other", 2)])
+        update(log, [Change("other", 2)], SUPPORTED)
     assert caught.value.code == ErrorCode.INVALID_UPDATE_VERSION
-    assert features.read() == ({"other": 3}, 1)
+    assert read(tree) == ({"other": 3}, 1)
 
 
 class Failing(MemoryTree):
-    """`set` fails: before anything happened, or after all of it."""
+    """`multi` fails: before anything happened, or after all of it."""
 
     error: type[Exception] | None = None
 
-    def set(self, path: str, data: bytes, version: int = -1) -> int:
-        if self.error is OutcomeUnknownError:
-            super().set(path, data, version)
+    def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
+        if self.error in (None, OutcomeUnknownError):
+            super().multi(operations, session=session)
         if self.error is not None:
-            raise self.error(path)
-        return super().set(path, data, version)
+            raise self.error("/feature")
 
 
 @pytest.mark.parametrize(("error", "level"), [(UnavailableError, 0), (OutcomeUnknownError, 1)])
-def test_a_failing_store_is_said_and_the_image_follows_at_the_next_look(error: type[Exception], level: int) -> None:
+def test_a_failing_store_is_reported_and_the_next_image_has_what_was_written(
+    error: type[Exception], level: int
+) -> None:
     tree = Failing(lambda: 0)
-    features = opened(tree)
+    log = opened(tree)
     tree.error = error
     with pytest.raises(ProtocolError) as caught:
-        features.update([Change("other", 1)])
+        update(log, [Change("other", 1)], SUPPORTED)
     assert caught.value.code == ErrorCode.REQUEST_TIMED_OUT
     tree.error = None
-    features.admit(*features.update([Change("other", 2)], validate_only=True))
-    assert features.level("other") == level
+    assert read_image(tree).feature_level("other") == level

@@ -9,6 +9,7 @@ import pytest
 from oncelog.cluster.replica import Replica
 from oncelog.log.config import LogConfig
 from oncelog.log.log import Log
+from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.records import Record, build_batch
 from support.crashdisk import CrashDisk
 from support.logs import NOW, append, new_log, open_log
@@ -45,11 +46,11 @@ def test_what_recovery_found_is_committed_once_it_is_synced(monkeypatch: pytest.
     asked = Asked()
     replica = Replica("t", 0, UUID(int=1), log, 0, flush=asked)
     assert (log.high_watermark, replica.synced_offset, asked.calls) == (0, 0, ["now"])
-    told: list[int] = []
-    replica.when_committed(0, lambda: told.append(log.high_watermark))
+    told: list[tuple[ErrorCode, int]] = []
+    replica.when_committed(0, lambda error: told.append((error, log.high_watermark)))
     assert not told
     replica.synced(1)
-    assert (log.high_watermark, replica.synced_offset, told, asked.calls) == (1, 1, [1], ["now"])
+    assert (log.high_watermark, replica.synced_offset, told, asked.calls) == (1, 1, [(ErrorCode.NONE, 1)], ["now"])
 
 
 def test_without_the_setting_nothing_waits_for_it() -> None:

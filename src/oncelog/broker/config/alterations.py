@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from oncelog.broker.config import loggers
 from oncelog.broker.config.changes import NOT_SERVED, Change, Key, broker_key, topic_key
+from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.turns import Turns, counted
-from oncelog.cluster.metadata import check_topic_name
+from oncelog.cluster.topics import check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import ResourceType
-
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
 
 MOST_SETTINGS = 1000
 """Settings of one resource in a request. They are checked together, while other clients wait."""
@@ -71,19 +69,21 @@ def answered(answer: Callable[..., A], outcome: tuple[Resource, ErrorCode, str |
     )
 
 
-async def alter(broker: Broker, kind: int, name: str, wanted: Wanted, *, validate_only: bool) -> None:
-    """Changes the settings of a topic, of this broker or (no name) of all brokers.
+async def alter(
+    administration: SettingsAdministration, kind: int, name: str, wanted: Wanted, *, validate_only: bool
+) -> None:
+    """Change the settings of a topic, of this broker or (no name) of all brokers.
 
-    INVALID_REQUEST for other kinds of resources and other brokers, INVALID_TOPIC_EXCEPTION; else see `Administration`.
+    Raises INVALID_REQUEST for other kinds of resources and other brokers, INVALID_TOPIC_EXCEPTION, and the errors of
+    `SettingsAdministration`.
     """
-    administration = broker.administration
     if kind == ResourceType.TOPIC:
         if not name:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         check_topic_name(name)
         await administration.alter_topic(name, lambda before: wanted(before, topic_key), validate_only=validate_only)
     elif kind == ResourceType.BROKER:
-        node_id = this_broker(broker, name) if name else None
+        node_id = this_broker(administration.node_id, name) if name else None
         await administration.alter_broker(
             node_id, lambda before: wanted(before, broker_key), validate_only=validate_only
         )
@@ -91,29 +91,31 @@ async def alter(broker: Broker, kind: int, name: str, wanted: Wanted, *, validat
         raise unserved(kind)
 
 
-def alter_loggers(broker: Broker, name: str, changes: Sequence[Change], *, validate_only: bool) -> None:
-    """Changes levels of this broker's loggers, until it is started again; INVALID_REQUEST, INVALID_CONFIG."""
-    this_broker(broker, name)
+def alter_loggers(
+    administration: SettingsAdministration, name: str, changes: Sequence[Change], *, validate_only: bool
+) -> None:
+    """Change levels of this broker's loggers until its next start. Raises INVALID_REQUEST, INVALID_CONFIG."""
+    this_broker(administration.node_id, name)
     loggers.check(changes)
     if not validate_only:
         for sentence in loggers.apply(changes):
-            broker.log.warning("%s", sentence)
+            administration.logger.warning("%s", sentence)
 
 
-def this_broker(broker: Broker, name: str) -> int:
-    """The broker's id if `name` is it; INVALID_REQUEST."""
+def this_broker(node_id: int, name: str) -> int:
+    """Return the broker's id if `name` is that id. Raises INVALID_REQUEST."""
     try:
-        node_id = int(name)
+        named = int(name)
     except ValueError as error:
         message = f"Node id must be an integer, but it is: {name}"
         raise ProtocolError(ErrorCode.INVALID_REQUEST, message) from error
-    if node_id != broker.node_id:
-        message = f"Unexpected broker id, expected {broker.node_id}, but received {name}"
+    if named != node_id:
+        message = f"Unexpected broker id, expected {node_id}, but received {name}"
         raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
     return node_id
 
 
 def unserved(kind: int) -> ProtocolError:
-    """Why a kind of resource has no settings here."""
+    """Return the error for a kind of resource that has no settings here."""
     reason = NOT_SERVED.get(kind, f"Unknown resource type {kind}")
     return ProtocolError(ErrorCode.INVALID_REQUEST, reason)

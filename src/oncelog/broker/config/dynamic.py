@@ -33,36 +33,31 @@ class DynamicConfig:
     """The layers, and the settings that result from them."""
 
     def __init__(self, static: BrokerConfig) -> None:
-        """`static`: what the broker was started with."""
+        """`static` are the settings that the broker was started with."""
         self.static = static
         self.of_all: Mapping[str, str] = {}
         self.own: Mapping[str, str] = {}
+        self.current = static
+        """The settings that apply now."""
 
-    def admit(self, *, of_all: Mapping[str, str] | None = None, own: Mapping[str, str] | None = None) -> BrokerConfig:
-        """Takes over a layer (or both) from the tree; the settings that result.
+    def admit(self, *, of_all: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
+        """Replace the layers by those in the tree, and return the names of settings that cannot be used.
 
-        What this software cannot use is passed over, for another version may have written it.
+        Unusable settings are skipped, because another version may have written them.
         """
-        if of_all is not None:
-            self.of_all = _usable(of_all)
-        if own is not None:
-            self.own = _usable(own)
-        return self.current
-
-    @property
-    def current(self) -> BrokerConfig:
-        """The settings of now."""
-        return self.resulting(self.of_all, self.own)
+        self.of_all, self.own = _usable(of_all), _usable(own)
+        self.current = self.resulting(self.of_all, self.own)
+        return sorted({*of_all, *own} - {*self.of_all, *self.own})
 
     def resulting(self, of_all: Mapping[str, str], own: Mapping[str, str]) -> BrokerConfig:
-        """The settings that layers of checked values would give."""
+        """Return the settings that layers of checked values would give."""
         table = keys()
         values = {table[n].attribute: check_value(n, text, table[n]) for n, text in {**of_all, **own}.items()}
         return msgspec.structs.replace(self.static, **values)
 
 
 def check_broker_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """The settings of one broker or of all, in plain text; INVALID_REQUEST (as in Kafka) names what is wrong."""
+    """Return the settings of one broker or of all as plain text. Raises INVALID_REQUEST, as Kafka does."""
     table = keys()
     fixed = sorted(name for name in configs if name not in DYNAMIC)
     if fixed:
@@ -79,7 +74,7 @@ def check_broker_configs(configs: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_changed_broker_configs(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """As `check_broker_configs`, for a change; what is there that this version cannot use stays as it is."""
+    """Check a change as `check_broker_configs` does. Existing settings that this version cannot use stay."""
     usable = _usable(before)
     foreign = {name: text for name, text in before.items() if name not in usable and after.get(name) == text}
     return check_broker_configs({name: text for name, text in after.items() if name not in foreign}) | foreign

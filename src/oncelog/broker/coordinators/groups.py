@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import UUID
 
+from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.request_parts import ITEMS_A_PART, joined, parts_of
 from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import KEYS_A_TURN, Turns, counted
+from oncelog.broker.workers import Workers
+from oncelog.cluster.image import MetadataDelta
 from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import Effects
 from oncelog.coordinator.groups.config import GroupConfig
@@ -42,10 +50,6 @@ from oncelog.protocol.messages.txn_offset_commit import (
 from oncelog.protocol.records import NO_SEQUENCE
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-
 _IMPLICIT_ADD_SINCE = 5
 """From this version of TxnOffsetCommit on, the partition joins the transaction by it (KIP-890)."""
 _ABORTABLE_SINCE = 4
@@ -57,41 +61,78 @@ _OPERATION_ERRORS = APPEND_ERRORS | {
 }
 
 
+class TransactionVerifier(Protocol):
+    """The transaction coordinators, as far as offsets need them."""
+
+    async def confirm(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Iterable[tuple[str, int]],
+        *,
+        implicit: bool,
+    ) -> dict[tuple[str, int], ErrorCode]:
+        """See `TransactionService.confirm`."""
+        raise NotImplementedError
+
+
+def _group_config(config: BrokerConfig) -> GroupConfig:
+    return GroupConfig(
+        min_session_timeout_ms=config.group_min_session_timeout_ms,
+        max_session_timeout_ms=config.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        max_size=config.group_max_size,
+        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+        retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+    )
+
+
 class GroupService:
     """What handlers ask for. Answers carry their errors, but commits and fetches raise ProtocolError with the one
     that is every partition's.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        config = broker.config
-        self.partition_count = config.offsets_topic_num_partitions
-        self._config = GroupConfig(
-            min_session_timeout_ms=config.group_min_session_timeout_ms,
-            max_session_timeout_ms=config.group_max_session_timeout_ms,
-            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-            max_size=config.group_max_size,
-            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
-            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
-            retention_check_interval_ms=config.offsets_retention_check_interval_ms,
-        )
+    def __init__(
+        self,
+        config: DynamicConfig,
+        cache: MetadataCache,
+        partitions: Partitions,
+        verifier: TransactionVerifier,
+        workers: Workers,
+        *,
+        random_bits: Callable[[int], int],
+        now_ms: Callable[[], int],
+        logger: logging.Logger,
+    ) -> None:
+        self._config = config
+        self._cache = cache
+        self._partitions = partitions
+        self._verifier = verifier
+        self._now_ms = now_ms
+        settings = _group_config(config.static)
+
+        def new_uuid() -> str:
+            return str(UUID(int=random_bits(128), version=4))
+
         self.shell: CoordinatorShell[GroupCoordinator] = CoordinatorShell(
-            broker, CONSUMER_OFFSETS, self._make_shard, decode_record, steady=True
+            CONSUMER_OFFSETS,
+            lambda _: GroupCoordinator(settings, new_uuid),
+            decode_record,
+            steady=True,
+            cache=cache,
+            partitions=partitions,
+            workers=workers,
+            now_ms=now_ms,
+            logger=logger,
         )
 
-    async def load(self) -> None:
-        """Loads the coordinators of this broker's partitions."""
-        await self.shell.load()
-
-    def close(self) -> None:
-        """Nothing is written any more."""
-        self.shell.close()
-
-    def _make_shard(self, _partition: int) -> GroupCoordinator:
-        return GroupCoordinator(self._config, self._new_uuid)
-
-    def _new_uuid(self) -> str:
-        return str(UUID(int=self._broker.rng.getrandbits(128), version=4))
+    async def metadata_changed(self, delta: MetadataDelta) -> None:
+        """Load coordinators of a new topic, and delete the offsets of deleted topics."""
+        await self.shell.metadata_changed(delta)
+        for topic in delta.deleted_topics:
+            await self._topic_deleted(topic.name, topic.topic_id)
 
     # -- membership -------------------------------------------------------------------------------------------------
 
@@ -205,19 +246,19 @@ class GroupService:
 
     async def _verify(self, home: int, transactional_id: str, producer: tuple[int, int], version: int) -> int | None:
         """The guard to append with: a marker that comes while the transaction's coordinator is asked makes it void."""
-        replica = self._broker.partitions.get(CONSUMER_OFFSETS, home)
+        replica = self._partitions.get(CONSUMER_OFFSETS, home)
         if replica is None:
             raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{CONSUMER_OFFSETS}-{home} is not here any more")
         implicit = version >= _IMPLICIT_ADD_SINCE
-        if not implicit and not self._broker.config.transaction_partition_verification_enable:
+        if not implicit and not self._config.current.transaction_partition_verification_enable:
             return None
         guard = replica.log.start_verification(
-            *producer, NO_SEQUENCE, transaction_version=2 if implicit else 1, now_ms=self._broker.now_ms()
+            *producer, NO_SEQUENCE, transaction_version=2 if implicit else 1, now_ms=self._now_ms()
         )
         if guard is None:
             return None
         partition = CONSUMER_OFFSETS, home
-        results = await self._broker.transactions.confirm(transactional_id, *producer, [partition], implicit=implicit)
+        results = await self._verifier.confirm(transactional_id, *producer, [partition], implicit=implicit)
         code = results[partition]
         if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
             code = ErrorCode.INVALID_TXN_STATE
@@ -309,7 +350,7 @@ class GroupService:
             if index == partition:
                 shard.replay_end_transaction(producer_id, producer_epoch, commit)
 
-    async def topic_deleted(self, topic: str, topic_id: UUID) -> None:
+    async def _topic_deleted(self, topic: str, topic_id: UUID) -> None:
         """Delete all offsets of a deleted topic, in parts. The loop serves other requests in between."""
         turns = Turns(KEYS_A_TURN)
         # Begin with all of them now: a group may soon commit offsets of a new topic of the same name.
@@ -347,7 +388,7 @@ class GroupService:
 
     def describe_group(self, group_id: str, version: int) -> DescribedGroup:
         """One group, or its error. An empty group id is one like any other."""
-        if self._broker.metadata.topic(CONSUMER_OFFSETS) is None:
+        if self._cache.image.topic(CONSUMER_OFFSETS) is None:
             return unknown(group_id, version)
         try:
             shard = self.shell.shard(self.shell.partition_for(group_id))

@@ -7,10 +7,17 @@ serving a request go the same way: records reach a shard through `replay` only (
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
+from oncelog.broker.workers import Workers
+from oncelog.cluster.image import MetadataDelta
+from oncelog.cluster.replica import Replica
 from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers, Reply
 from oncelog.coordinator.partitioning import partition_for
@@ -26,10 +33,6 @@ from oncelog.protocol.records import (
     iter_batches,
 )
 from oncelog.protocol.schema import encode_versioned
-
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.cluster.replica import Replica
 
 LOAD_BYTES = 256 << 10
 """How much of an internal topic is read and replayed while loading before the others have their turn."""
@@ -83,20 +86,28 @@ class CoordinatorShell(Generic[S]):
 
     def __init__(
         self,
-        broker: Broker,
         topic: str,
         make_shard: Callable[[int], S],
         decode_record: Callable[[bytes, bytes | None], CoordinatorRecord | None],
         on_markers: Callable[[list[Markers]], None] | None = None,
         *,
         steady: bool = False,
+        cache: MetadataCache,
+        partitions: Partitions,
+        workers: Workers,
+        now_ms: Callable[[], int],
+        logger: logging.Logger,
     ) -> None:
-        """`make_shard(partition)` makes an empty coordinator; `decode_record` gives None for an unknown key type.
+        """`make_shard(partition)` makes an empty coordinator. `decode_record` returns None for an unknown key type.
 
-        With `steady` the deadlines are on a clock that nobody sets, and coordinators are told both (`Now`); without
-        it they are on the wall clock, as they must be where they come out of records (transactions' time-outs).
+        If `steady` is set, deadlines are on the event loop's clock, and coordinators get both times (`Now`). Otherwise
+        they are on the wall clock, because they come from records (time-outs of transactions).
         """
-        self.broker = broker
+        self._cache = cache
+        self._partitions = partitions
+        self._workers = workers
+        self._now_ms = now_ms
+        self._logger = logger
         self._steady = steady
         self.topic = topic
         self.on_markers = on_markers
@@ -114,7 +125,7 @@ class CoordinatorShell(Generic[S]):
 
     def partition_for(self, key: str) -> int:
         """The partition of `topic` that a group or transactional id lives in."""
-        info = self.broker.metadata.topic(self.topic)
+        info = self._cache.image.topic(self.topic)
         if info is None:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet")
         return partition_for(key, info.partition_count)
@@ -129,7 +140,7 @@ class CoordinatorShell(Generic[S]):
             return shard
         if partition in self._retries:
             raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} could not be loaded")
-        if self.broker.partitions.leads(self.topic, partition):
+        if self._partitions.leads(self.topic, partition):
             raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is being loaded")
         raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is not led by this broker")
 
@@ -142,12 +153,12 @@ class CoordinatorShell(Generic[S]):
 
         One that could not be loaded is nobody's, as in Kafka, and lists of all go without it.
         """
-        info = self.broker.metadata.topic(self.topic)
+        info = self._cache.image.topic(self.topic)
         for partition in range(info.partition_count if info else 0):
             if (
                 partition not in self._shards
                 and partition not in self._failed
-                and self.broker.partitions.leads(self.topic, partition)
+                and self._partitions.leads(self.topic, partition)
             ):
                 raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is not loaded")
 
@@ -170,7 +181,7 @@ class CoordinatorShell(Generic[S]):
         the wait ends and the result is None. The request can be freed then, and the coordinator's reply is dropped.
         """
         shard = self.shard(partition)
-        token: asyncio.Future[Any] = self.broker.loop.create_future()
+        token: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         effects = operation(shard, token)
         waiting = self._waiting.setdefault(partition, set())
         waiting.add(token)
@@ -203,18 +214,18 @@ class CoordinatorShell(Generic[S]):
     ) -> None:
         """Appends and replays the records; replies and markers follow once the records are committed."""
         if effects.records:
-            replica = self.broker.partitions.get(self.topic, partition)
+            replica = self._partitions.get(self.topic, partition)
             try:
                 if replica is None:
                     raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is not here any more")
                 last_offset = self._append(replica, effects.records, producer, guard)
             except ProtocolError as error:
                 refusal = Refusal.of(error)
-                self.broker.log.warning("cannot append to %s-%d: %s", self.topic, partition, refusal.message)
+                self._logger.warning("cannot append to %s-%d: %s", self.topic, partition, refusal.message)
                 self._refuse(partition, effects, refusal)
                 return
             except Exception as error:  # for example, a record cannot be encoded: nothing was appended
-                self.broker.log.exception("cannot append to %s-%d", self.topic, partition)
+                self._logger.exception("cannot append to %s-%d", self.topic, partition)
                 self._refuse(partition, effects, Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
                 return
             shard = self._shards[partition]
@@ -225,7 +236,7 @@ class CoordinatorShell(Generic[S]):
                 self._load_again(partition, error)
                 return
             self._written[partition] = last_offset
-            replica.when_committed(last_offset, lambda: self._committed(replica, effects))
+            replica.when_committed(last_offset, partial(self._committed, partition, effects))
         else:
             self._deliver_in_turn(partition, effects)
         self._arm(partition)
@@ -244,11 +255,11 @@ class CoordinatorShell(Generic[S]):
 
     def _deliver_in_turn(self, partition: int, effects: Effects) -> None:
         """A reply without records may tell of earlier ones: it waits until those are committed."""
-        replica = self.broker.partitions.get(self.topic, partition) if partition in self._written else None
+        replica = self._partitions.get(self.topic, partition) if partition in self._written else None
         if replica is None:
             self._deliver(effects)
         else:
-            replica.when_committed(self._written[partition], lambda: self._committed(replica, effects))
+            replica.when_committed(self._written[partition], partial(self._committed, partition, effects))
 
     def _append(
         self,
@@ -257,7 +268,7 @@ class CoordinatorShell(Generic[S]):
         producer: tuple[int, int] | None,
         guard: int | None,
     ) -> int:
-        now_ms = self.broker.now_ms()
+        now_ms = self._now_ms()
         rows = [
             Record(
                 0,
@@ -276,9 +287,12 @@ class CoordinatorShell(Generic[S]):
         result = replica.append(memoryview(batches), now_ms=now_ms, origin=Origin.COORDINATOR, guard=guard)
         return result.last_offset
 
-    def _committed(self, replica: Replica, effects: Effects) -> None:
-        if not replica.offline:
+    def _committed(self, partition: int, effects: Effects, error: ErrorCode) -> None:
+        if error is ErrorCode.NONE:
             self._deliver(effects)
+        else:  # the log is gone, and this coordinator with it
+            message = f"{self.topic}-{partition} is not served any more: {error.name}"
+            self._refuse(partition, effects, Refusal(ErrorCode.NOT_COORDINATOR, message))
 
     def _deliver(self, effects: Effects) -> None:
         for reply in effects.replies:
@@ -291,11 +305,11 @@ class CoordinatorShell(Generic[S]):
 
     def now(self) -> Any:
         """What coordinators are told of the time: `Now`, or ms of the wall clock."""
-        wall_ms = self.broker.now_ms()
+        wall_ms = self._now_ms()
         return Now(wall_ms, self._steady_ms()) if self._steady else wall_ms
 
     def _steady_ms(self) -> int:
-        return int(self.broker.loop.time() * 1000)
+        return int(asyncio.get_running_loop().time() * 1000)
 
     def _arm(self, partition: int) -> None:
         shard = self._shards.get(partition)
@@ -307,9 +321,9 @@ class CoordinatorShell(Generic[S]):
             armed[1].cancel()
             del self._timers[partition]
         if deadline is not None:
-            now_ms = self._steady_ms() if self._steady else self.broker.now_ms()
+            now_ms = self._steady_ms() if self._steady else self._now_ms()
             delay = max(0, deadline - now_ms) / 1000
-            self._timers[partition] = deadline, self.broker.loop.call_later(delay, self._tick, partition)
+            self._timers[partition] = deadline, asyncio.get_running_loop().call_later(delay, self._tick, partition)
 
     def _tick(self, partition: int) -> None:
         del self._timers[partition]
@@ -325,12 +339,17 @@ class CoordinatorShell(Generic[S]):
 
     # -- loading ----------------------------------------------------------------------------------------------------
 
+    async def metadata_changed(self, delta: MetadataDelta) -> None:
+        """Load the coordinators if their topic was created."""
+        if any(topic.name == self.topic for topic in delta.created_topics):
+            await self.load()
+
     async def load(self) -> None:
         """Loads every partition of the topic that this broker leads and that is not loaded yet.
 
         One that cannot be loaded answers NOT_COORDINATOR and is tried again from time to time; the others serve.
         """
-        info = self.broker.metadata.topic(self.topic)
+        info = self._cache.image.topic(self.topic)
         for partition in range(info.partition_count if info else 0):
             if partition not in self._retries:
                 await self._try_to_load(partition, RETRY_MS)
@@ -347,7 +366,7 @@ class CoordinatorShell(Generic[S]):
         except Exception:  # the disk, or what no coordinator wrote: the others serve whatever it is
             self._shards.pop(partition, None)
             self._failed.add(partition)
-            self.broker.log.exception(
+            self._logger.exception(
                 "cannot load the coordinator of %s-%d, next try in %d s", self.topic, partition, retry_ms // 1000
             )
             self._load_later(partition, retry_ms)
@@ -358,13 +377,15 @@ class CoordinatorShell(Generic[S]):
         later = min(2 * retry_ms, RETRY_MAX_MS)
 
         def try_again() -> None:
-            self.broker.spawn(self._try_to_load(partition, later), f"load the coordinator of {self.topic}-{partition}")
+            self._workers.spawn(
+                self._try_to_load(partition, later), f"load the coordinator of {self.topic}-{partition}"
+            )
 
-        self._retries[partition] = self.broker.loop.call_later(retry_ms / 1000, try_again)
+        self._retries[partition] = asyncio.get_running_loop().call_later(retry_ms / 1000, try_again)
 
     def _load_again(self, partition: int, error: Exception) -> None:
         """A coordinator could not follow its own log, or its clock: what is in the log counts."""
-        self.broker.log.error("the coordinator of %s-%d is loaded anew", self.topic, partition, exc_info=error)
+        self._logger.error("the coordinator of %s-%d is loaded anew", self.topic, partition, exc_info=error)
         self.resign(partition)
         self._load_later(partition, RETRY_MS)
 
@@ -373,9 +394,9 @@ class CoordinatorShell(Generic[S]):
 
         A little at a time: between two parts the others have their turn, and the log may grow.
         """
-        await self.broker.partitions.open_in_turns(self.topic, partition)
-        replica = self.broker.partitions.get(self.topic, partition)
-        if replica is None or not self.broker.partitions.leads(self.topic, partition):
+        await self._partitions.open_in_turns(self.topic, partition)
+        replica = self._partitions.get(self.topic, partition)
+        if replica is None or not self._partitions.leads(self.topic, partition):
             return
         shard = self._make_shard(partition)
         log = replica.log

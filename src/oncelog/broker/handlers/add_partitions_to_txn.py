@@ -1,14 +1,18 @@
-"""AddPartitionsToTxn: partitions join a transaction, or (brokers, since version 4) are looked up in it.
+"""AddPartitionsToTxn: add partitions to a transaction, or verify that they are in it.
 
-Up to version 3 a client asks for one transaction, since version 4 a broker asks for several at once.
+Up to version 3, a client sends the request for one transaction. Since version 4, a broker sends it for several at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from functools import partial
 
+from oncelog.broker.coordinators.transactions import TransactionService
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode
@@ -22,10 +26,6 @@ from oncelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-
 _BATCHED = 4
 _KNOWS_PRODUCER_FENCED = 2
 _FENCED_AS = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
@@ -36,69 +36,58 @@ Partition = tuple[str, int]
 Results = list[AddPartitionsToTxnTopicResult]
 
 
-async def handle(broker: Broker, request: AddPartitionsToTxnRequest, ctx: RequestContext) -> AddPartitionsToTxnResponse:
+async def handle(
+    cache: MetadataCache, service: TransactionService, request: AddPartitionsToTxnRequest, ctx: RequestContext
+) -> AddPartitionsToTxnResponse:
     """Add all partitions of a transaction, or none of them."""
     version = ctx.api_version
     if version < _BATCHED:
-        results = await _one(
-            broker,
-            request.v3_and_below_transactional_id,
-            (request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
-            request.v3_and_below_topics,
+        only = AddPartitionsToTxnTransaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
             verify_only=False,
-            version=version,
+            topics=request.v3_and_below_topics,
         )
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add(cache, service, only, version))
     answer = AddPartitionsToTxnResponse(results_by_transaction=[])
     for first in range(0, len(request.transactions), _TRANSACTIONS_AT_ONCE):
         transactions = request.transactions[first : first + _TRANSACTIONS_AT_ONCE]
         answer.results_by_transaction += await asyncio.gather(
-            *(_of_transaction(broker, transaction, version) for transaction in transactions)
+            *(_of_transaction(cache, service, transaction, version) for transaction in transactions)
         )
     return answer
 
 
 async def _of_transaction(
-    broker: Broker, transaction: AddPartitionsToTxnTransaction, version: int
+    cache: MetadataCache, service: TransactionService, transaction: AddPartitionsToTxnTransaction, version: int
 ) -> AddPartitionsToTxnResult:
-    results = await _one(
-        broker,
-        transaction.transactional_id,
-        (transaction.producer_id, transaction.producer_epoch),
-        transaction.topics,
-        verify_only=transaction.verify_only,
-        version=version,
-    )
+    results = await _add(cache, service, transaction, version)
     return AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=results)
 
 
-async def _one(
-    broker: Broker,
-    transactional_id: str,
-    producer: tuple[int, int],
-    topics: Iterable[AddPartitionsToTxnTopic],
-    *,
-    verify_only: bool,
-    version: int,
+async def _add(
+    cache: MetadataCache, service: TransactionService, transaction: AddPartitionsToTxnTransaction, version: int
 ) -> Results:
-    errors = await in_turns(_looked_up(broker, topics))
+    errors = await in_turns(_looked_up(cache, transaction.topics))
     if any(errors.values()):
         return await in_turns(_results(errors, {ErrorCode.NONE: ErrorCode.OPERATION_NOT_ATTEMPTED}))
-    added = await broker.transactions.add_partitions(
-        transactional_id,
-        *producer,
+    added = await service.add_partitions(
+        transaction.transactional_id,
+        transaction.producer_id,
+        transaction.producer_epoch,
         errors,
-        verify_only=verify_only,
+        verify_only=transaction.verify_only,
         client_version=2 if version >= _BATCHED else 0,
     )
     return await in_turns(_results(added, {} if version >= _KNOWS_PRODUCER_FENCED else _FENCED_AS))
 
 
-def _looked_up(broker: Broker, topics: Iterable[AddPartitionsToTxnTopic]) -> Steps[dict[Partition, ErrorCode]]:
+def _looked_up(cache: MetadataCache, topics: Iterable[AddPartitionsToTxnTopic]) -> Steps[dict[Partition, ErrorCode]]:
     """Return an error for each partition that does not exist, and NONE for the others."""
     errors = {}
     for topic in topics:
-        info = broker.metadata.topic(topic.name)
+        info = cache.image.topic(topic.name)
         count = 0 if info is None else info.partition_count
         for index in topic.partitions:
             yield
@@ -120,3 +109,8 @@ def _results(errors: dict[Partition, ErrorCode], instead: dict[ErrorCode, ErrorC
             AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=instead.get(error, error))
         )
     return list(by_topic.values())
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of AddPartitionsToTxn."""
+    return partial(handle, parts.cache, parts.transactions)

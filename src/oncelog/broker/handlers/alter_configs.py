@@ -1,40 +1,83 @@
-"""AlterConfigs: all settings of topics and brokers are replaced (KIP-133); the older way."""
+"""AlterConfigs and IncrementalAlterConfigs: change settings of topics, brokers and loggers (KIP-133, KIP-339).
+
+AlterConfigs is the older API. It replaces all settings of a resource. IncrementalAlterConfigs changes single settings.
+Source: Kafka's `ConfigAdminManager` and `ConfigurationControlManager`.
+"""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
-from oncelog.broker.config.alterations import alter, alter_each, answered
+from oncelog.broker.config.alterations import alter, alter_each, alter_loggers, answered
 from oncelog.broker.config.changes import Change, Operation, check_changes, incremental
+from oncelog.broker.metadata.settings import SettingsAdministration
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import mapped
-from oncelog.protocol.messages.alter_configs import (
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    AlterConfigsResourceResponse,
-    AlterConfigsResponse,
+from oncelog.protocol.kinds import ResourceType
+from oncelog.protocol.messages import alter_configs, incremental_alter_configs
+from oncelog.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from oncelog.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
 
-
-async def handle(broker: Broker, request: AlterConfigsRequest, ctx: RequestContext) -> AlterConfigsResponse:
-    """Each resource has its own error; what is not named in it goes back to its default."""
+async def handle_replace(
+    settings: SettingsAdministration, request: AlterConfigsRequest, ctx: RequestContext
+) -> AlterConfigsResponse:
+    """Return one result for each resource. A setting that the request does not name gets its default again."""
     outcomes = await alter_each(
-        request.resources, lambda resource: _replace(broker, resource, validate_only=request.validate_only)
+        request.resources, lambda resource: _replace(settings, resource, validate_only=request.validate_only)
     )
-    return AlterConfigsResponse(responses=await mapped(outcomes, partial(answered, AlterConfigsResourceResponse)))
+    responses = await mapped(outcomes, partial(answered, alter_configs.AlterConfigsResourceResponse))
+    return AlterConfigsResponse(responses=responses)
 
 
-async def _replace(broker: Broker, resource: AlterConfigsResource, *, validate_only: bool) -> None:
+async def _replace(
+    settings: SettingsAdministration, resource: alter_configs.AlterConfigsResource, *, validate_only: bool
+) -> None:
     changes = [Change(entry.name, Operation.SET, entry.value) for entry in resource.configs]
     check_changes(changes)
     await alter(
-        broker,
+        settings,
         resource.resource_type,
         resource.resource_name,
         lambda before, key: incremental({}, changes, key),
         validate_only=validate_only,
     )
+
+
+async def handle_incremental(
+    settings: SettingsAdministration, request: IncrementalAlterConfigsRequest, ctx: RequestContext
+) -> IncrementalAlterConfigsResponse:
+    """Return one result for each resource. Make all changes of a resource or none."""
+    outcomes = await alter_each(
+        request.resources, lambda resource: _alter(settings, resource, validate_only=request.validate_only)
+    )
+    responses = await mapped(outcomes, partial(answered, incremental_alter_configs.AlterConfigsResourceResponse))
+    return IncrementalAlterConfigsResponse(responses=responses)
+
+
+async def _alter(
+    settings: SettingsAdministration, resource: incremental_alter_configs.AlterConfigsResource, *, validate_only: bool
+) -> None:
+    changes = [Change(entry.name, entry.config_operation, entry.value) for entry in resource.configs]
+    check_changes(changes)
+    kind, name = resource.resource_type, resource.resource_name
+    if kind == ResourceType.BROKER_LOGGER:
+        alter_loggers(settings, name, changes, validate_only=validate_only)
+    else:
+        await alter(
+            settings, kind, name, lambda before, key: incremental(before, changes, key), validate_only=validate_only
+        )
+
+
+def bind_replace(parts: Parts) -> Handler:
+    """Return the handler of AlterConfigs."""
+    return partial(handle_replace, parts.settings)
+
+
+def bind_incremental(parts: Parts) -> Handler:
+    """Return the handler of IncrementalAlterConfigs."""
+    return partial(handle_incremental, parts.settings)

@@ -5,10 +5,16 @@ Source: Kafka's `ReplicationControlManager.alterPartitionReassignments`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from functools import partial
 
 from oncelog.broker.metadata.deadline import Deadline
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.metadata.topics import TopicAdministration
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns
+from oncelog.cluster.image import MetadataImage
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -18,17 +24,12 @@ from oncelog.protocol.messages.alter_partition_reassignments import (
     ReassignableTopicResponse,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-
-
 Refusal = tuple[ErrorCode, str]
 """An error code and its message."""
 
 
 async def handle(
-    broker: Broker, request: AlterPartitionReassignmentsRequest, _ctx: RequestContext
+    cache: MetadataCache, topics: TopicAdministration, request: AlterPartitionReassignmentsRequest, _ctx: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
     """Return an error for each partition that cannot be assigned as requested."""
     if not request.topics:
@@ -38,7 +39,7 @@ async def handle(
     )
     late: Refusal | None = None
     try:
-        Deadline(broker, request.timeout_ms).check()
+        Deadline(request.timeout_ms).check()
     except ProtocolError as error:
         late = error.code, str(error)
         answer.error_code, answer.error_message = late
@@ -49,7 +50,7 @@ async def handle(
         for wanted in topic.partitions:
             await turns.next()
             result = ReassignablePartitionResponse(partition_index=wanted.partition_index)
-            refused = late or _refusal(broker, topic.name, wanted)
+            refused = late or _refusal(cache.image, topics, topic.name, wanted)
             if refused is not None:
                 result.error_code, result.error_message = refused
             results.append(result)
@@ -57,9 +58,11 @@ async def handle(
     return answer
 
 
-def _refusal(broker: Broker, topic: str, wanted: ReassignablePartition) -> Refusal | None:
+def _refusal(
+    image: MetadataImage, topics: TopicAdministration, topic: str, wanted: ReassignablePartition
+) -> Refusal | None:
     """Return why a partition cannot be assigned as requested, None if it can."""
-    found = broker.metadata.topic(topic)
+    found = image.topic(topic)
     if found is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {topic}."
     index, replicas = wanted.partition_index, wanted.replicas
@@ -68,15 +71,20 @@ def _refusal(broker: Broker, topic: str, wanted: ReassignablePartition) -> Refus
     if replicas is None:
         return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
     if tuple(replicas) != found.partitions[index].replicas:
-        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, _why_invalid(broker, replicas)
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, _why_invalid(topics.broker_ids(), replicas)
     return None
 
 
-def _why_invalid(broker: Broker, replicas: list[int]) -> str:
+def _why_invalid(broker_ids: Iterable[int], replicas: list[int]) -> str:
     """Return Kafka's message for a list of replicas that a broker alone in its cluster cannot hold."""
     if not replicas:
         return "The manual partition assignment includes an empty replica list."
-    unknown = min(set(replicas).difference(broker.broker_ids()), default=None)
+    unknown = min(set(replicas).difference(broker_ids), default=None)
     if unknown is not None:
         return f"The manual partition assignment includes broker {unknown}, but no such broker is registered."
     return f"The manual partition assignment includes the broker {replicas[0]} more than once."
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of AlterPartitionReassignments."""
+    return partial(handle, parts.cache, parts.topics)

@@ -1,11 +1,15 @@
-"""ApiVersions: what this broker serves, and the features that are finalised (KIP-35, 511, 584)."""
+"""ApiVersions: the APIs that this broker serves, and the cluster's finalized features (KIP-35, 511, 584)."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from functools import partial
 
-from oncelog.broker.requests.apis import PRODUCE_ADVERTISED_MIN, SERVED, SUPPORTED_FEATURES
+from oncelog.broker.metadata.features import SUPPORTED_FEATURES
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.requests.apis import PRODUCE_ADVERTISED_MIN, SERVED
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.api_versions import (
@@ -16,38 +20,35 @@ from oncelog.protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _WITH_SOFTWARE_NAME = 3
 
 
-def handle(broker: Broker, request: ApiVersionsRequest, ctx: RequestContext) -> ApiVersionsResponse:
-    """INVALID_REQUEST when the client's software name or version is malformed."""
+def handle(cache: MetadataCache, request: ApiVersionsRequest, ctx: RequestContext) -> ApiVersionsResponse:
+    """Return the APIs and features, or INVALID_REQUEST if the client's software name or version is malformed."""
     if ctx.api_version >= _WITH_SOFTWARE_NAME and not (
         _SOFTWARE_NAME.fullmatch(request.client_software_name)
         and _SOFTWARE_NAME.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    image = cache.image
     return ApiVersionsResponse(
         api_keys=_served(),
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)
             for name, (low, high) in SUPPORTED_FEATURES.items()
-            if low > 0 or ctx.api_version > _WITH_SOFTWARE_NAME  # KAFKA-17011: v3 clients choke on a minimum of 0
+            if low > 0 or ctx.api_version > _WITH_SOFTWARE_NAME  # v3 clients reject a minimum of 0 (KAFKA-17011)
         ],
-        finalized_features_epoch=broker.features.epoch,
+        finalized_features_epoch=image.feature_epoch,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in sorted(broker.features.levels.items())
+            for name, level in sorted(image.feature_levels.items())
         ],
     )
 
 
 def unsupported(error: ErrorCode) -> ApiVersionsResponse:
-    """The version 0 answer to a version that we do not know: with the one line that tells which we do."""
+    """Return the response to an ApiVersions request of an unknown version: only the known versions of ApiVersions."""
     own = SERVED[ApiKey.API_VERSIONS]
     line = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=own.min_version, max_version=own.max_version)
     return ApiVersionsResponse(error_code=error, api_keys=[line])
@@ -62,3 +63,8 @@ def _served() -> list[ApiVersion]:
         )
         for key, served in sorted(SERVED.items())
     ]
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of ApiVersions."""
+    return partial(handle, parts.cache)

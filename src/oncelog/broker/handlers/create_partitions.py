@@ -1,14 +1,21 @@
-"""CreatePartitions: topics grow (KIP-195). Source: Kafka's `ReplicationControlManager.createPartitions`."""
+"""CreatePartitions: add partitions to topics (KIP-195).
+
+Source: Kafka's `ReplicationControlManager.createPartitions`.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from oncelog.broker.handlers.create_topics import check_replicas
 from oncelog.broker.metadata.deadline import Deadline
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.metadata.topics import TopicAdministration
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, by_key, counted, mapped
-from oncelog.cluster.metadata import MAX_NEW_PARTITIONS, TopicInfo
+from oncelog.cluster.topics import MAX_NEW_PARTITIONS, TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -17,15 +24,13 @@ from oncelog.protocol.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
 
-
-async def handle(broker: Broker, request: CreatePartitionsRequest, ctx: RequestContext) -> CreatePartitionsResponse:
-    """Return one result for each name. A name that is given twice gets INVALID_REQUEST."""
+async def handle(
+    cache: MetadataCache, topics: TopicAdministration, request: CreatePartitionsRequest, ctx: RequestContext
+) -> CreatePartitionsResponse:
+    """Return one result for each name. A name that the request has twice gets INVALID_REQUEST."""
     named = await counted(topic.name for topic in request.topics)
-    deadline = Deadline(broker, request.timeout_ms)
+    deadline = Deadline(request.timeout_ms)
     if 1 in named.values():
         try:
             deadline.check()
@@ -40,13 +45,13 @@ async def handle(broker: Broker, request: CreatePartitionsRequest, ctx: RequestC
         try:
             if named[topic.name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            found = broker.metadata.topic(topic.name)
+            found = cache.image.topic(topic.name)
             if found is None:
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} does not exist")
-            added = _replicas(broker, found, topic, allowed)
+            added = _replicas(topics, found, topic, allowed)
             allowed -= len(added)
             if not request.validate_only:
-                await broker.administration.add_partitions(found, added, deadline)
+                await topics.add_partitions(found, added, deadline)
         except ProtocolError as error:
             result.error_code, result.error_message = error.code, str(error)
         results.append(result)
@@ -63,7 +68,9 @@ async def _refused(request: CreatePartitionsRequest, error: ProtocolError) -> Cr
     )
 
 
-def _replicas(broker: Broker, topic: TopicInfo, wanted: CreatePartitionsTopic, allowed: int) -> list[tuple[int, ...]]:
+def _replicas(
+    topics: TopicAdministration, topic: TopicInfo, wanted: CreatePartitionsTopic, allowed: int
+) -> list[tuple[int, ...]]:
     """Return the brokers of each new partition. The request may still create `allowed` partitions.
 
     Raises INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, POLICY_VIOLATION.
@@ -85,7 +92,7 @@ def _replicas(broker: Broker, topic: TopicInfo, wanted: CreatePartitionsTopic, a
         raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
     factor = len(topic.partitions[0].replicas)
     if wanted.assignments is None:
-        return broker.assign(more, factor, first=present)
+        return topics.assign(more, factor, first=present)
     if len(wanted.assignments) != more:
         message = (
             f"Attempted to add {more} additional partition(s), but only {len(wanted.assignments)} assignment(s) "
@@ -94,5 +101,10 @@ def _replicas(broker: Broker, topic: TopicInfo, wanted: CreatePartitionsTopic, a
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     assigned = [tuple(entry.broker_ids) for entry in wanted.assignments]
     for number, ids in enumerate(assigned, present):
-        check_replicas(broker, number, ids, factor)
+        check_replicas(topics, number, ids, factor)
     return assigned
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of CreatePartitions."""
+    return partial(handle, parts.cache, parts.topics)

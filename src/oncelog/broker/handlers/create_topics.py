@@ -1,14 +1,20 @@
-"""CreateTopics: names, partitions, assignments and configurations are checked before anything is made."""
+"""CreateTopics: check names, partitions, assignments and settings, then create the topics."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from dataclasses import dataclass
 
+from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.entries import describe_topic
 from oncelog.broker.config.topics import check_topic_configs, without_effect
 from oncelog.broker.metadata.deadline import Deadline
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.metadata.topics import TopicAdministration
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, counted, mapped
-from oncelog.cluster.metadata import MAX_NEW_PARTITIONS, check_topic_name
+from oncelog.cluster.topics import MAX_NEW_PARTITIONS, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -20,53 +26,121 @@ from oncelog.protocol.messages.create_topics import (
 )
 from oncelog.protocol.schema import NO_UUID
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-
 TOPICS_A_TURN = 10
-"""Topics that are checked before others have their turn."""
+"""Topics that the handler checks before the event loop serves other requests."""
 
 MAX_SHOWN = 8
-"""How many broker ids of a refused assignment an error message shows."""
+"""Broker ids of a rejected assignment that an error message shows."""
 RESERVED = "__cluster_metadata"
-"""The log of Kafka's own metadata: no topic is made under its name."""
-
+"""The log of Kafka's own metadata. No topic may have its name."""
 
 Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
-"""What topics with certain configs look like."""
+"""All settings of a topic, by the settings that the request gives it."""
 
 
-async def handle(broker: Broker, request: CreateTopicsRequest, ctx: RequestContext) -> CreateTopicsResponse:
-    """Return one result for each name. A name that is given twice gets INVALID_REQUEST."""
-    named = await counted(topic.name for topic in request.topics)
-    if any(times == 1 and name != RESERVED for name, times in named.items()):
-        try:
-            Deadline(broker, request.timeout_ms).check()
-        except ProtocolError as error:
-            return await _refused(request, error)
-    wanted = await mapped(request.topics, lambda topic: _partitions(broker, topic) if named[topic.name] == 1 else 0)
-    too_many = sum(wanted) > MAX_NEW_PARTITIONS
-    results = []
-    described: Described = {}
-    turns = Turns(TOPICS_A_TURN)
-    for topic in request.topics:
-        await turns.next()
-        if named[topic.name] == 0:
-            continue
-        try:
-            if named[topic.name] > 1:
-                named[topic.name] = 0
-                raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            if too_many:
-                message = f"one request may ask for {MAX_NEW_PARTITIONS} partitions, all of its topics together"
-                raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
-            results.append(await _create(broker, topic, described, validate_only=request.validate_only))
-        except ProtocolError as error:
-            results.append(
-                CreatableTopicResult(name=topic.name, error_code=error.code, error_message=str(error), configs=[])
+@dataclass(frozen=True, slots=True)
+class CreateTopics:
+    """The handler, with the parts that it uses."""
+
+    config: DynamicConfig
+    cache: MetadataCache
+    topics: TopicAdministration
+    logger: logging.Logger
+
+    async def handle(self, request: CreateTopicsRequest, ctx: RequestContext) -> CreateTopicsResponse:
+        """Return one result for each name. A name that the request has twice gets INVALID_REQUEST."""
+        named = await counted(topic.name for topic in request.topics)
+        if any(times == 1 and name != RESERVED for name, times in named.items()):
+            try:
+                Deadline(request.timeout_ms).check()
+            except ProtocolError as error:
+                return await _refused(request, error)
+        wanted = await mapped(request.topics, lambda topic: self._partitions(topic) if named[topic.name] == 1 else 0)
+        too_many = sum(wanted) > MAX_NEW_PARTITIONS
+        results = []
+        described: Described = {}
+        turns = Turns(TOPICS_A_TURN)
+        for topic in request.topics:
+            await turns.next()
+            if named[topic.name] == 0:
+                continue
+            try:
+                if named[topic.name] > 1:
+                    named[topic.name] = 0
+                    raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                if too_many:
+                    message = f"one request may ask for {MAX_NEW_PARTITIONS} partitions, all of its topics together"
+                    raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
+                results.append(await self._create(topic, described, validate_only=request.validate_only))
+            except ProtocolError as error:
+                results.append(
+                    CreatableTopicResult(name=topic.name, error_code=error.code, error_message=str(error), configs=[])
+                )
+        return CreateTopicsResponse(topics=results)
+
+    def _partitions(self, topic: CreatableTopic) -> int:
+        """Return the number of requested partitions. An illegal negative count must not hide a large one."""
+        if topic.assignments:
+            return len(topic.assignments)
+        return self.config.current.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0)
+
+    async def _create(
+        self, topic: CreatableTopic, described: Described, *, validate_only: bool
+    ) -> CreatableTopicResult:
+        check_topic_name(topic.name)
+        if topic.name == RESERVED:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {RESERVED} is prohibited.")
+        image = self.cache.image
+        if image.topic(topic.name) is not None:
+            raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
+        colliding = image.colliding(topic.name)
+        if colliding is not None:
+            message = f"topic {topic.name!r} collides with {colliding!r}: '.' and '_' count as one"
+            raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+        configs = check_topic_configs(self.config.current, {entry.name: entry.value for entry in topic.configs})
+        assignment = self._assignment(topic)
+        topic_id = NO_UUID
+        if not validate_only:
+            for sentence in without_effect(configs):
+                self.logger.warning("topic %s: %s", topic.name, sentence)
+            created = await self.topics.create(
+                topic.name, partitions=len(assignment), configs=configs, assignment=assignment
             )
-    return CreateTopicsResponse(topics=results)
+            topic_id = created.topic_id
+        return CreatableTopicResult(
+            name=topic.name,
+            topic_id=topic_id,
+            num_partitions=len(assignment),
+            replication_factor=len(assignment[0]),
+            configs=self._described(configs, described),
+        )
+
+    def _described(self, configs: dict[str, str], described: Described) -> list[CreatableTopicConfigs]:
+        """Return all settings of a topic. Topics of one request with the same configs share the list."""
+        key = tuple(configs.items())
+        if key not in described:
+            described[key] = [
+                CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source)
+                for entry in describe_topic(self.config, configs)
+            ]
+        return described[key]
+
+    def _assignment(self, topic: CreatableTopic) -> list[tuple[int, ...]]:
+        if topic.assignments:
+            if topic.num_partitions != -1 or topic.replication_factor != -1:
+                message = "with an assignment, partitions and replication factor must be -1"
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
+            return _manual_assignment(self.topics, topic.assignments)
+        config = self.config.current
+        partitions = config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+        factor = config.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
+        if factor < 1:
+            message = f"the replication factor is larger than 0, or -1 for the broker's default; not {factor}"
+            raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+        if partitions < 1:
+            message = f"a topic has at least 1 partition, -1 asks for the broker's default; not {partitions}"
+            raise ProtocolError(ErrorCode.INVALID_PARTITIONS, message)
+        return self.topics.assign(partitions, factor)
 
 
 async def _refused(request: CreateTopicsRequest, error: ProtocolError) -> CreateTopicsResponse:
@@ -78,86 +152,22 @@ async def _refused(request: CreateTopicsRequest, error: ProtocolError) -> Create
     return CreateTopicsResponse(topics=await mapped(request.topics, refused))
 
 
-def _partitions(broker: Broker, topic: CreatableTopic) -> int:
-    """Return the number of requested partitions. An illegal negative count must not hide a large one."""
-    if topic.assignments:
-        return len(topic.assignments)
-    return broker.config.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0)
-
-
-async def _create(
-    broker: Broker, topic: CreatableTopic, described: Described, *, validate_only: bool
-) -> CreatableTopicResult:
-    check_topic_name(topic.name)
-    if topic.name == RESERVED:
-        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {RESERVED} is prohibited.")
-    if broker.metadata.topic(topic.name) is not None:
-        raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
-    colliding = broker.metadata.colliding(topic.name)
-    if colliding is not None:
-        message = f"topic {topic.name!r} collides with {colliding!r}: '.' and '_' count as one"
-        raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
-    configs = check_topic_configs(broker.config, {entry.name: entry.value for entry in topic.configs})
-    assignment = _assignment(broker, topic)
-    topic_id = NO_UUID
-    if not validate_only:
-        for sentence in without_effect(configs):
-            broker.log.warning("topic %s: %s", topic.name, sentence)
-        created = await broker.create_topic(
-            topic.name, partitions=len(assignment), configs=configs, assignment=assignment
-        )
-        topic_id = created.topic_id
-    return CreatableTopicResult(
-        name=topic.name,
-        topic_id=topic_id,
-        num_partitions=len(assignment),
-        replication_factor=len(assignment[0]),
-        configs=_described(broker, configs, described),
-    )
-
-
-def _described(broker: Broker, configs: dict[str, str], described: Described) -> list[CreatableTopicConfigs]:
-    """Return all settings of a topic. Topics of one request with the same configs share the list."""
-    key = tuple(configs.items())
-    if key not in described:
-        described[key] = [
-            CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source)
-            for entry in describe_topic(broker.administration.layers, configs)
-        ]
-    return described[key]
-
-
-def _assignment(broker: Broker, topic: CreatableTopic) -> list[tuple[int, ...]]:
-    if topic.assignments:
-        if topic.num_partitions != -1 or topic.replication_factor != -1:
-            message = "with an assignment, partitions and replication factor must be -1"
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
-        return _manual_assignment(broker, topic.assignments)
-    partitions = broker.config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
-    factor = broker.config.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
-    if factor < 1:
-        message = f"the replication factor is larger than 0, or -1 for the broker's default; not {factor}"
-        raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
-    if partitions < 1:
-        message = f"a topic has at least 1 partition, -1 asks for the broker's default; not {partitions}"
-        raise ProtocolError(ErrorCode.INVALID_PARTITIONS, message)
-    return broker.assign(partitions, factor)
-
-
-def _manual_assignment(broker: Broker, assignments: list[CreatableReplicaAssignment]) -> list[tuple[int, ...]]:
+def _manual_assignment(
+    topics: TopicAdministration, assignments: list[CreatableReplicaAssignment]
+) -> list[tuple[int, ...]]:
     by_partition = {entry.partition_index: tuple(entry.broker_ids) for entry in assignments}
     if sorted(by_partition) != list(range(len(assignments))):
         message = "the assignment must name the partitions 0, 1, ... once each"
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     factor = len(assignments[0].broker_ids)
     for partition, ids in by_partition.items():
-        check_replicas(broker, partition, ids, factor)
+        check_replicas(topics, partition, ids, factor)
     return [by_partition[partition] for partition in range(len(by_partition))]
 
 
-def check_replicas(broker: Broker, partition: int, ids: tuple[int, ...], factor: int) -> None:
-    """Raise INVALID_REPLICA_ASSIGNMENT unless `ids` are `factor` existing brokers, each given once."""
-    known = set(broker.broker_ids())
+def check_replicas(topics: TopicAdministration, partition: int, ids: tuple[int, ...], factor: int) -> None:
+    """Raise INVALID_REPLICA_ASSIGNMENT unless `ids` are `factor` existing brokers, each named once."""
+    known = set(topics.broker_ids())
     if not ids or len(set(ids)) != len(ids) or not known.issuperset(ids):
         shown = ", ".join(map(str, ids[:MAX_SHOWN])) + (", ..." if len(ids) > MAX_SHOWN else "")
         message = f"partition {partition} is assigned to [{shown}]; brokers are {sorted(known)}"
@@ -165,3 +175,8 @@ def check_replicas(broker: Broker, partition: int, ids: tuple[int, ...], factor:
     if len(ids) != factor:
         message = f"partition {partition} has {len(ids)} replica(s), the others have {factor}"
         raise ProtocolError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of CreateTopics."""
+    return CreateTopics(parts.config, parts.cache, parts.topics, parts.logger).handle

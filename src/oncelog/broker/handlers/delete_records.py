@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from functools import partial
 
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
+from oncelog.broker.storage.data_directory import DataDirectory
+from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
-from oncelog.cluster.metadata import INTERNAL_TOPICS
+from oncelog.cluster.image import MetadataImage
+from oncelog.cluster.topics import INTERNAL_TOPICS
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -15,18 +23,20 @@ from oncelog.protocol.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-    from oncelog.broker.storage.data_directory import DataDirectory
-
 _HIGH_WATERMARK = -1
-"""As the offset: everything that is committed."""
+"""As the offset in a request: delete all committed records."""
 _NONE = -1
-"""As the low watermark: there is none, for something went wrong."""
+"""As the low watermark in a result: there is none, because the partition has an error."""
 
 
-async def handle(broker: Broker, request: DeleteRecordsRequest, ctx: RequestContext) -> DeleteRecordsResponse:
+async def handle(
+    cache: MetadataCache,
+    partitions: Partitions,
+    directories: LogDirectories,
+    logger: logging.Logger,
+    request: DeleteRecordsRequest,
+    ctx: RequestContext,
+) -> DeleteRecordsResponse:
     """Return an error or the new start offset for each partition. Wait until the offsets are on the device.
 
     Kafka does not wait for the device. If the offset of a partition cannot be written, its error is
@@ -42,33 +52,36 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, ctx: RequestCont
             await turns.next()
             answer = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=_NONE)
             try:
-                answer.low_watermark = _delete(broker, topic.name, wanted.partition_index, wanted.offset)
-                deleted.append((topic.name, answer, broker.directories.find(topic.name, wanted.partition_index)))
+                answer.low_watermark = _delete(
+                    cache.image, partitions, topic.name, wanted.partition_index, wanted.offset
+                )
+                deleted.append((topic.name, answer, directories.find(topic.name, wanted.partition_index)))
             except ProtocolError as error:
                 if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     refused.add("%s-%d: %s", topic.name, wanted.partition_index, error)
                 answer.error_code = error.code
             result.partitions.append(answer)
         response.topics.append(result)
-    refused.log(broker.log, "cannot delete records")
+    refused.log(logger, "cannot delete records")
     if not deleted:
         return response
-    written = await broker.checkpoints.write()  # do not wait for the periodic write: a crash would undo the deletion
+    # The periodic write would be too late: a crash before it would undo the deletion.
+    written = await partitions.checkpoints.write()
     unwritten = RefusedItems()
     for name, answer, home in deleted:
         await turns.next()
         if home not in written:
             unwritten.add("%s-%d", name, answer.partition_index)
             answer.error_code, answer.low_watermark = ErrorCode.KAFKA_STORAGE_ERROR, _NONE
-    unwritten.log(broker.log, "cannot write the new start offset of a partition")
+    unwritten.log(logger, "cannot write the new start offset of a partition")
     return response
 
 
-def _delete(broker: Broker, topic: str, partition: int, offset: int) -> int:
-    """The segments before the new start are left to housekeeping, as in Kafka."""
-    if topic in INTERNAL_TOPICS and broker.metadata.topic(topic) is not None:
+def _delete(image: MetadataImage, partitions: Partitions, topic: str, partition: int, offset: int) -> int:
+    """Move the start of a log, and return it. Housekeeping deletes the segments before it later, as in Kafka."""
+    if topic in INTERNAL_TOPICS and image.topic(topic) is not None:
         raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the coordinators' own topic")
-    log = broker.partitions.find(topic, partition).log
+    log = partitions.find(topic, partition).log
     if log.config.compact and not log.config.delete:
         message = f"cleanup.policy of {topic} is compact: its records are not deleted by their offsets"
         raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
@@ -77,3 +90,8 @@ def _delete(broker: Broker, topic: str, partition: int, offset: int) -> int:
         raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {wanted} is not valid")
     log.advance_log_start(wanted)
     return log.log_start_offset
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of DeleteRecords."""
+    return partial(handle, parts.cache, parts.partitions, parts.directories, parts.logger)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_client_quotas import (
     ComponentData,
@@ -12,17 +13,13 @@ from oncelog.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasResponse,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-
 _IP = "ip"
 _ENTITY_TYPES = frozenset({"user", "client-id", _IP})
 _EXACT, _DEFAULT, _SPECIFIED = range(3)
 """How a component matches the entity's name."""
 
 
-def handle(_broker: Broker, request: DescribeClientQuotasRequest, _ctx: RequestContext) -> DescribeClientQuotasResponse:
+def handle(request: DescribeClientQuotasRequest, _ctx: RequestContext) -> DescribeClientQuotasResponse:
     """Return no entries, or the error of a filter that Kafka would reject."""
     try:
         _check(request.components)
@@ -64,3 +61,8 @@ def _check_match(component: ComponentData) -> None:
 
 def _invalid(message: str) -> ProtocolError:
     return ProtocolError(ErrorCode.INVALID_REQUEST, message)
+
+
+def bind(_parts: Parts) -> Handler:
+    """Return the handler of DescribeClientQuotas."""
+    return handle

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
 
 from oncelog.broker.requests import operations
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Endpoint, Handler, Parts
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -12,17 +15,15 @@ from oncelog.protocol.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-
 _BROKERS, _CONTROLLERS = 1, 2
 
 
-def handle(broker: Broker, request: DescribeClusterRequest, ctx: RequestContext) -> DescribeClusterResponse:
-    """Brokers only: MISMATCHED_ENDPOINT_TYPE for controllers, which answer for themselves in Kafka; others are unknown.
+def handle(
+    cluster_id: str, endpoint: Callable[[], Endpoint], request: DescribeClusterRequest, ctx: RequestContext
+) -> DescribeClusterResponse:
+    """Describe the brokers. Return MISMATCHED_ENDPOINT_TYPE if the request asks for controllers.
 
-    Source: `AuthHelper.computeDescribeClusterResponse`.
+    Other endpoint types get UNSUPPORTED_ENDPOINT_TYPE. Source: Kafka's `AuthHelper.computeDescribeClusterResponse`.
     """
     if request.endpoint_type != _BROKERS:
         known = request.endpoint_type == _CONTROLLERS
@@ -30,13 +31,18 @@ def handle(broker: Broker, request: DescribeClusterRequest, ctx: RequestContext)
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message="this is a broker; ask for endpoint type 1",
         )
-    me = DescribeClusterBroker(broker_id=broker.node_id, host=broker.advertised_host, port=broker.advertised_port)
+    me = endpoint()
     return DescribeClusterResponse(
         endpoint_type=_BROKERS,
-        cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
-        brokers=[me],
+        cluster_id=cluster_id,
+        controller_id=me.node_id,
+        brokers=[DescribeClusterBroker(broker_id=me.node_id, host=me.host, port=me.port)],
         cluster_authorized_operations=(
             operations.OF_CLUSTER if request.include_cluster_authorized_operations else operations.NOT_ASKED
         ),
     )
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of DescribeCluster."""
+    return partial(handle, parts.cluster_id, parts.endpoint)

@@ -1,11 +1,13 @@
-"""DescribeConfigs: the settings of topics and of this broker, with where each value comes from (KIP-226, 569)."""
+"""DescribeConfigs: the settings of topics and of this broker, with the source of each value (KIP-226, 569)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
 
 from oncelog.broker.config import loggers
 from oncelog.broker.config.alterations import this_broker, unserved
+from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.entries import (
     UNKNOWN_TYPE,
     ConfigEntry,
@@ -14,8 +16,12 @@ from oncelog.broker.config.entries import (
     describe_broker,
     describe_topic,
 )
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Endpoint, Handler, Parts
 from oncelog.broker.turns import Turns, by_key
-from oncelog.cluster.metadata import check_topic_name
+from oncelog.cluster.image import MetadataImage
+from oncelog.cluster.topics import check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.describe_configs import (
@@ -27,15 +33,17 @@ from oncelog.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-
 RESOURCES_A_TURN = 10
-"""Resources, each with some dozen settings, that are described before others have their turn."""
+"""Resources that the handler describes before the event loop serves other requests. Each has some dozen settings."""
 
 
-async def handle(broker: Broker, request: DescribeConfigsRequest, ctx: RequestContext) -> DescribeConfigsResponse:
+async def handle(
+    config: DynamicConfig,
+    cache: MetadataCache,
+    endpoint: Callable[[], Endpoint],
+    request: DescribeConfigsRequest,
+    ctx: RequestContext,
+) -> DescribeConfigsResponse:
     """Describe each resource, or return its error. No keys mean all of its settings.
 
     If a request names a resource twice in the same way, describe it once: a small request must not cause a huge answer.
@@ -52,7 +60,7 @@ async def handle(broker: Broker, request: DescribeConfigsRequest, ctx: RequestCo
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         try:
-            entries = _entries(broker, resource)
+            entries = _entries(config, cache.image, endpoint().node_id, resource)
         except ProtocolError as error:
             result.error_code, result.error_message = error.code, str(error)
         else:
@@ -66,24 +74,25 @@ async def handle(broker: Broker, request: DescribeConfigsRequest, ctx: RequestCo
     return DescribeConfigsResponse(results=results)
 
 
-def _entries(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigEntry]:
+def _entries(
+    config: DynamicConfig, image: MetadataImage, node_id: int, resource: DescribeConfigsResource
+) -> list[ConfigEntry]:
     name, kind = resource.resource_name, resource.resource_type
-    layers = broker.administration.layers
     if kind == ResourceType.TOPIC:
         check_topic_name(name)
-        topic = broker.metadata.topic(name)
+        topic = image.topic(name)
         if topic is None:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
-        return describe_topic(layers, topic.configs)
+        return describe_topic(config, topic.configs)
     if kind == ResourceType.BROKER:
         if not name:
-            return describe_all_brokers(layers)
-        this_broker(broker, name)
-        return describe_broker(layers)
+            return describe_all_brokers(config)
+        this_broker(node_id, name)
+        return describe_broker(config)
     if kind == ResourceType.BROKER_LOGGER:
         if not name:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
-        this_broker(broker, name)
+        this_broker(node_id, name)
         source = ConfigSource.DYNAMIC_BROKER_LOGGER
         return [
             ConfigEntry(logger, level, source, UNKNOWN_TYPE, False, (), None)
@@ -105,3 +114,8 @@ def _described(entry: ConfigEntry, synonyms: bool, documentation: bool) -> Descr
         ],
         documentation=entry.documentation if documentation else None,
     )
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of DescribeConfigs."""
+    return partial(handle, parts.config, parts.cache, parts.endpoint)

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what lies in the broker's log directories, and which of them have failed (KIP-113, 827).
+"""DescribeLogDirs: the partitions in each log directory of the broker, and failed directories (KIP-113, 827).
 
 Source: Kafka's `ReplicaManager.describeLogDirs`.
 """
@@ -8,10 +8,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
+from oncelog.broker.storage.data_directory import DataDirectory
+from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import counted
+from oncelog.broker.workers import Workers
+from oncelog.cluster.image import MetadataImage
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -21,28 +29,71 @@ from oncelog.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-    from oncelog.broker.storage.data_directory import DataDirectory
-
-Partitions = dict[str, list[DescribeLogDirsPartition]]
-"""By topic."""
+ByTopic = dict[str, list[DescribeLogDirsPartition]]
+"""The described partitions of each topic."""
 
 
-async def handle(broker: Broker, request: DescribeLogDirsRequest, _ctx: RequestContext) -> DescribeLogDirsResponse:
-    """Describe each log directory, or return its error. Sizes are bytes of segments.
+@dataclass(frozen=True, slots=True)
+class DescribeLogDirs:
+    """The handler, with the parts that it uses."""
 
-    `offset_lag` is the distance of the log end offset to the high watermark.
-    """
-    found = await _by_directory(broker, await counted(_wanted(broker, request)))
-    results = [await _directory(broker, each, found.get(each, {})) for each in broker.directories]
-    return DescribeLogDirsResponse(results=results)
+    cache: MetadataCache
+    partitions: Partitions
+    directories: LogDirectories
+    workers: Workers
+    logger: logging.Logger
+
+    async def handle(self, request: DescribeLogDirsRequest, _ctx: RequestContext) -> DescribeLogDirsResponse:
+        """Describe each log directory, or return its error. Sizes are bytes of segments.
+
+        `offset_lag` is the distance of the log end offset to the high watermark.
+        """
+        found = await self._by_directory(await counted(_wanted(self.cache.image, request)))
+        results = [await self._directory(each, found.get(each, {})) for each in self.directories]
+        return DescribeLogDirsResponse(results=results)
+
+    async def _directory(self, directory: DataDirectory, found: ByTopic) -> DescribeLogDirsResult:
+        try:
+            total, usable = await self.workers.offload(directory.disk.space, directory.path)
+        except OSError:
+            return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.absolute_path)
+        return DescribeLogDirsResult(
+            log_dir=directory.absolute_path,
+            topics=[
+                DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in sorted(found.items())
+            ],
+            total_bytes=total,
+            usable_bytes=usable,
+        )
+
+    async def _by_directory(self, wanted: Iterable[tuple[str, int]]) -> dict[DataDirectory, ByTopic]:
+        """Open the logs, and return the partitions of each directory. Let the loop serve others after each log."""
+        found: dict[DataDirectory, ByTopic] = {}
+        refused = RefusedItems()
+        for topic, index in wanted:
+            try:
+                await self.partitions.open_in_turns(topic, index)
+                replica = self.partitions.get(topic, index)
+            except ProtocolError as error:  # the log cannot be opened, and its directory goes offline
+                refused.add("%s", error)
+                await asyncio.sleep(0)
+                continue
+            home = self.directories.find(topic, index)
+            if replica is not None and home is not None:
+                partition = DescribeLogDirsPartition(
+                    partition_index=index,
+                    partition_size=replica.log.size_bytes,
+                    offset_lag=max(replica.log.high_watermark - replica.log.log_end_offset, 0),
+                )
+                found.setdefault(home, {}).setdefault(topic, []).append(partition)
+            await asyncio.sleep(0)
+        refused.log(self.logger, "cannot describe a log", logging.ERROR)
+        return found
 
 
-def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterator[tuple[str, int]]:
+def _wanted(image: MetadataImage, request: DescribeLogDirsRequest) -> Iterator[tuple[str, int]]:
     if request.topics is None:
-        for info in tuple(broker.metadata.topics()):
+        for info in image.topics():
             for index in range(info.partition_count):
                 yield info.name, index
         return
@@ -51,39 +102,6 @@ def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterator[tuple[s
             yield topic.topic, index
 
 
-async def _directory(broker: Broker, directory: DataDirectory, found: Partitions) -> DescribeLogDirsResult:
-    try:
-        total, usable = await broker.offload(directory.disk.space, directory.path)
-    except OSError:
-        return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.absolute_path)
-    return DescribeLogDirsResult(
-        log_dir=directory.absolute_path,
-        topics=[DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in sorted(found.items())],
-        total_bytes=total,
-        usable_bytes=usable,
-    )
-
-
-async def _by_directory(broker: Broker, wanted: Iterable[tuple[str, int]]) -> dict[DataDirectory, Partitions]:
-    """Return the partitions of each directory. Open their logs, and let the loop serve others after each."""
-    found: dict[DataDirectory, Partitions] = {}
-    refused = RefusedItems()
-    for topic, index in wanted:
-        try:
-            await broker.partitions.open_in_turns(topic, index)
-            replica = broker.partitions.get(topic, index)
-        except ProtocolError as error:  # it cannot be opened, which takes its directory offline
-            refused.add("%s", error)
-            await asyncio.sleep(0)
-            continue
-        home = broker.directories.find(topic, index)
-        if replica is not None and home is not None:
-            partition = DescribeLogDirsPartition(
-                partition_index=index,
-                partition_size=replica.log.size_bytes,
-                offset_lag=max(replica.log.high_watermark - replica.log.log_end_offset, 0),
-            )
-            found.setdefault(home, {}).setdefault(topic, []).append(partition)
-        await asyncio.sleep(0)
-    refused.log(broker.log, "cannot describe a log", logging.ERROR)
-    return found
+def bind(parts: Parts) -> Handler:
+    """Return the handler of DescribeLogDirs."""
+    return DescribeLogDirs(parts.cache, parts.partitions, parts.directories, parts.workers, parts.logger).handle

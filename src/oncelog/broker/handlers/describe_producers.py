@@ -1,9 +1,12 @@
-"""DescribeProducers: what a partition's log remembers of its producers (KIP-664)."""
+"""DescribeProducers: list the producers that the log of a partition remembers (KIP-664)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.describe_producers import (
@@ -14,29 +17,29 @@ from oncelog.protocol.messages.describe_producers import (
     TopicResponse,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
 
-
-async def handle(broker: Broker, request: DescribeProducersRequest, _ctx: RequestContext) -> DescribeProducersResponse:
-    """Each partition has its own error; only its leader answers."""
+async def handle(
+    partitions: Partitions, request: DescribeProducersRequest, _ctx: RequestContext
+) -> DescribeProducersResponse:
+    """Return the producers of each partition that this broker leads, or the partition's error."""
     turns = Turns()
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
                 name=topic.name,
-                partitions=[await _partition(broker, topic.name, index, turns) for index in topic.partition_indexes],
+                partitions=[
+                    await _partition(partitions, topic.name, index, turns) for index in topic.partition_indexes
+                ],
             )
             for topic in request.topics
         ]
     )
 
 
-async def _partition(broker: Broker, topic: str, index: int, turns: Turns) -> PartitionResponse:
+async def _partition(partitions: Partitions, topic: str, index: int, turns: Turns) -> PartitionResponse:
     await turns.next()
     try:
-        log = broker.partitions.find(topic, index).log
+        log = partitions.find(topic, index).log
     except ProtocolError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=str(error))
     producers = []
@@ -53,3 +56,8 @@ async def _partition(broker: Broker, topic: str, index: int, turns: Turns) -> Pa
             )
         )
     return PartitionResponse(partition_index=index, active_producers=producers)
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of DescribeProducers."""
+    return partial(handle, parts.partitions)

@@ -1,15 +1,21 @@
-"""DescribeTopicPartitions: partitions of topics, page by page (KIP-966).
+"""DescribeTopicPartitions: the partitions of topics, in pages (KIP-966).
 
 Source: Kafka's `DescribeTopicPartitionsRequestHandler`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
 
+from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests import operations
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Endpoint, Handler, Parts
+from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
-from oncelog.cluster.metadata import INTERNAL_TOPICS, NO_LEADER, PartitionInfo, TopicInfo, check_topic_name
+from oncelog.cluster.topics import INTERNAL_TOPICS, NO_LEADER, PartitionInfo, TopicInfo, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -19,26 +25,29 @@ from oncelog.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-
 
 async def handle(
-    broker: Broker, request: DescribeTopicPartitionsRequest, ctx: RequestContext
+    config: DynamicConfig,
+    cache: MetadataCache,
+    partitions: Partitions,
+    endpoint: Callable[[], Endpoint],
+    request: DescribeTopicPartitionsRequest,
+    ctx: RequestContext,
 ) -> DescribeTopicPartitionsResponse:
-    """Topics in the order of their names; `next_cursor` says where the next page begins. No names mean all topics.
+    """Describe topics, sorted by name. If the request names no topics, describe all topics.
 
-    INVALID_REQUEST, for every topic asked for, when the cursor's topic is not among them or its partition is negative.
+    `next_cursor` is the first partition of the next page. If the cursor of the request has a negative partition, or a
+    topic that the request does not name, each named topic gets INVALID_REQUEST.
     """
     cursor = request.cursor
     start = cursor.topic_name if cursor is not None else ""
     asked = {topic.name for topic in request.topics}
-    names = sorted(name for name in asked or (topic.name for topic in broker.metadata.topics()) if name >= start)
+    names = sorted(name for name in asked or (topic.name for topic in cache.image.topics()) if name >= start)
     if cursor is not None and (cursor.partition_index < 0 or (asked and start not in names)):
         return _refused(request)
     response = DescribeTopicPartitionsResponse()
-    left = max(1, min(request.response_partition_limit, broker.config.max_request_partition_size_limit))
+    left = max(1, min(request.response_partition_limit, config.current.max_request_partition_size_limit))
+    node_id = endpoint().node_id
     turns = Turns()
     for name in names:
         await turns.next()
@@ -46,36 +55,40 @@ async def handle(
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         first = cursor.partition_index if cursor is not None and name == start else 0
-        topic = broker.metadata.topic(name)
+        topic = cache.image.topic(name)
         if topic is None:
             if asked:
                 response.topics.append(_unknown(name))
             continue
-        described = _described(broker, topic, first, left)
+        described = _described(partitions, node_id, topic, first, left)
         response.topics.append(described)
         left -= len(described.partitions)
-        behind = first + len(described.partitions)
-        if behind < topic.partition_count:
-            response.next_cursor = Cursor(topic_name=name, partition_index=behind)
+        following = first + len(described.partitions)
+        if following < topic.partition_count:
+            response.next_cursor = Cursor(topic_name=name, partition_index=following)
             break
     return response
 
 
-def _described(broker: Broker, topic: TopicInfo, first: int, most: int) -> DescribeTopicPartitionsResponseTopic:
+def _described(
+    partitions: Partitions, node_id: int, topic: TopicInfo, first: int, most: int
+) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=[
-            _partition(broker, topic.name, index, info)
+            _partition(partitions, node_id, topic.name, index, info)
             for index, info in enumerate(topic.partitions[first : first + most], first)
         ],
         topic_authorized_operations=operations.OF_TOPIC,
     )
 
 
-def _partition(broker: Broker, topic: str, index: int, info: PartitionInfo) -> DescribeTopicPartitionsResponsePartition:
-    offline = broker.partitions.is_offline(topic, index)
+def _partition(
+    partitions: Partitions, node_id: int, topic: str, index: int, info: PartitionInfo
+) -> DescribeTopicPartitionsResponsePartition:
+    offline = partitions.is_offline(topic, index)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=index,
         leader_id=NO_LEADER if offline else info.leader,
@@ -84,7 +97,7 @@ def _partition(broker: Broker, topic: str, index: int, info: PartitionInfo) -> D
         isr_nodes=[] if offline else list(info.isr),
         eligible_leader_replicas=list(info.isr) if offline else [],
         last_known_elr=[],
-        offline_replicas=[broker.node_id] if offline else [],
+        offline_replicas=[node_id] if offline else [],
     )
 
 
@@ -107,3 +120,8 @@ def _refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitions
     return DescribeTopicPartitionsResponse(
         topics=[DescribeTopicPartitionsResponseTopic(error_code=code, name=topic.name) for topic in request.topics]
     )
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of DescribeTopicPartitions."""
+    return partial(handle, parts.config, parts.cache, parts.partitions, parts.endpoint)

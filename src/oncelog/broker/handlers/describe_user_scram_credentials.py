@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_user_scram_credentials import (
@@ -12,13 +12,9 @@ from oncelog.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResult,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-
 
 async def handle(
-    _broker: Broker, request: DescribeUserScramCredentialsRequest, _ctx: RequestContext
+    request: DescribeUserScramCredentialsRequest, _ctx: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
     """Return RESOURCE_NOT_FOUND for each user that the request names, DUPLICATE_RESOURCE if it names one twice."""
     turns = Turns()
@@ -34,3 +30,8 @@ async def handle(
             message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
         results[user] = DescribeUserScramCredentialsResult(user=user, error_code=code, error_message=message)
     return DescribeUserScramCredentialsResponse(results=list(results.values()))
+
+
+def bind(_parts: Parts) -> Handler:
+    """Return the handler of DescribeUserScramCredentials."""
+    return handle

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 from uuid import UUID
 
+from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import wait_until
-from oncelog.broker.requests.fetch_sessions import MOST_IN_SESSION, FetchContext, FetchPosition, Key, partition_key
+from oncelog.broker.requests.fetch_sessions import (
+    MOST_IN_SESSION,
+    FetchContext,
+    FetchPosition,
+    FetchSessions,
+    Key,
+    partition_key,
+)
+from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, in_turns, listed
 from oncelog.cluster.replica import Replica
 from oncelog.log.steps import at_once
-from oncelog.net.unsent import LEAST_AT_ONCE
+from oncelog.net.unsent import LEAST_AT_ONCE, Unsent
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.fetch import (
     AbortedTransaction,
@@ -25,10 +37,6 @@ from oncelog.protocol.messages.fetch import (
 )
 from oncelog.protocol.records import iter_batches
 from oncelog.protocol.schema import NO_UUID
-
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
 
 _WITH_TOPIC_IDS = 13
 _READ_COMMITTED = 1
@@ -51,78 +59,12 @@ class _Read:
         """There is data, but no memory for it until other answers are sent (`queued.max.response.bytes`)."""
 
 
-def handle(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
-    """Waits for `min_bytes` up to `max_wait_ms`; an error in any partition answers at once."""
-    if _names_many(request.topics) or _names_many(request.forgotten_topics_data):
-        return _of_many(broker, request, ctx)
-    positions = list(_positions(broker, request, ctx.api_version))
-    context = _begin(broker, request, ctx, positions, list(_forgotten(request)))
-    if context.error is not ErrorCode.NONE:
-        return FetchResponse(error_code=context.error)
-    if len(context.positions) > ITEMS_A_TURN:
-        return _in_turns(broker, request, ctx, context)
-    reads = at_once(_read_all(broker, request, ctx, context))
-    if _is_over(request, context, reads):
-        return at_once(_response(context, reads))
-    return _wait_then_read(broker, request, ctx, context, _Missing(request, reads))
-
-
-async def _of_many(broker: Broker, request: FetchRequest, ctx: RequestContext) -> FetchResponse:
-    """Answer a request that names many partitions, and let the loop serve others in between."""
-    positions = await listed(_positions(broker, request, ctx.api_version))
-    context = _begin(broker, request, ctx, positions, await listed(_forgotten(request)))
-    if context.error is not ErrorCode.NONE:
-        return FetchResponse(error_code=context.error)
-    return await _in_turns(broker, request, ctx, context)
-
-
 def _names_many(topics: Sequence[FetchTopic] | Sequence[ForgottenTopic]) -> bool:
     return len(topics) > ITEMS_A_TURN or any(len(topic.partitions) > ITEMS_A_TURN for topic in topics)
 
 
-def _begin(
-    broker: Broker,
-    request: FetchRequest,
-    ctx: RequestContext,
-    positions: list[FetchPosition],
-    forgotten: list[Key],
-) -> FetchContext:
-    return broker.fetch_sessions.begin(
-        request.session_id,
-        request.session_epoch,
-        positions,
-        forgotten,
-        uses_topic_ids=ctx.api_version >= _WITH_TOPIC_IDS,
-        now_ms=broker.now_ms(),
-    )
-
-
-async def _in_turns(broker: Broker, request: FetchRequest, ctx: RequestContext, context: FetchContext) -> FetchResponse:
-    """Answer a request for many partitions, and let the loop serve others in between."""
-    reads = await in_turns(_read_all(broker, request, ctx, context))
-    if _is_over(request, context, reads):
-        return await in_turns(_response(context, reads))
-    missing = _Missing(request, reads)
-    del reads  # the wait may be long
-    return await _wait_then_read(broker, request, ctx, context, missing)
-
-
 def _is_over(request: FetchRequest, context: FetchContext, reads: list[_Read]) -> bool:
     return request.max_wait_ms <= 0 or not context.positions or _enough(reads, request.min_bytes)
-
-
-def _positions(broker: Broker, request: FetchRequest, version: int) -> Iterator[FetchPosition]:
-    for topic in request.topics:
-        name = topic.topic if version < _WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)
-        for asked in topic.partitions:
-            yield FetchPosition(
-                name,
-                topic.topic_id,
-                asked.partition,
-                asked.fetch_offset,
-                asked.partition_max_bytes,
-                asked.current_leader_epoch,
-            )
 
 
 def _forgotten(request: FetchRequest) -> Iterator[Key]:
@@ -133,70 +75,6 @@ def _forgotten(request: FetchRequest) -> Iterator[Key]:
         for partition in topic.partitions
     )
     return islice(keys, MOST_IN_SESSION + 1)
-
-
-def _name_of(broker: Broker, topic_id: UUID) -> str | None:
-    info = broker.metadata.topic_by_id(topic_id)
-    return info.name if info else None
-
-
-def _read_all(
-    broker: Broker, request: FetchRequest, ctx: RequestContext, context: FetchContext
-) -> Generator[None, None, list[_Read]]:
-    """Read each partition as far as the budget for unread answers allows, with a pause after each."""
-    read_committed = request.isolation_level == _READ_COMMITTED
-    left = min(request.max_bytes, broker.config.fetch_max_bytes)
-    unsent = broker.unsent
-    unsent.drop_draft(ctx.connection_id)
-    own = 0
-    first = True
-    reads = []
-    for position in context.positions:
-        read = _Read(position)
-        room = unsent.room(own)
-        limit = min(left, max(room, LEAST_AT_ONCE)) if room > 0 else 0
-        try:
-            _read_one(broker, read, limit, read_committed, at_least_one=first)
-        except ProtocolError as error:
-            read.error = error.code
-        if read.data:
-            first = False
-            left -= len(read.data)
-            if taken := unsent.taken_by(read.data):
-                own += taken
-                unsent.draft(ctx.connection_id, taken)
-        elif room <= 0 < left and read.replica is not None:
-            read.held_back = read.position.fetch_offset < read.end
-        reads.append(read)
-        yield
-    return reads
-
-
-def _read_one(broker: Broker, read: _Read, left: int, read_committed: bool, *, at_least_one: bool) -> None:
-    position = read.position
-    if position.topic is None:  # when it was asked for first
-        position.topic = _name_of(broker, position.topic_id)
-    if position.topic is None:
-        raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {position.topic_id}")
-    replica = broker.partitions.find(position.topic, position.partition)
-    if position.topic_id not in (NO_UUID, replica.topic_id):
-        raise ProtocolError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{position.topic} was made anew under another id")
-    check_leader_epoch(replica, position.current_leader_epoch)
-    read.replica = replica
-    read.end = replica.readable_end(read_committed)
-    read.appended = replica.bytes_appended
-    log = replica.log
-    offset = position.fetch_offset
-    if offset < log.log_start_offset or offset > log.log_end_offset:
-        message = f"offset {offset} is outside {log.log_start_offset}..{log.log_end_offset}"
-        raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
-    limit = min(left, position.max_bytes)
-    if read_committed:
-        read.aborted = []
-    if offset < read.end and (limit > 0 or at_least_one):
-        read.data = log.read(offset, max(limit, 0), upto=read.end, at_least_one=at_least_one, shared=True)
-        if read_committed and read.data:
-            read.aborted = _aborted(replica, offset, read.data)
 
 
 def _aborted(replica: Replica, start: int, data: memoryview | bytes) -> list[tuple[int, int]]:
@@ -221,7 +99,7 @@ def _enough(reads: list[_Read], min_bytes: int) -> bool:
     return any(read.error or read.held_back for read in reads) or sum(len(read.data) for read in reads) >= min_bytes
 
 
-class _Missing:
+class _DelayedFetch:
     """The condition that a Fetch waits for: enough new data, or a deleted partition.
 
     It compares the partitions with their state at the read, so that it misses no append.
@@ -235,7 +113,7 @@ class _Missing:
         self._ends: dict[Replica, int] = {}
         self.read_again(reads)
 
-    def has_come(self, replica: Replica) -> bool:
+    def can_complete(self, replica: Replica) -> bool:
         """Whether it is worth to read again, now that something happened to this replica."""
         if replica.offline or replica.log.closed:
             return True
@@ -258,32 +136,14 @@ class _Missing:
         self._appended = {replica: self._appended.get(replica, read.appended) for replica, read in known}
 
 
-async def _wait_then_read(
-    broker: Broker, request: FetchRequest, ctx: RequestContext, context: FetchContext, missing: _Missing
-) -> FetchResponse:
-    broker.unsent.drop_draft(ctx.connection_id)
-    now_s = broker.loop.time  # the wall clock may be set back, and the answer would be late by as much
-    deadline_s = now_s() + request.max_wait_ms / 1000
-    while await wait_until(
-        missing.has_come, missing.replicas, max(0, int((deadline_s - now_s()) * 1000)), ctx.on_hang_up
-    ):
-        reads = await in_turns(_read_all(broker, request, ctx, context))
-        if _enough(reads, request.min_bytes):
-            return await in_turns(_response(context, reads))
-        missing.read_again(reads)
-        del reads
-        broker.unsent.drop_draft(ctx.connection_id)
-    return await in_turns(_response(context, await in_turns(_read_all(broker, request, ctx, context))))
-
-
 def _response(context: FetchContext, reads: list[_Read]) -> Generator[None, None, FetchResponse]:
     """Build the answer, with a pause after each partition."""
     topics: dict[tuple[str | None, UUID], FetchableTopicResponse] = {}
     for read in reads:
         data = _partition_data(read)
         position = read.position
-        told = position.changed(data.error_code, data.high_watermark, data.log_start_offset, bool(read.data))
-        if context.incremental and not told:
+        named = position.changed(data.error_code, data.high_watermark, data.log_start_offset, bool(read.data))
+        if context.incremental and not named:
             yield
             continue
         if read.data:
@@ -320,3 +180,169 @@ def _partition_data(read: _Read) -> PartitionData:
         ),
         records=read.data,
     )
+
+
+class FetchHandler:
+    """The handler of Fetch."""
+
+    def __init__(
+        self,
+        cache: MetadataCache,
+        partitions: Partitions,
+        sessions: FetchSessions,
+        config: DynamicConfig,
+        unsent: Callable[[], Unsent],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._cache = cache
+        self._partitions = partitions
+        self._sessions = sessions
+        self._config = config
+        self._unsent = unsent
+        self._now_ms = now_ms
+
+    def __call__(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
+        """Waits for `min_bytes` up to `max_wait_ms`; an error in any partition answers at once."""
+        if _names_many(request.topics) or _names_many(request.forgotten_topics_data):
+            return self._of_many(request, ctx)
+        positions = list(self._positions(request, ctx.api_version))
+        context = self._begin(request, ctx, positions, list(_forgotten(request)))
+        if context.error is not ErrorCode.NONE:
+            return FetchResponse(error_code=context.error)
+        if len(context.positions) > ITEMS_A_TURN:
+            return self._in_turns(request, ctx, context)
+        reads = at_once(self._read_all(request, ctx, context))
+        if _is_over(request, context, reads):
+            return at_once(_response(context, reads))
+        return self._wait_then_read(request, ctx, context, _DelayedFetch(request, reads))
+
+    async def _of_many(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse:
+        """Answer a request that names many partitions, and let the loop serve others in between."""
+        positions = await listed(self._positions(request, ctx.api_version))
+        context = self._begin(request, ctx, positions, await listed(_forgotten(request)))
+        if context.error is not ErrorCode.NONE:
+            return FetchResponse(error_code=context.error)
+        return await self._in_turns(request, ctx, context)
+
+    def _begin(
+        self,
+        request: FetchRequest,
+        ctx: RequestContext,
+        positions: list[FetchPosition],
+        forgotten: list[Key],
+    ) -> FetchContext:
+        return self._sessions.begin(
+            request.session_id,
+            request.session_epoch,
+            positions,
+            forgotten,
+            uses_topic_ids=ctx.api_version >= _WITH_TOPIC_IDS,
+            now_ms=self._now_ms(),
+        )
+
+    async def _in_turns(self, request: FetchRequest, ctx: RequestContext, context: FetchContext) -> FetchResponse:
+        """Answer a request for many partitions, and let the loop serve others in between."""
+        reads = await in_turns(self._read_all(request, ctx, context))
+        if _is_over(request, context, reads):
+            return await in_turns(_response(context, reads))
+        missing = _DelayedFetch(request, reads)
+        del reads  # the wait may be long
+        return await self._wait_then_read(request, ctx, context, missing)
+
+    def _positions(self, request: FetchRequest, version: int) -> Iterator[FetchPosition]:
+        for topic in request.topics:
+            name = topic.topic if version < _WITH_TOPIC_IDS else self._name_of(topic.topic_id)
+            for asked in topic.partitions:
+                yield FetchPosition(
+                    name,
+                    topic.topic_id,
+                    asked.partition,
+                    asked.fetch_offset,
+                    asked.partition_max_bytes,
+                    asked.current_leader_epoch,
+                )
+
+    def _name_of(self, topic_id: UUID) -> str | None:
+        info = self._cache.image.topic_by_id(topic_id)
+        return info.name if info else None
+
+    def _read_all(
+        self, request: FetchRequest, ctx: RequestContext, context: FetchContext
+    ) -> Generator[None, None, list[_Read]]:
+        """Read each partition as far as the budget for unread answers allows, with a pause after each."""
+        read_committed = request.isolation_level == _READ_COMMITTED
+        left = min(request.max_bytes, self._config.current.fetch_max_bytes)
+        unsent = self._unsent()
+        unsent.drop_draft(ctx.connection_id)
+        own = 0
+        first = True
+        reads = []
+        for position in context.positions:
+            read = _Read(position)
+            room = unsent.room(own)
+            limit = min(left, max(room, LEAST_AT_ONCE)) if room > 0 else 0
+            try:
+                self._read_one(read, limit, read_committed, at_least_one=first)
+            except ProtocolError as error:
+                read.error = error.code
+            if read.data:
+                first = False
+                left -= len(read.data)
+                if taken := unsent.taken_by(read.data):
+                    own += taken
+                    unsent.draft(ctx.connection_id, taken)
+            elif room <= 0 < left and read.replica is not None:
+                read.held_back = read.position.fetch_offset < read.end
+            reads.append(read)
+            yield
+        return reads
+
+    def _read_one(self, read: _Read, left: int, read_committed: bool, *, at_least_one: bool) -> None:
+        position = read.position
+        if position.topic is None:  # when it was asked for first
+            position.topic = self._name_of(position.topic_id)
+        if position.topic is None:
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {position.topic_id}")
+        replica = self._partitions.find(position.topic, position.partition)
+        if position.topic_id not in (NO_UUID, replica.topic_id):
+            raise ProtocolError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{position.topic} was made anew under another id")
+        check_leader_epoch(replica, position.current_leader_epoch)
+        read.replica = replica
+        read.end = replica.readable_end(read_committed)
+        read.appended = replica.bytes_appended
+        log = replica.log
+        offset = position.fetch_offset
+        if offset < log.log_start_offset or offset > log.log_end_offset:
+            message = f"offset {offset} is outside {log.log_start_offset}..{log.log_end_offset}"
+            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+        limit = min(left, position.max_bytes)
+        if read_committed:
+            read.aborted = []
+        if offset < read.end and (limit > 0 or at_least_one):
+            read.data = log.read(offset, max(limit, 0), upto=read.end, at_least_one=at_least_one, shared=True)
+            if read_committed and read.data:
+                read.aborted = _aborted(replica, offset, read.data)
+
+    async def _wait_then_read(
+        self, request: FetchRequest, ctx: RequestContext, context: FetchContext, missing: _DelayedFetch
+    ) -> FetchResponse:
+        self._unsent().drop_draft(ctx.connection_id)
+        now_s = (
+            asyncio.get_running_loop().time
+        )  # the wall clock may be set back, and the answer would be late by as much
+        deadline_s = now_s() + request.max_wait_ms / 1000
+        while await wait_until(
+            missing.can_complete, missing.replicas, max(0, int((deadline_s - now_s()) * 1000)), ctx.on_hang_up
+        ):
+            reads = await in_turns(self._read_all(request, ctx, context))
+            if _enough(reads, request.min_bytes):
+                return await in_turns(_response(context, reads))
+            missing.read_again(reads)
+            del reads
+            self._unsent().drop_draft(ctx.connection_id)
+        return await in_turns(_response(context, await in_turns(self._read_all(request, ctx, context))))
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of Fetch."""
+    return FetchHandler(parts.cache, parts.partitions, parts.fetch_sessions, parts.config, parts.unsent, parts.now_ms)

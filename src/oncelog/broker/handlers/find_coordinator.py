@@ -1,10 +1,19 @@
-"""FindCoordinator: the broker that coordinates a group or a transactional id; makes the internal topic if need be."""
+"""FindCoordinator: find the broker that coordinates a group or a transactional id.
+
+The handler creates the internal topic if it does not exist.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
 
+from oncelog.broker.metadata.topics import TopicAdministration
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Endpoint, Handler, Parts
+from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
+from oncelog.cluster.topics import TopicInfo
 from oncelog.coordinator.partitioning import partition_for
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.find_coordinator import (
@@ -14,25 +23,26 @@ from oncelog.protocol.messages.find_coordinator import (
 )
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-    from oncelog.cluster.metadata import TopicInfo
-
 _BATCHED_SINCE = 4
 _TOPICS = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
-"""Key type -> the internal topic that it lives in; share groups (2) are not served."""
+"""The internal topic of each key type. Share groups (2) are not served."""
 
 
-async def handle(broker: Broker, request: FindCoordinatorRequest, ctx: RequestContext) -> FindCoordinatorResponse:
-    """Each key has its own error; an unknown key type is INVALID_REQUEST."""
+async def handle(
+    topics: TopicAdministration,
+    partitions: Partitions,
+    endpoint: Callable[[], Endpoint],
+    request: FindCoordinatorRequest,
+    ctx: RequestContext,
+) -> FindCoordinatorResponse:
+    """Return the coordinator of each key, or its error. An unknown key type is INVALID_REQUEST."""
     batched = ctx.api_version >= _BATCHED_SINCE
     keys = request.coordinator_keys if batched else [request.key]
     found = []
     turns = Turns()
     for key in keys:
         await turns.next()
-        found.append(await _find(broker, request.key_type, key))
+        found.append(await _find(topics, partitions, endpoint(), request.key_type, key))
     if batched:
         return FindCoordinatorResponse(coordinators=found)
     only = found[0]
@@ -45,25 +55,32 @@ async def handle(broker: Broker, request: FindCoordinatorRequest, ctx: RequestCo
     )
 
 
-async def _find(broker: Broker, key_type: int, key: str) -> Coordinator:
+async def _find(
+    topics: TopicAdministration, partitions: Partitions, me: Endpoint, key_type: int, key: str
+) -> Coordinator:
     try:
         topic_name = _TOPICS.get(key_type)
         if topic_name is None:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"coordinators of type {key_type} are not known here")
-        topic = await _topic(broker, topic_name)
+        topic = await _topic(topics, topic_name)
         home = partition_for(key, topic.partition_count)
         leader = topic.partitions[home].leader
-        if broker.partitions.is_offline(topic_name, home):
+        if partitions.is_offline(topic_name, home):
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic_name}-{home} is offline")
-        if leader != broker.node_id:
+        if leader != me.node_id:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {leader} is not known here")
     except ProtocolError as error:
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=str(error))
-    return Coordinator(key=key, node_id=leader, host=broker.advertised_host, port=broker.advertised_port)
+    return Coordinator(key=key, node_id=leader, host=me.host, port=me.port)
 
 
-async def _topic(broker: Broker, name: str) -> TopicInfo:
+async def _topic(topics: TopicAdministration, name: str) -> TopicInfo:
     try:
-        return await broker.ensure_internal_topic(name)
-    except ProtocolError as error:  # whatever it is, clients know this one, and come again
+        return await topics.ensure_internal(name)
+    except ProtocolError as error:  # clients retry after this error, whatever the cause
         raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"cannot make {name}: {error}") from error
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of FindCoordinator."""
+    return partial(handle, parts.topics, parts.partitions, parts.endpoint)

@@ -1,13 +1,17 @@
-"""ListOffsets: the first, the last, or the first offset at or after a time, as far as the isolation level sees."""
+"""ListOffsets: find the first offset, the last one, or the first one at or after a time, within the isolation level."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
 
 from oncelog.broker.handlers.fetch import check_leader_epoch
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns, counted
+from oncelog.broker.workers import Workers
 from oncelog.log.log import Log
 from oncelog.log.timestamps import first_since, last_of
 from oncelog.log.validate import SMALL_BYTES
@@ -21,10 +25,6 @@ from oncelog.protocol.messages.list_offsets import (
 )
 from oncelog.protocol.records import parse_header
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -32,27 +32,33 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
-# The first version that knows each special timestamp; without tiered storage the last two give nothing.
+# The first version that knows each special timestamp. Without tiered storage, the last two find nothing.
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _LEADER_EPOCH_SINCE = 4
 _NOT_AVAILABLE_SINCE = 5
 _READ_COMMITTED = 1
 _CONSUMER = -1
-"""The replica id of consumers; others (followers, -2 for tools) see the log to its end."""
+"""The replica id of consumers. Followers, and tools with id -2, read the log up to its end."""
 
 Found = tuple[int, int, int]
 """(timestamp, offset, leader epoch)"""
 _NOTHING: Found = (-1, -1, -1)
 
 
-async def handle(broker: Broker, request: ListOffsetsRequest, ctx: RequestContext) -> ListOffsetsResponse:
-    """INVALID_REQUEST for a partition that is named twice, UNSUPPORTED_VERSION for a too new special timestamp."""
+async def handle(
+    partitions: Partitions, workers: Workers, request: ListOffsetsRequest, ctx: RequestContext
+) -> ListOffsetsResponse:
+    """Return an offset or an error for each partition.
+
+    If the request names a partition twice, its error is INVALID_REQUEST. A special timestamp that this version of the
+    request does not know gets UNSUPPORTED_VERSION.
+    """
     named = await counted((topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
     isolation = request.isolation_level if request.replica_id == _CONSUMER else None
     topics = []
     turns = Turns()
     for topic in request.topics:
-        partitions = []
+        found_offsets = []
         for asked in topic.partitions:
             await turns.next()
             code = ErrorCode.NONE
@@ -60,11 +66,11 @@ async def handle(broker: Broker, request: ListOffsetsRequest, ctx: RequestContex
             try:
                 if named[topic.name, asked.partition_index] > 1:
                     raise ProtocolError(ErrorCode.INVALID_REQUEST, "the partition is named twice")
-                found = await _find(broker, topic.name, asked, ctx.api_version, isolation)
+                found = await _find(partitions, workers, topic.name, asked, ctx.api_version, isolation)
             except ProtocolError as error:
                 code = error.code
             timestamp, offset, epoch = found
-            partitions.append(
+            found_offsets.append(
                 ListOffsetsPartitionResponse(
                     partition_index=asked.partition_index,
                     error_code=code,
@@ -73,16 +79,26 @@ async def handle(broker: Broker, request: ListOffsetsRequest, ctx: RequestContex
                     leader_epoch=epoch if ctx.api_version >= _LEADER_EPOCH_SINCE else -1,
                 )
             )
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=found_offsets))
     return ListOffsetsResponse(topics=topics)
 
 
-async def _find(broker: Broker, topic: str, asked: ListOffsetsPartition, version: int, isolation: int | None) -> Found:
-    """`isolation`: the isolation level of a consumer; None for followers and tools, which read all records."""
+async def _find(
+    partitions: Partitions,
+    workers: Workers,
+    topic: str,
+    asked: ListOffsetsPartition,
+    version: int,
+    isolation: int | None,
+) -> Found:
+    """Find the offset in one partition.
+
+    `isolation` is the isolation level of a consumer, or None for followers and tools, which read all records.
+    """
     timestamp = asked.timestamp
     if timestamp < LATEST and version < _SINCE.get(timestamp, 0 if timestamp >= EARLIEST else version + 1):
         raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} is not known in version {version}")
-    replica = broker.partitions.find(topic, asked.partition_index)
+    replica = partitions.find(topic, asked.partition_index)
     check_leader_epoch(replica, asked.current_leader_epoch)
     log = replica.log
     end = log.log_end_offset if isolation is None else replica.readable_end(isolation == _READ_COMMITTED)
@@ -93,12 +109,12 @@ async def _find(broker: Broker, topic: str, asked: ListOffsetsPartition, version
         return -1, end, replica.leader_epoch
     found = None
     if timestamp == MAX_TIMESTAMP:
-        found = await _latest(broker, log)
+        found = await _latest(workers, log)
     elif timestamp >= 0:
-        found = await _first_since(broker, log, timestamp)
+        found = await _first_since(workers, log, timestamp)
     elif timestamp != LATEST:
         return _NOTHING
-    # What the isolation level hides is not found.
+    # The isolation level hides the records from `end` on.
     if found is not None and found[1] < end:
         return found
     if hidden:
@@ -107,12 +123,12 @@ async def _find(broker: Broker, topic: str, asked: ListOffsetsPartition, version
     return _NOTHING
 
 
-async def _first_since(broker: Broker, log: Log, timestamp: int) -> Found | None:
+async def _first_since(workers: Workers, log: Log, timestamp: int) -> Found | None:
     """Find the first record whose timestamp is at least `timestamp`. The loop serves other requests between steps."""
     start = log.log_start_offset
     while (step := log.search_timestamp(timestamp, start)) is not None:
         if step.batch:
-            found = await _decoded(broker, step.batch, first_since, timestamp, start)
+            found = await _decoded(workers, step.batch, first_since, timestamp, start)
             if found is not None:
                 return *found, step.epoch
         else:
@@ -121,17 +137,22 @@ async def _first_since(broker: Broker, log: Log, timestamp: int) -> Found | None
     return None
 
 
-async def _latest(broker: Broker, log: Log) -> Found | None:
+async def _latest(workers: Workers, log: Log) -> Found | None:
     """Find the first record with the largest timestamp."""
     step = log.batch_of_max_timestamp()
-    found = None if step is None else await _decoded(broker, step.batch, last_of)
+    found = None if step is None else await _decoded(workers, step.batch, last_of)
     return None if step is None or found is None else (*found, step.epoch)
 
 
 async def _decoded(
-    broker: Broker, batch: bytes, look: Callable[..., tuple[int, int] | None], *arguments: int
+    workers: Workers, batch: bytes, look: Callable[..., tuple[int, int] | None], *arguments: int
 ) -> tuple[int, int] | None:
     """Search a batch, in a worker thread if this may take long."""
     if len(batch) <= SMALL_BYTES and not parse_header(batch).codec:
         return look(batch, *arguments)
-    return await broker.compute(look, batch, *arguments)
+    return await workers.compute(look, batch, *arguments)
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of ListOffsets."""
+    return partial(handle, parts.partitions, parts.workers)

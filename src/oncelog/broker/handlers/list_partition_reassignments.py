@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
 
-
-def handle(
-    _broker: Broker, _request: ListPartitionReassignmentsRequest, _ctx: RequestContext
-) -> ListPartitionReassignmentsResponse:
+def handle(_request: ListPartitionReassignmentsRequest, _ctx: RequestContext) -> ListPartitionReassignmentsResponse:
     """Return no topics: Kafka leaves out unknown topics and partitions that are not reassigned."""
     return ListPartitionReassignmentsResponse()
+
+
+def bind(_parts: Parts) -> Handler:
+    """Return the handler of ListPartitionReassignments."""
+    return handle

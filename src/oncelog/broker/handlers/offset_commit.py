@@ -1,12 +1,16 @@
-"""OffsetCommit: how far a group has read."""
+"""OffsetCommit: commit the offsets up to which a group has read."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
-from oncelog.broker.coordinators.groups import operation_error
-from oncelog.broker.handlers.offset_topics import Refused, answered, merge, still_existing, take_existing
+from oncelog.broker.coordinators.groups import GroupService, operation_error
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.offset_topics import Refused, answered, merge, still_existing, take_existing
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
+from oncelog.cluster.topics import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -15,29 +19,26 @@ from oncelog.protocol.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-    from oncelog.cluster.metadata import TopicInfo
-
 _WITH_TOPIC_IDS = 10
 
 
-async def handle(broker: Broker, request: OffsetCommitRequest, ctx: RequestContext) -> OffsetCommitResponse:
+async def handle(
+    cache: MetadataCache, groups: GroupService, request: OffsetCommitRequest, ctx: RequestContext
+) -> OffsetCommitResponse:
     """Answer partitions that do not exist, and give the others to the group's coordinator."""
     by_id = ctx.api_version >= _WITH_TOPIC_IDS
     absent = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     deleted: list[Refused] = []
 
     def find(topic: OffsetCommitRequestTopic) -> TopicInfo | None:
-        info = broker.metadata.topic_by_id(topic.topic_id) if by_id else broker.metadata.topic(topic.name)
+        info = cache.image.topic_by_id(topic.topic_id) if by_id else cache.image.topic(topic.name)
         if info is not None:
             topic.name, topic.topic_id = info.name, info.topic_id
         return info
 
     def existing(topics: list[OffsetCommitRequestTopic]) -> list[OffsetCommitRequestTopic]:
         return still_existing(
-            topics, lambda topic: broker.metadata.topic_by_id(topic.topic_id) is not None, absent, deleted
+            topics, lambda topic: cache.image.topic_by_id(topic.topic_id) is not None, absent, deleted
         )
 
     known, refused = await in_turns(take_existing(request.topics, find, absent))
@@ -45,7 +46,7 @@ async def handle(broker: Broker, request: OffsetCommitRequest, ctx: RequestConte
     if known:
         request.topics = known
         try:
-            response = await broker.groups.commit_offsets(request, ctx.api_version, existing)
+            response = await groups.commit_offsets(request, ctx.api_version, existing)
             refused += deleted
         except ProtocolError as error:
             code = operation_error(error)
@@ -55,3 +56,8 @@ async def handle(broker: Broker, request: OffsetCommitRequest, ctx: RequestConte
         others = await in_turns(answered(refused, OffsetCommitResponseTopic))
         await in_turns(merge(response.topics, others, lambda topic: (topic.name, topic.topic_id)))
     return response
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of OffsetCommit."""
+    return partial(handle, parts.cache, parts.groups)

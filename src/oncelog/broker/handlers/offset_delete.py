@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
-from oncelog.broker.coordinators.groups import operation_error
-from oncelog.broker.handlers.offset_topics import answered, merge, take_existing
+from oncelog.broker.coordinators.groups import GroupService, operation_error
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.offset_topics import answered, merge, take_existing
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.offset_delete import (
@@ -15,20 +18,21 @@ from oncelog.protocol.messages.offset_delete import (
     OffsetDeleteResponseTopic,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
 
-
-async def handle(broker: Broker, request: OffsetDeleteRequest, _ctx: RequestContext) -> OffsetDeleteResponse:
+async def handle(
+    cache: MetadataCache, groups: GroupService, request: OffsetDeleteRequest, _ctx: RequestContext
+) -> OffsetDeleteResponse:
     """Return the error of the group, or an error for each partition."""
-    request.topics, refused = await in_turns(
-        take_existing(request.topics, lambda topic: broker.metadata.topic(topic.name))
-    )
+    request.topics, refused = await in_turns(take_existing(request.topics, lambda topic: cache.image.topic(topic.name)))
     try:
-        response = await broker.groups.delete_offsets(request)
+        response = await groups.delete_offsets(request)
     except ProtocolError as error:
         return OffsetDeleteResponse(error_code=operation_error(error))
     others = await in_turns(answered(refused, OffsetDeleteResponseTopic))
     await in_turns(merge(response.topics, others, attrgetter("name")))
     return response
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of OffsetDelete."""
+    return partial(handle, parts.cache, parts.groups)

@@ -1,10 +1,13 @@
-"""OffsetFetch: the committed offsets of one group, or since version 8 of several."""
+"""OffsetFetch: return the committed offsets of one group, or since version 8 of several."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
-from oncelog.broker.coordinators.groups import operation_error
+from oncelog.broker.coordinators.groups import GroupService, operation_error
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, in_turns
 from oncelog.coordinator.groups.offsets import no_offset
 from oncelog.log.steps import Steps
@@ -20,16 +23,14 @@ from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-
 _WITH_ERROR_OF_ITS_OWN = 2
 _OF_SEVERAL_GROUPS = 8
 _WITH_TOPIC_IDS = 10
 
 
-async def handle(broker: Broker, request: OffsetFetchRequest, ctx: RequestContext) -> OffsetFetchResponse:
+async def handle(
+    cache: MetadataCache, groups: GroupService, request: OffsetFetchRequest, ctx: RequestContext
+) -> OffsetFetchResponse:
     """Return each group's offsets, or its error."""
     version = ctx.api_version
     turns = Turns()
@@ -37,7 +38,7 @@ async def handle(broker: Broker, request: OffsetFetchRequest, ctx: RequestContex
         answer = OffsetFetchResponse(groups=[])
         for group in request.groups:
             await turns.next()
-            answer.groups.append(await _fetch(broker, group, request.require_stable, version))
+            answer.groups.append(await _fetch(cache, groups, group, request.require_stable, version))
         return answer
     asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
     if request.topics is not None:
@@ -45,43 +46,43 @@ async def handle(broker: Broker, request: OffsetFetchRequest, ctx: RequestContex
         for topic in request.topics:
             await turns.next()
             asked.topics.append(OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes))
-    return await in_turns(_single(await _fetch(broker, asked, request.require_stable, version)))
+    return await in_turns(_single(await _fetch(cache, groups, asked, request.require_stable, version)))
 
 
 async def _fetch(
-    broker: Broker, asked: OffsetFetchRequestGroup, require_stable: bool, version: int
+    cache: MetadataCache, groups: GroupService, asked: OffsetFetchRequestGroup, require_stable: bool, version: int
 ) -> OffsetFetchResponseGroup:
     by_id = version >= _WITH_TOPIC_IDS
     all_topics = asked.topics is None
-    unknown = await in_turns(_take_unknown(broker, asked)) if by_id else []
+    unknown = await in_turns(_take_unknown(cache, asked)) if by_id else []
     try:
-        response = await broker.groups.fetch_offsets(asked, require_stable)
+        response = await groups.fetch_offsets(asked, require_stable)
     except ProtocolError as error:
         return await in_turns(_error(asked, _fetch_error(error), version))
     if by_id and all_topics:
-        response.topics = await in_turns(_with_ids(broker, response.topics))
+        response.topics = await in_turns(_with_ids(cache, response.topics))
     response.topics += unknown
     return response
 
 
-def _with_ids(broker: Broker, topics: list[OffsetFetchResponseTopics]) -> Steps[list[OffsetFetchResponseTopics]]:
+def _with_ids(cache: MetadataCache, topics: list[OffsetFetchResponseTopics]) -> Steps[list[OffsetFetchResponseTopics]]:
     """Fill in the topic ids. Leave out deleted topics, because they have no ids."""
     existing = []
     for topic in topics:
         yield
-        info = broker.metadata.topic(topic.name)
+        info = cache.image.topic(topic.name)
         if info is not None:
             topic.topic_id = info.topic_id
             existing.append(topic)
     return existing
 
 
-def _take_unknown(broker: Broker, asked: OffsetFetchRequestGroup) -> Steps[list[OffsetFetchResponseTopics]]:
+def _take_unknown(cache: MetadataCache, asked: OffsetFetchRequestGroup) -> Steps[list[OffsetFetchResponseTopics]]:
     """Fill in the topic names. Take the topics with unknown ids out of the request, and return their answers."""
     known, unknown = [], []
     for topic in asked.topics or ():
         yield
-        info = broker.metadata.topic_by_id(topic.topic_id)
+        info = cache.image.topic_by_id(topic.topic_id)
         if info is not None:
             topic.name = info.name
             known.append(topic)
@@ -98,7 +99,7 @@ def _take_unknown(broker: Broker, asked: OffsetFetchRequestGroup) -> Steps[list[
 
 def _fetch_error(error: ProtocolError) -> ErrorCode:
     code = operation_error(error)
-    # A group that nobody could have committed to yet: the client looks for the coordinator, which makes the topic.
+    # No group can have committed offsets yet. The client looks for the coordinator, and the broker creates the topic.
     return ErrorCode.NOT_COORDINATOR if code is ErrorCode.COORDINATOR_NOT_AVAILABLE else code
 
 
@@ -136,3 +137,8 @@ def _single(group: OffsetFetchResponseGroup) -> Steps[OffsetFetchResponse]:
             )
         yield
     return answer
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of OffsetFetch."""
+    return partial(handle, parts.cache, parts.groups)

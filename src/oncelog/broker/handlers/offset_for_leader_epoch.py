@@ -1,10 +1,13 @@
-"""OffsetForLeaderEpoch: where an epoch of a partition ended, for those who look for what was cut off (KIP-101, 320)."""
+"""OffsetForLeaderEpoch: return the end of a leader epoch, so that a client detects truncated records (KIP-101, 320)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
 from oncelog.broker.handlers.fetch import check_leader_epoch
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.offset_for_leader_epoch import (
@@ -15,15 +18,11 @@ from oncelog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-
 
 async def handle(
-    broker: Broker, request: OffsetForLeaderEpochRequest, ctx: RequestContext
+    partitions: Partitions, request: OffsetForLeaderEpochRequest, _ctx: RequestContext
 ) -> OffsetForLeaderEpochResponse:
-    """The largest epoch not above the one asked for, with its end offset (exclusive); -1 and -1 where there is none."""
+    """Return the largest epoch up to the requested one, with its end offset (exclusive), or -1 and -1 without one."""
     response = OffsetForLeaderEpochResponse()
     turns = Turns()
     for topic in request.topics:
@@ -31,17 +30,22 @@ async def handle(
         response.topics.append(result)
         for asked in topic.partitions:
             await turns.next()
-            result.partitions.append(_find(broker, topic.topic, asked))
+            result.partitions.append(_find(partitions, topic.topic, asked))
     return response
 
 
-def _find(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _find(partitions: Partitions, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     found = EpochEndOffset(partition=asked.partition)
     try:
-        replica = broker.partitions.find(topic, asked.partition)
+        replica = partitions.find(topic, asked.partition)
         check_leader_epoch(replica, asked.current_leader_epoch)
     except ProtocolError as error:
         found.error_code = error.code
     else:
         found.leader_epoch, found.end_offset = replica.end_offset_for_epoch(asked.leader_epoch)
     return found
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of OffsetForLeaderEpoch."""
+    return partial(handle, parts.partitions)

@@ -6,24 +6,34 @@ A request without transactional batches is answered without a task or a wait: on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
+from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.coordinators.transactions import TransactionService
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.produce_checks import (
     ALL,
     WITH_IMPLICIT_ADD,
-    Resolved,
+    Admitted,
     Target,
     Unverified,
     check,
+    is_transactional,
     transaction_version,
     translate,
+    unverified,
 )
 from oncelog.broker.requests.refused_items import RefusedItems
+from oncelog.broker.storage.new_logs import NewLogs
+from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, in_turns
-from oncelog.cluster.metadata import INTERNAL_TOPICS
+from oncelog.broker.workers import Workers
 from oncelog.cluster.replica import Replica
+from oncelog.cluster.topics import INTERNAL_TOPICS
 from oncelog.log.config import LogConfig
 from oncelog.log.producer_state import Origin
 from oncelog.log.steps import at_once
@@ -41,10 +51,6 @@ from oncelog.protocol.messages.produce import (
 from oncelog.protocol.records import ATTRIBUTES_LOW, CODEC_MASK
 from oncelog.protocol.schema import NO_UUID
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-
 OPENED_A_TURN = 20
 """Partitions whose logs are found before others have their turn. Each log may have to be opened."""
 _ADMIN_CLIENT_ID = "__admin_client"
@@ -59,174 +65,266 @@ _NOT_OF_THE_LOG = frozenset(
 Answer = ProduceResponse | Awaitable[ProduceResponse | None] | Holds | None
 _Late = tuple[Target, Replica, PartitionProduceResponse]
 """A partition whose records are appended, but not committed yet."""
-_Slow = tuple[Target, memoryview, LogConfig]
-"""A partition whose records take long to validate, the records, and the settings of its log."""
 
 
-def handle(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Answer:
-    """Answer each partition with its own error. With acks=0, return no answer, and raise BadFrameError for any error.
+class ProduceHandler:
+    """The handler of Produce."""
 
-    `Holds` is an answer that waits before the records are appended, for the coordinator or for their validation.
+    def __init__(
+        self,
+        cache: MetadataCache,
+        partitions: Partitions,
+        transactions: TransactionService,
+        config: DynamicConfig,
+        new_logs: NewLogs,
+        workers: Workers,
+        now_ms: Callable[[], int],
+        logger: logging.Logger,
+    ) -> None:
+        self._cache = cache
+        self._partitions = partitions
+        self._transactions = transactions
+        self._config = config
+        self._new_logs = new_logs
+        self._workers = workers
+        self._now_ms = now_ms
+        self._logger = logger
 
-    A few errors apply to the whole request: transactional records without a transactional id, records of several
-    producers, and an invalid `acks` (`KafkaApis.handleProduceRequest`, `ReplicaManager.handleProduceAppend`).
-    """
-    if sum(len(topic_data.partition_data) or 1 for topic_data in request.topic_data) > ITEMS_A_TURN:
-        return Holds(_in_turns(broker, request, ctx))
-    resolved = at_once(_resolve(broker, request, ctx))
-    return _proceed(broker, request, ctx, resolved, at_once(check(broker, request, ctx, resolved)))
+    def __call__(self, request: ProduceRequest, ctx: RequestContext) -> Answer:
+        """Answer each partition with its own error. With acks=0, return no answer; raise BadFrameError for any error.
 
+        `Holds` is an answer that waits before the records are appended, for the coordinator or for their validation.
 
-async def _in_turns(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | None:
-    """Answer a request for many partitions, and let the loop serve others in between."""
-    resolved = await in_turns(_resolve(broker, request, ctx), OPENED_A_TURN)
-    unverified = await in_turns(check(broker, request, ctx, resolved))
-    return await _awaited(_proceed(broker, request, ctx, resolved, unverified))
+        A few errors apply to the whole request: transactional records without a transactional id, records of several
+        producers, and an invalid `acks` (`KafkaApis.handleProduceRequest`, `ReplicaManager.handleProduceAppend`).
+        """
+        count = 0
+        for topic_data in request.topic_data:
+            count += len(topic_data.partition_data) or 1
+        if count > ITEMS_A_TURN:
+            return Holds(self._in_turns(request, ctx))
+        admitted = at_once(self._admit(request, ctx))
+        check(request, admitted)
+        if request.transactional_id is not None:
+            found = at_once(unverified(admitted, ctx.api_version, self._now_ms()))
+            if found:
+                return Holds(self._verify_then_append(request, ctx, admitted, found))
+        if admitted.slow or admitted.items > ITEMS_A_TURN:
+            return Holds(self._append_slowly(request, ctx, admitted))
+        response, late = at_once(self._append_all(request, ctx, admitted))
+        if late:
+            return self._when_committed(response, late, request.timeout_ms)
+        return response if request.acks else None
 
+    async def _in_turns(self, request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | None:
+        """Answer a request for many partitions, and let the loop serve others in between."""
+        admitted = await in_turns(self._admit(request, ctx), OPENED_A_TURN)
+        check(request, admitted)
+        if request.transactional_id is not None:
+            found = await in_turns(unverified(admitted, ctx.api_version, self._now_ms()))
+            if found:
+                return await self._verify_then_append(request, ctx, admitted, found)
+        return await self._append_slowly(request, ctx, admitted)
 
-def _proceed(
-    broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved, unverified: Unverified | None
-) -> Answer:
-    """Append, after the coordinator has verified the transaction of partitions that do not know it."""
-    if unverified:
-        return Holds(_verify_then_append(broker, request, ctx, resolved, unverified))
-    return _append(broker, request, ctx, resolved)
+    def _admit(self, request: ProduceRequest, ctx: RequestContext) -> Generator[None, None, Admitted]:
+        """Find the logs of all partitions. Pause after each, and after each topic without partitions."""
+        admitted = Admitted()
+        now_ms = self._now_ms()
+        for topic_data in request.topic_data:
+            name = topic_data.name
+            refusal = None
+            if topic_data.topic_id != NO_UUID:
+                info = self._cache.image.topic_by_id(topic_data.topic_id)
+                name = info.name if info else ""
+                if info is None:
+                    refusal = Refusal(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_data.topic_id}")
+            if name in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT_ID:
+                refusal = Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by its coordinators only")
+            targets: list[Target] = []
+            admitted.topics.append((topic_data, targets))
+            for data in topic_data.partition_data:
+                target = Target(name, data)
+                target.refusal = refusal
+                targets.append(target)
+                self._look_at(target, admitted, now_ms)
+                yield
+            if not targets:
+                yield
+        return admitted
 
+    def _look_at(self, target: Target, admitted: Admitted, now_ms: int) -> None:
+        """Find the log of a partition, and what the append to it needs."""
+        admitted.items += 1
+        records = target.data.records
+        if admitted.transactional is None and is_transactional(records):
+            admitted.transactional = target
+        if target.refusal is not None:
+            return
+        try:
+            target.replica = self._partitions.find(target.topic, target.data.index)
+        except ProtocolError as error:
+            target.refusal = Refusal.of(error)
+            return
+        log = target.replica.log
+        if not log.has_files:
+            admitted.items += NEW_LOG_ITEMS - 1
+        if records and may_take_long(memoryview(records), log.config, now_ms):
+            admitted.slow.append(target)
 
-def _resolve(broker: Broker, request: ProduceRequest, ctx: RequestContext) -> Generator[None, None, Resolved]:
-    """Find the logs of all partitions, with a pause after each, and after each topic without partitions."""
-    resolved = []
-    for topic_data in request.topic_data:
-        name = topic_data.name
-        refusal = None
-        if topic_data.topic_id != NO_UUID:
-            info = broker.metadata.topic_by_id(topic_data.topic_id)
-            name = info.name if info else ""
-            if info is None:
-                refusal = Refusal(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_data.topic_id}")
-        if name in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT_ID:
-            refusal = Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by its coordinators only")
-        targets = []
-        for data in topic_data.partition_data:
-            target = Target(name, data)
-            target.refusal = refusal
-            if refusal is None:
-                try:
-                    target.replica = broker.partitions.find(name, data.index)
-                except ProtocolError as error:
-                    target.refusal = Refusal.of(error)
-            targets.append(target)
-            yield
-        if not targets:
-            yield
-        resolved.append((topic_data, targets))
-    return resolved
-
-
-async def _verify_then_append(
-    broker: Broker,
-    request: ProduceRequest,
-    ctx: RequestContext,
-    resolved: Resolved,
-    unverified: Unverified,
-) -> ProduceResponse | None:
-    producer_id, epoch, targets = unverified
-    assert request.transactional_id is not None
-    implicit = ctx.api_version >= WITH_IMPLICIT_ADD
-    if not implicit and not broker.config.transaction_partition_verification_enable:
+    async def _verify_then_append(
+        self, request: ProduceRequest, ctx: RequestContext, admitted: Admitted, found: Unverified
+    ) -> ProduceResponse | None:
+        """Let the coordinator verify the transaction of partitions that do not know it. Then append."""
+        producer_id, epoch, targets = found
+        assert request.transactional_id is not None
+        implicit = ctx.api_version >= WITH_IMPLICIT_ADD
+        if not implicit and not self._config.current.transaction_partition_verification_enable:
+            for target in targets:
+                target.verified = True
+            return await self._append_slowly(request, ctx, admitted)
+        names = [(target.topic, target.data.index) for target in targets]
+        results = await self._transactions.confirm(
+            request.transactional_id, producer_id, epoch, names, implicit=implicit
+        )
         for target in targets:
-            target.verified = True
-        return await _awaited(_append(broker, request, ctx, resolved))
-    names = [(target.topic, target.data.index) for target in targets]
-    results = await broker.transactions.confirm(request.transactional_id, producer_id, epoch, names, implicit=implicit)
-    for target in targets:
-        code = results[target.topic, target.data.index]
-        target.verified = code == ErrorCode.NONE
-        if not target.verified:
-            target.refusal = translate(code, ctx.api_version)
-    return await _awaited(_append(broker, request, ctx, resolved))
+            code = results[target.topic, target.data.index]
+            target.verified = code == ErrorCode.NONE
+            if not target.verified:
+                target.refusal = translate(code, ctx.api_version)
+        return await self._append_slowly(request, ctx, admitted)
 
+    async def _append_slowly(
+        self, request: ProduceRequest, ctx: RequestContext, admitted: Admitted
+    ) -> ProduceResponse | None:
+        """Let worker threads validate the records of some partitions and create the files of many. Then append."""
+        while admitted.slow:
+            target = admitted.slow.pop()
+            if target.refusal is None:
+                await self._validate(target)
+        accepted = [target.replica for target in admitted.targets() if target.refusal is None]
+        await self._new_logs.create(replica for replica in accepted if replica is not None)
+        response, late = await in_turns(self._append_all(request, ctx, admitted))
+        if late:
+            return await self._when_committed(response, late, request.timeout_ms)
+        return response if request.acks else None
 
-async def _awaited(answer: Answer) -> ProduceResponse | None:
-    if isinstance(answer, Holds):
-        response: ProduceResponse | None = await answer.answer
+    async def _validate(self, target: Target) -> None:
+        assert target.replica is not None
+        assert target.data.records is not None
+        log = target.replica.log
+        try:
+            result = await self._workers.compute(
+                _validated, memoryview(target.data.records), log.config, self._now_ms()
+            )
+        except ProtocolError as error:
+            target.refusal = Refusal.of(error)
+            return
+        if isinstance(result, ValidBatches):
+            target.validated = result
+            return
+        target.refusal, target.record_errors = result
+        if target.refusal.code not in _NOT_OF_THE_LOG:
+            target.log_start_offset = log.log_start_offset
+
+    def _append_all(
+        self, request: ProduceRequest, ctx: RequestContext, admitted: Admitted
+    ) -> Generator[None, None, tuple[ProduceResponse, list[_Late]]]:
+        """Append to each partition, with a pause for each item that it counts for."""
+        now_ms = self._now_ms()
+        level = transaction_version(ctx.api_version)
+        all_replicas = request.acks == ALL
+        responses = []
+        refused: RefusedItems | None = None
+        message: str | None = None
+        late: list[_Late] = []
+        for topic_data, targets in admitted.topics:
+            partitions = []
+            for target in targets:
+                if ctx.api_version < _WITH_ZSTD:
+                    _refuse_zstd(target)
+                replica = target.replica
+                creates = replica is not None and target.refusal is None and not replica.log.has_files
+                partition = _append_one(target, now_ms, level, all_replicas)
+                if partition.error_code:
+                    refused = refused or RefusedItems()
+                    message = partition.error_message
+                    refused.add("%s-%d: %s", target.topic, target.data.index, message)
+                elif replica is not None and target.last_offset >= replica.log.high_watermark:
+                    late.append((target, replica, partition))
+                partitions.append(partition)
+                for _ in range(NEW_LOG_ITEMS if creates else 1):
+                    yield
+            if not targets:
+                yield
+            responses.append(
+                TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=partitions)
+            )
+        if refused is not None:
+            refused.log(self._logger, "rejected Produce")
+        if request.acks == 0:
+            if refused is not None:
+                # The client reads no answer. The closed connection makes it look up the leader again.
+                raise BadFrameError(f"produce with acks=0: {message}")
+            late = []
+        if late:
+            _release_records(admitted)
+        return ProduceResponse(responses=responses), late
+
+    async def _when_committed(self, response: ProduceResponse, late: list[_Late], timeout_ms: int) -> ProduceResponse:
+        """Answer after the required syncs (`flush.messages`), or when the request's timeout expires.
+
+        If a partition is not synced by then, its error is REQUEST_TIMED_OUT, although its records were appended
+        (Kafka's `DelayedProduce`).
+        """
+        loop = asyncio.get_running_loop()
+        waits: list[asyncio.Future[ErrorCode]] = [loop.create_future() for _ in late]
+        for outcome, (target, replica, _) in zip(waits, late, strict=True):
+            replica.when_committed(target.last_offset, partial(_resolve_once, outcome))
+        timer = loop.call_later(max(timeout_ms, 0) / 1000, _time_out, waits)
+        try:
+            outcomes = [await outcome for outcome in waits]
+        finally:
+            timer.cancel()
+        refused = RefusedItems()
+        for code, (target, _, partition) in zip(outcomes, late, strict=True):
+            if code is not ErrorCode.NONE:
+                partition.error_code = code
+                partition.error_message = f"{target.topic}-{partition.index}: {code.text}"
+                if code is not ErrorCode.REQUEST_TIMED_OUT:
+                    partition.base_offset = -1
+                refused.add("%s", partition.error_message)
+        refused.log(self._logger, "did not acknowledge Produce")
         return response
-    return await answer if isinstance(answer, Awaitable) else answer
 
 
-def _append(broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved) -> Answer:
-    """Append to all partitions. Do so at once, unless there are many or the records of one take long to validate."""
-    if sum(len(targets) or 1 for _, targets in resolved) > ITEMS_A_TURN:
-        return Holds(_append_to_many(broker, request, ctx, resolved))
-    slow, items = at_once(_needs(broker, resolved))
-    if slow or items > ITEMS_A_TURN:
-        return Holds(_append_slowly(broker, request, ctx, resolved, slow))
-    response, late = at_once(_append_all(broker, request, ctx, resolved))
-    if late:
-        return _when_committed(broker, response, late, request.timeout_ms)
-    return response if request.acks else None
+def bind(parts: Parts) -> Handler:
+    """Return the handler of Produce."""
+    return ProduceHandler(
+        parts.cache,
+        parts.partitions,
+        parts.transactions,
+        parts.config,
+        parts.new_logs,
+        parts.workers,
+        parts.now_ms,
+        parts.logger,
+    )
 
 
-def _needs(broker: Broker, resolved: Resolved) -> Generator[None, None, tuple[list[_Slow], int]]:
-    """Return what takes long to validate, and how many items of turns all appends count for. Pause."""
-    now_ms = broker.now_ms()
-    slow = []
-    items = 0
-    for _, targets in resolved:
-        for target in targets:
-            items += _items(target)
-            replica, records = target.replica, target.data.records
-            if not records or replica is None or target.refusal is not None:
-                continue
-            if may_take_long(memoryview(records), replica.log.config, now_ms):
-                slow.append((target, memoryview(records), replica.log.config))
-            yield
-    return slow, items
+def _release_records(admitted: Admitted) -> None:
+    """Release the request's records. They are in the log, and the wait for their sync may be long."""
+    for target in admitted.targets():
+        target.data.records = target.validated = None
 
 
-def _items(target: Target) -> int:
-    """Return how many items of a turn the append to a partition counts for."""
-    creates = target.replica is not None and target.refusal is None and not target.replica.log.has_files
-    return NEW_LOG_ITEMS if creates else 1
+def _resolve_once(outcome: asyncio.Future[ErrorCode], code: ErrorCode) -> None:
+    if not outcome.done():
+        outcome.set_result(code)
 
 
-async def _append_to_many(
-    broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
-) -> ProduceResponse | None:
-    slow, _ = await in_turns(_needs(broker, resolved))
-    return await _append_slowly(broker, request, ctx, resolved, slow)
-
-
-async def _append_slowly(
-    broker: Broker,
-    request: ProduceRequest,
-    ctx: RequestContext,
-    resolved: Resolved,
-    slow: list[_Slow],
-) -> ProduceResponse | None:
-    """Let worker threads validate the records of some partitions and create the files of many. Then append to all."""
-    while slow:
-        await _validate(broker, *slow.pop())
-    accepted = [target.replica for _, targets in resolved for target in targets if target.refusal is None]
-    await broker.new_logs.create(replica for replica in accepted if replica is not None)
-    response, late = await in_turns(_append_all(broker, request, ctx, resolved))
-    if late:
-        return await _when_committed(broker, response, late, request.timeout_ms)
-    return response if request.acks else None
-
-
-async def _validate(broker: Broker, target: Target, records: memoryview, config: LogConfig) -> None:
-    try:
-        result = await broker.compute(_validated, records, config, broker.now_ms())
-    except ProtocolError as error:
-        target.refusal = Refusal.of(error)
-        return
-    if isinstance(result, ValidBatches):
-        target.validated = result
-        return
-    target.refusal, target.record_errors = result
-    if target.replica is not None and target.refusal.code not in _NOT_OF_THE_LOG:
-        target.log_start_offset = target.replica.log.log_start_offset
+def _time_out(waits: list[asyncio.Future[ErrorCode]]) -> None:
+    for outcome in waits:
+        _resolve_once(outcome, ErrorCode.REQUEST_TIMED_OUT)
 
 
 def _validated(
@@ -242,99 +340,6 @@ def _validated(
 def _record_errors(error: ProtocolError) -> list[BatchIndexAndErrorMessage]:
     records = error.records if isinstance(error, InvalidRecordsError) else ()
     return [BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason) for index, reason in records]
-
-
-def _append_all(
-    broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
-) -> Generator[None, None, tuple[ProduceResponse, list[_Late]]]:
-    """Append to each partition, with a pause for each item that it counts for."""
-    now_ms = broker.now_ms()
-    level = transaction_version(ctx.api_version)
-    responses = []
-    refused = RefusedItems()
-    message: str | None = None
-    late: list[_Late] = []
-    for topic_data, targets in resolved:
-        partitions = []
-        for target in targets:
-            if ctx.api_version < _WITH_ZSTD:
-                _refuse_zstd(target)
-            items = _items(target)
-            partition = _append_one(target, now_ms, level, request.acks == ALL)
-            if partition.error_code:
-                message = partition.error_message
-                refused.add("%s-%d: %s", target.topic, target.data.index, message)
-            elif target.replica is not None and target.last_offset >= target.replica.log.high_watermark:
-                late.append((target, target.replica, partition))
-            partitions.append(partition)
-            for _ in range(items):
-                yield
-        if not targets:
-            yield
-        responses.append(
-            TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=partitions)
-        )
-    refused.log(broker.log, "rejected Produce")
-    if request.acks == 0:
-        if message is not None:
-            # The client reads no answer. The closed connection makes it look up the leader again.
-            raise BadFrameError(f"produce with acks=0: {message}")
-        late = []
-    if late:
-        _release_records(resolved)
-    return ProduceResponse(responses=responses), late
-
-
-def _release_records(resolved: Resolved) -> None:
-    """Release the request's records. They are in the log, and the wait for their sync may be long."""
-    for _, targets in resolved:
-        for target in targets:
-            target.data.records = target.validated = None
-
-
-async def _when_committed(
-    broker: Broker, response: ProduceResponse, late: list[_Late], timeout_ms: int
-) -> ProduceResponse:
-    """Answer after the required syncs (`flush.messages`), or when the request's timeout expires.
-
-    If a partition is not synced by then, its error is REQUEST_TIMED_OUT, although its records were appended (Kafka's
-    `DelayedProduce`).
-    """
-    waits = [broker.loop.create_future() for _ in late]
-    for done, (target, replica, _) in zip(waits, late, strict=True):
-        replica.when_committed(target.last_offset, partial(_resolve_once, done))
-    timer = broker.loop.call_later(max(timeout_ms, 0) / 1000, _resolve_once, *waits)
-    try:
-        for done in waits:
-            await done
-    finally:
-        timer.cancel()
-    refused = RefusedItems()
-    for target, replica, partition in late:
-        code = _unacknowledged(replica, target.last_offset)
-        if code is not ErrorCode.NONE:
-            partition.error_code = code
-            partition.error_message = f"{target.topic}-{partition.index}: {code.text}"
-            if code is not ErrorCode.REQUEST_TIMED_OUT:
-                partition.base_offset = -1
-            refused.add("%s", partition.error_message)
-    refused.log(broker.log, "did not acknowledge Produce")
-    return response
-
-
-def _unacknowledged(replica: Replica, offset: int) -> ErrorCode:
-    """Return why an appended offset is not committed, or NONE."""
-    if replica.log.high_watermark > offset:
-        return ErrorCode.NONE
-    if replica.offline:
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if replica.log.closed else ErrorCode.REQUEST_TIMED_OUT
-
-
-def _resolve_once(*waits: asyncio.Future[None]) -> None:
-    for done in waits:
-        if not done.done():
-            done.set_result(None)
 
 
 def _refuse_zstd(target: Target) -> None:

@@ -1,14 +1,18 @@
-"""TxnOffsetCommit: offsets that become visible with a transaction."""
+"""TxnOffsetCommit: commit offsets that become visible with a transaction."""
 
 from __future__ import annotations
 
+from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING
 from uuid import UUID
 
-from oncelog.broker.coordinators.groups import operation_error
-from oncelog.broker.handlers.offset_topics import Refused, answered, merge, still_existing, take_existing
+from oncelog.broker.coordinators.groups import GroupService, operation_error
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.offset_topics import Refused, answered, merge, still_existing, take_existing
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
+from oncelog.cluster.topics import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -17,21 +21,18 @@ from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-    from oncelog.cluster.metadata import TopicInfo
-
 _KNOWS_LOADING = 2
 
 
-async def handle(broker: Broker, request: TxnOffsetCommitRequest, ctx: RequestContext) -> TxnOffsetCommitResponse:
+async def handle(
+    cache: MetadataCache, groups: GroupService, request: TxnOffsetCommitRequest, ctx: RequestContext
+) -> TxnOffsetCommitResponse:
     """Answer partitions that do not exist, and give the others to the group's coordinator."""
     ids: dict[str, UUID] = {}
     deleted: list[Refused] = []
 
     def find(topic: TxnOffsetCommitRequestTopic) -> TopicInfo | None:
-        info = broker.metadata.topic(topic.name)
+        info = cache.image.topic(topic.name)
         if info is not None:
             ids[topic.name] = info.topic_id
         return info
@@ -39,7 +40,7 @@ async def handle(broker: Broker, request: TxnOffsetCommitRequest, ctx: RequestCo
     def existing(topics: list[TxnOffsetCommitRequestTopic]) -> list[TxnOffsetCommitRequestTopic]:
         return still_existing(
             topics,
-            lambda topic: broker.metadata.topic_by_id(ids[topic.name]) is not None,
+            lambda topic: cache.image.topic_by_id(ids[topic.name]) is not None,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             deleted,
         )
@@ -49,7 +50,7 @@ async def handle(broker: Broker, request: TxnOffsetCommitRequest, ctx: RequestCo
     if known:
         request.topics = known
         try:
-            response = await broker.groups.commit_transactional_offsets(request, ctx.api_version, existing)
+            response = await groups.commit_transactional_offsets(request, ctx.api_version, existing)
             refused += deleted
         except ProtocolError as error:
             code = operation_error(error)
@@ -61,3 +62,8 @@ async def handle(broker: Broker, request: TxnOffsetCommitRequest, ctx: RequestCo
         others = await in_turns(answered(refused, TxnOffsetCommitResponseTopic))
         await in_turns(merge(response.topics, others, attrgetter("name")))
     return response
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of TxnOffsetCommit."""
+    return partial(handle, parts.cache, parts.groups)

@@ -1,13 +1,16 @@
-"""WriteTxnMarkers: another broker's coordinator, or an operator, ends transactions in partitions of this broker."""
+"""WriteTxnMarkers: end transactions in partitions of this broker, for another broker's coordinator or an operator."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
-from typing import TYPE_CHECKING
 
-from oncelog.broker.coordinators.transactions import MARKERS_A_TURN
+from oncelog.broker.coordinators.markers import MARKERS_A_TURN
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
+from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, Turns
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.write_txn_markers import (
@@ -19,10 +22,6 @@ from oncelog.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
-
 _NOT_THE_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
@@ -33,11 +32,14 @@ Lost = dict[Partition, ErrorCode]
 """Partitions whose marker was appended, but not committed."""
 
 
-async def handle(broker: Broker, request: WriteTxnMarkersRequest, _ctx: RequestContext) -> WriteTxnMarkersResponse:
+async def handle(
+    partitions: Partitions, logger: logging.Logger, request: WriteTxnMarkersRequest, _ctx: RequestContext
+) -> WriteTxnMarkersResponse:
     """Return an error for each partition. A producer that the request names twice has one result.
 
     Wait until the markers are committed, as a Produce with acks=all does: if `flush.messages` requires a sync, wait
-    for it. A marker that is never committed gets KAFKA_STORAGE_ERROR.
+    for it. A marker that is never committed gets the reason: KAFKA_STORAGE_ERROR, or UNKNOWN_TOPIC_OR_PARTITION if the
+    topic is deleted meanwhile.
     """
     errors: Errors = {}
     refused = RefusedItems()
@@ -49,26 +51,26 @@ async def handle(broker: Broker, request: WriteTxnMarkersRequest, _ctx: RequestC
             await turns.next()
             for index in topic.partition_indexes:
                 await turns.next()
-                of_producer[topic.name, index] = _write(broker, marker, topic.name, index, refused)
-    refused.log(broker.log, "WriteTxnMarkers cannot append a marker")
-    return await _response(errors, await _committed(broker, errors))
+                of_producer[topic.name, index] = _write(partitions, marker, topic.name, index, refused)
+    refused.log(logger, "WriteTxnMarkers cannot append a marker")
+    return await _response(errors, await _committed(partitions, errors))
 
 
-async def _committed(broker: Broker, errors: Errors) -> Lost:
-    """Wait until all appended markers are committed, or never will be. Return the latter."""
+async def _committed(partitions: Partitions, errors: Errors) -> Lost:
+    """Wait until all appended markers are committed or lost. Return an error for each lost one."""
     turns = Turns()
-    written: dict[Partition, None] = {}
+    appended: dict[Partition, None] = {}
     for of_producer in errors.values():
         for where, error in of_producer.items():
             await turns.next()
             if error is ErrorCode.NONE:
-                written[where] = None
-    partitions = sorted(written)
+                appended[where] = None
+    written = sorted(appended)
     waits: list[asyncio.Future[Lost]] = []
-    for first in range(0, len(partitions), ITEMS_A_TURN):
-        waits.append(broker.loop.create_future())
-        broker.partitions.when_committed(partitions[first : first + ITEMS_A_TURN], partial(_resolve, waits[-1]))
-        if first + ITEMS_A_TURN < len(partitions):
+    for first in range(0, len(written), ITEMS_A_TURN):
+        waits.append(asyncio.get_running_loop().create_future())
+        partitions.when_committed(written[first : first + ITEMS_A_TURN], partial(_resolve, waits[-1]))
+        if first + ITEMS_A_TURN < len(written):
             await asyncio.sleep(0)
     lost: Lost = {}
     for committed in waits:
@@ -77,7 +79,7 @@ async def _committed(broker: Broker, errors: Errors) -> Lost:
 
 
 def _resolve(committed: asyncio.Future[Lost], lost: Lost) -> None:
-    if not committed.done():  # it is cancelled when the connection is gone
+    if not committed.done():  # it is cancelled when the connection is closed
         committed.set_result(lost)
 
 
@@ -98,9 +100,11 @@ async def _response(errors: Errors, lost: Lost) -> WriteTxnMarkersResponse:
     return WriteTxnMarkersResponse(markers=markers)
 
 
-def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int, refused: RefusedItems) -> ErrorCode:
+def _write(
+    partitions: Partitions, marker: WritableTxnMarker, topic: str, index: int, refused: RefusedItems
+) -> ErrorCode:
     try:
-        broker.partitions.append_marker(
+        partitions.append_marker(
             topic,
             index,
             commit=marker.transaction_result,
@@ -111,6 +115,11 @@ def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int, re
         )
     except ProtocolError as error:
         refused.add("producer %d, %s-%d: %s", marker.producer_id, topic, index, error)
-        # Kafka asks which partitions are here, not which exist.
+        # Kafka checks whether this broker has the partition, and not whether the partition exists.
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if error.code in _NOT_THE_LEADER else error.code
     return ErrorCode.NONE
+
+
+def bind(parts: Parts) -> Handler:
+    """Return the handler of WriteTxnMarkers."""
+    return partial(handle, parts.partitions, parts.logger)

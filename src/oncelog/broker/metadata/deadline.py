@@ -1,31 +1,26 @@
 """How long a change of metadata may wait for its turn: `timeout_ms` of CreateTopics, CreatePartitions, DeleteTopics.
 
-As in Kafka's `KafkaEventQueue`, time counts until the change begins: one that has begun is made, and answered when it
-is there.
+As in Kafka's `KafkaEventQueue`, time counts until the change begins. A change that has begun is made.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
 
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-
 
 class Deadline:
-    """When a request's time is over; by the loop's clock, which nobody sets."""
+    """The end of a request's time, on the clock of the event loop."""
 
-    __slots__ = ("_broker", "_end", "_timeout_ms")
+    __slots__ = ("_end", "_timeout_ms")
 
-    def __init__(self, broker: Broker, timeout_ms: int) -> None:
-        self._broker = broker
+    def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
-        self._end = broker.loop.time() + timeout_ms / 1000
+        self._end = asyncio.get_running_loop().time() + timeout_ms / 1000
 
     def check(self) -> None:
-        """REQUEST_TIMED_OUT once it is over; with no time at all (or less), at once."""
-        if self._broker.loop.time() >= self._end:
-            message = f"it was not its turn within the request's time-out of {self._timeout_ms} ms"
+        """Raise REQUEST_TIMED_OUT if the time is over. A time-out of 0 or less is over at once."""
+        if asyncio.get_running_loop().time() >= self._end:
+            message = f"the change could not begin within the request's time-out of {self._timeout_ms} ms"
             raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message)

@@ -11,12 +11,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from oncelog.broker.metadata.import_kafka import check_seen
-from oncelog.broker.requests.apis import SUPPORTED_FEATURES
 from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory
-from oncelog.cluster import configs, kafka_metadata
-from oncelog.cluster.features import Features
+from oncelog.cluster import kafka_metadata
+from oncelog.cluster.image_nodes import cluster_id, is_new, prepare, read_image
 from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER
-from oncelog.cluster.metadata import Topics, parse_topic_id
+from oncelog.cluster.topics import parse_topic_id
 from oncelog.cluster.tree import NoNodeError, Tree
 from oncelog.coordinator.producer_ids import BLOCK_PATH, parse_block
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -41,37 +40,34 @@ def export(tree: Tree, directories: Sequence[DataDirectory], now_ms: int) -> Exp
     Raises INCONSISTENT_CLUSTER_ID for directories that are not this cluster's, or where Kafka has run since they were
     taken over; KAFKA_STORAGE_ERROR, OSError.
     """
-    topics = Topics(tree)
-    topics.prepare()
-    if topics.is_new():
+    prepare(tree)
+    if is_new(tree):
         raise ProtocolError(ErrorCode.INCONSISTENT_CLUSTER_ID, "there is no cluster in this metadata")
-    cluster_id = topics.cluster_id("")
-    topics.load()
-    features = Features(tree, SUPPORTED_FEATURES)
-    features.load({})
+    own_id = cluster_id(tree, "")
+    image = read_image(tree)
     homes: dict[tuple[str, int], UUID] = {}
     ids = []
     for directory in directories:
-        directory.check(cluster_id)
+        directory.check(own_id)
         text = directory.identity().get("directory.id")
         if text is None:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory.path} was never used: start it once")
         ids.append(parse_topic_id(text))
         homes |= dict.fromkeys(directory.list_partitions(), ids[-1])
         check_seen(directory, tree)
-    settings = _broker_configs(tree)
+    settings = {"" if key is None else str(key): dict(found) for key, found in image.broker_configs.items()}
     data = kafka_metadata.bootstrap(
-        topics.topics(),
+        image.topics(),
         lambda topic, partition: homes.get((topic, partition), ids[0]),
         next_producer_id=_next_producer_id(tree),
-        features={**features.levels, "group.version": 1},
+        features={**image.feature_levels, "group.version": 1},
         broker_configs=settings,
         now_ms=now_ms,
     )
     path = f"{directories[0].path}/{BOOTSTRAP}"
     directories[0].disk.atomic_write(path, data, sync=True)
     aside = tuple(_set_aside(each, now_ms) for each in directories if each.disk.exists(f"{each.path}/{FOLDER}"))
-    return Exported(path, sum(1 for _ in topics.topics()), sum(map(len, settings.values())), aside)
+    return Exported(path, len(image.topics_by_name), sum(map(len, settings.values())), aside)
 
 
 def _set_aside(directory: DataDirectory, now_ms: int) -> str:
@@ -86,12 +82,6 @@ def _set_aside(directory: DataDirectory, now_ms: int) -> str:
     directory.disk.rename(folder, aside)
     directory.disk.sync(directory.path)
     return aside
-
-
-def _broker_configs(tree: Tree) -> dict[str, dict[str, str]]:
-    """Dynamic settings by broker, as Kafka names them: "" is all brokers."""
-    found = {name: configs.read(tree, f"{configs.BROKERS}/{name}") for name in tree.children(configs.BROKERS)}
-    return {"" if name == configs.ALL_BROKERS else name: settings for name, settings in found.items()}
 
 
 def _next_producer_id(tree: Tree) -> int:

@@ -16,12 +16,13 @@ from dataclasses import replace
 from uuid import UUID
 
 from oncelog.broker.config.settings import BrokerConfig
-from oncelog.broker.requests.apis import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
+from oncelog.broker.metadata.features import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
 from oncelog.broker.storage.data_directory import FORMAT_KEY, DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
-from oncelog.cluster import configs, kafka_metadata
+from oncelog.cluster import configs, kafka_metadata, topic_nodes
+from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.kafka_metadata import FOLDER, KafkaMetadata
-from oncelog.cluster.metadata import PartitionInfo, TopicInfo, Topics
+from oncelog.cluster.topics import PartitionInfo, TopicInfo
 from oncelog.cluster.tree import NodeExistsError, NoNodeError, Tree, ensure
 from oncelog.coordinator.producer_ids import BLOCK_PATH, BLOCK_SIZE, ProducerIdBlock, encode_block
 from oncelog.coordinator.transactions.records import decode_record
@@ -49,21 +50,20 @@ _RESOURCES: dict[int, str] = {
 """Of Kafka's `ConfigResource`."""
 
 
-class Adoption:
-    """Takes over what is in log directories. Everything blocks."""
+class LogDirectoryImport:
+    """Create a cluster from the content of log directories. All methods block."""
 
     def __init__(
         self,
         directories: LogDirectories,
-        topics: Topics,
         tree: Tree,
         config: BrokerConfig,
         new_topic_id: Callable[[], UUID],
         logger: logging.Logger,
     ) -> None:
         self._directories = directories
-        self._topics = topics
         self._tree = tree
+        self._changes = ChangeLog(tree)
         self._config = config
         self._new_topic_id = new_topic_id
         self._logger = logger
@@ -138,15 +138,13 @@ class Adoption:
         return kept
 
     def _start_over(self) -> None:
-        """Forgets what an attempt took over that was interrupted: Kafka may have run since, and changed it."""
-        self._topics.load()
-        for topic in tuple(self._topics.topics()):
-            self._topics.erase(topic)
-            self._topics.forget(topic)
+        """Delete what an interrupted attempt has imported: Kafka may have run since, and changed it."""
+        for name in self._tree.children(topic_nodes.TOPICS):
+            topic_nodes.erase_topic(self._changes, topic_nodes.read_topic(self._tree, name))
 
     def _take(self, topics: list[TopicInfo], next_producer_id: int) -> None:
         for topic in topics:
-            self._topics.write(topic)
+            topic_nodes.write_topic(self._changes, topic)
         if next_producer_id > 0:
             block = encode_block(ProducerIdBlock(self._config.node_id, 0, next_producer_id - 1))
             with suppress(NodeExistsError):
@@ -175,7 +173,7 @@ class Adoption:
         """Dynamic settings of this broker and of all: those without use here too, for Kafka may have them back."""
         ours = {"": None, str(self._config.node_id): self._config.node_id}
         for name, node_id in ours.items():
-            configs.update_broker(self._tree, node_id, _always(found.configs.get((ResourceType.BROKER, name), {})))
+            configs.update_broker(self._changes, node_id, _always(found.configs.get((ResourceType.BROKER, name), {})))
         for (kind, name), settings in sorted(found.configs.items()):
             if kind != ResourceType.TOPIC and settings and not (kind == ResourceType.BROKER and name in ours):
                 what = f"{_RESOURCES.get(kind, f'resource {kind}')} {name}"

@@ -12,7 +12,11 @@ from oncelog.protocol.apis import ApiKey
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One API; versions are inclusive, `handler` is the module in `oncelog.broker.handlers`."""
+    """One API, with inclusive versions.
+
+    `handler` is a module in `oncelog.broker.handlers`, with a function `bind(parts)` that returns the handler. If the
+    module has the handlers of several APIs, `handler` is `module.name`, and the function is `bind_name`.
+    """
 
     min_version: int
     max_version: int
@@ -27,32 +31,32 @@ SERVED: dict[int, Served] = {
     ApiKey.OFFSET_COMMIT: Served(2, 10, "offset_commit"),
     ApiKey.OFFSET_FETCH: Served(1, 10, "offset_fetch"),
     ApiKey.FIND_COORDINATOR: Served(0, 6, "find_coordinator"),
-    ApiKey.JOIN_GROUP: Served(0, 9, "join_group"),
-    ApiKey.HEARTBEAT: Served(0, 4, "heartbeat"),
-    ApiKey.LEAVE_GROUP: Served(0, 5, "leave_group"),
-    ApiKey.SYNC_GROUP: Served(0, 5, "sync_group"),
-    ApiKey.DESCRIBE_GROUPS: Served(0, 6, "describe_groups"),
-    ApiKey.LIST_GROUPS: Served(0, 5, "list_groups"),
+    ApiKey.JOIN_GROUP: Served(0, 9, "groups.join"),
+    ApiKey.HEARTBEAT: Served(0, 4, "groups.heartbeat"),
+    ApiKey.LEAVE_GROUP: Served(0, 5, "groups.leave"),
+    ApiKey.SYNC_GROUP: Served(0, 5, "groups.sync"),
+    ApiKey.DESCRIBE_GROUPS: Served(0, 6, "groups.describe"),
+    ApiKey.LIST_GROUPS: Served(0, 5, "groups.list"),
     ApiKey.API_VERSIONS: Served(0, 4, "api_versions"),
     ApiKey.CREATE_TOPICS: Served(2, 7, "create_topics"),
     ApiKey.DELETE_TOPICS: Served(1, 6, "delete_topics"),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(2, 4, "offset_for_leader_epoch"),
     ApiKey.DELETE_RECORDS: Served(0, 2, "delete_records"),
-    ApiKey.INIT_PRODUCER_ID: Served(0, 5, "init_producer_id"),
+    ApiKey.INIT_PRODUCER_ID: Served(0, 5, "transactions.init_producer_id"),
     ApiKey.ADD_PARTITIONS_TO_TXN: Served(0, 5, "add_partitions_to_txn"),
-    ApiKey.ADD_OFFSETS_TO_TXN: Served(0, 4, "add_offsets_to_txn"),
-    ApiKey.END_TXN: Served(0, 5, "end_txn"),
+    ApiKey.ADD_OFFSETS_TO_TXN: Served(0, 4, "transactions.add_offsets"),
+    ApiKey.END_TXN: Served(0, 5, "transactions.end"),
     ApiKey.WRITE_TXN_MARKERS: Served(1, 2, "write_txn_markers"),
     ApiKey.TXN_OFFSET_COMMIT: Served(0, 5, "txn_offset_commit"),
-    ApiKey.DESCRIBE_ACLS: Served(1, 3, "describe_acls"),
-    ApiKey.CREATE_ACLS: Served(1, 3, "create_acls"),
-    ApiKey.DELETE_ACLS: Served(1, 3, "delete_acls"),
+    ApiKey.DESCRIBE_ACLS: Served(1, 3, "acls.describe"),
+    ApiKey.CREATE_ACLS: Served(1, 3, "acls.create"),
+    ApiKey.DELETE_ACLS: Served(1, 3, "acls.delete"),
     ApiKey.DESCRIBE_CONFIGS: Served(1, 4, "describe_configs"),
-    ApiKey.ALTER_CONFIGS: Served(0, 2, "alter_configs"),
+    ApiKey.ALTER_CONFIGS: Served(0, 2, "alter_configs.replace"),
     ApiKey.CREATE_PARTITIONS: Served(0, 3, "create_partitions"),
     ApiKey.ELECT_LEADERS: Served(0, 2, "elect_leaders"),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, "incremental_alter_configs"),
-    ApiKey.DELETE_GROUPS: Served(0, 2, "delete_groups"),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, "alter_configs.incremental"),
+    ApiKey.DELETE_GROUPS: Served(0, 2, "groups.delete"),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Served(0, 1, "alter_partition_reassignments"),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(0, 0, "list_partition_reassignments"),
     ApiKey.OFFSET_DELETE: Served(0, 0, "offset_delete"),
@@ -62,15 +66,12 @@ SERVED: dict[int, Served] = {
     ApiKey.DESCRIBE_LOG_DIRS: Served(1, 5, "describe_log_dirs"),
     ApiKey.DESCRIBE_CLUSTER: Served(0, 2, "describe_cluster"),
     ApiKey.DESCRIBE_PRODUCERS: Served(0, 0, "describe_producers"),
-    ApiKey.DESCRIBE_TRANSACTIONS: Served(0, 0, "describe_transactions"),
-    ApiKey.LIST_TRANSACTIONS: Served(0, 2, "list_transactions"),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(0, 1, "consumer_group_heartbeat"),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: Served(0, 1, "consumer_group_describe"),
+    ApiKey.DESCRIBE_TRANSACTIONS: Served(0, 0, "transactions.describe"),
+    ApiKey.LIST_TRANSACTIONS: Served(0, 2, "transactions.list"),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(0, 1, "consumer_groups.heartbeat"),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Served(0, 1, "consumer_groups.describe"),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(0, 0, "describe_topic_partitions"),
 }
 
 PRODUCE_ADVERTISED_MIN = 0
 """ApiVersions names Produce from 0 on, as Kafka 4 does for old librdkafka (KAFKA-18659); 0-2 are refused when used."""
-
-TRANSACTION_VERSION_FEATURE = "transaction.version"
-SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {TRANSACTION_VERSION_FEATURE: (0, 2)}

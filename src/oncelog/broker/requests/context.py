@@ -1,4 +1,4 @@
-"""What a handler knows of the request that it answers."""
+"""The context of a request, for its handler."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen: that would take a microsecond for each request
 class RequestContext:
-    """Header fields of one request and the connection it came in on."""
+    """Header fields of one request and the connection it came in on. No code changes them."""
 
     api_key: int
     api_version: int
@@ -16,5 +16,5 @@ class RequestContext:
     client_id: str
     client_host: str
     connection_id: int
-    on_hang_up: list[Callable[[], None]] = field(default_factory=list, compare=False, repr=False)
-    """Of the connection, see `Peer`."""
+    on_hang_up: list[Callable[[], None]] = field(default_factory=list, repr=False)
+    """Callbacks of the connection, see `Peer`."""

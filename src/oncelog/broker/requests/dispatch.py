@@ -6,8 +6,8 @@ Looked up once per (API, version) and kept: what is left for each request is a d
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
 
 from oncelog.broker.requests.apis import SERVED
 from oncelog.broker.requests.context import RequestContext
@@ -21,21 +21,27 @@ from oncelog.broker.requests.large_messages import (
     free,
     has_many_items,
 )
+from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.workers import Workers
 from oncelog.net.frames import BUFFER_BYTES
-from oncelog.net.server import BadFrameError, Chunks, Holds
+from oncelog.net.server import BadFrameError, Chunks, Holds, Peer
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.codec import TooManyItemsError, codec
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.headers import decode_request_header, encode_response_header
 from oncelog.protocol.schema import DecodeError, Message
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.net.server import Peer
-
 
 class BadRequestError(BadFrameError):
     """A frame that cannot be answered; the connection is closed, as Kafka does."""
+
+
+def bound_handler(parts: Parts, api_key: int) -> Handler:
+    """Import the module of an API's handler, and return the handler."""
+    module, _, name = SERVED[api_key].handler.partition(".")
+    bind = getattr(importlib.import_module(f"oncelog.broker.handlers.{module}"), f"bind_{name}" if name else "bind")
+    handler: Handler = bind(parts)
+    return handler
 
 
 class _Route:
@@ -43,20 +49,21 @@ class _Route:
 
     __slots__ = ("decode", "decode_at_most", "handle")
 
-    def __init__(self, api_key: int, version: int) -> None:
+    def __init__(self, api_key: int, version: int, parts: Parts) -> None:
         request, _ = messages(ApiKey(api_key))
-        module = importlib.import_module(f"oncelog.broker.handlers.{SERVED[api_key].handler}")
         compiled = codec(request, version)
         self.decode: Callable[[memoryview, int], tuple[Message, int]] = compiled.decode
         self.decode_at_most: Callable[[memoryview, int, int], tuple[Message, int]] = compiled.decode_at_most
-        self.handle: Callable[..., Any] = module.handle
+        self.handle: Handler = bound_handler(parts, api_key)
 
 
 class Dispatcher:
     """The server's frame handler."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._workers: Workers = parts.workers
+        self._logger: logging.Logger = parts.logger
         self._routes: dict[tuple[int, int], _Route] = {}
 
     def __call__(self, frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | None:
@@ -75,7 +82,7 @@ class Dispatcher:
                 if api_key == ApiKey.API_VERSIONS:
                     return self._unsupported_api_versions(header.correlation_id)
                 raise BadRequestError(f"{ApiKey(api_key).name} version {version} is not served")
-            route = self._routes[api_key, version] = _Route(api_key, version)
+            route = self._routes[api_key, version] = _Route(api_key, version, self._parts)
         context = RequestContext(
             api_key,
             version,
@@ -96,7 +103,7 @@ class Dispatcher:
         except DecodeError as error:
             raise BadRequestError(f"{ApiKey(api_key).name} v{version}: {error}") from error
         try:
-            response = route.handle(self._broker, request, context)
+            response = route.handle(request, context)
             if response is None:
                 return None
             if isinstance(response, Message):
@@ -122,18 +129,18 @@ class Dispatcher:
     ) -> Chunks | None:
         """Decode a request with many elements in a worker thread, and answer it."""
         try:
-            request, _ = await self._broker.compute(route.decode_at_most, frame, position, MOST_ITEMS)
+            request, _ = await self._workers.compute(route.decode_at_most, frame, position, MOST_ITEMS)
         except (DecodeError, ProtocolError) as error:
             raise BadRequestError(f"{ApiKey(context.api_key).name} v{context.api_version}: {error}") from error
         del frame  # the wait may be long
         answer = await self._later(self._handled(route, request, context), request, context)
         holder: list[Message | None] = [request]
         del request
-        self._broker.spawn(self._broker.compute(free, holder), "free a request")
+        self._workers.spawn(self._workers.compute(free, holder), "free a request")
         return answer
 
     async def _handled(self, route: _Route, request: Message, context: RequestContext) -> Message | None:
-        response = route.handle(self._broker, request, context)
+        response = route.handle(request, context)
         if isinstance(response, Holds):
             response = response.answer
         message: Message | None = await response if isinstance(response, Awaitable) else response
@@ -149,7 +156,7 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - as above
             code = self._failed(error, request, context)
         if has_many_items(request):
-            answer = await self._broker.compute(error_answer, request, context.api_version, code)
+            answer = await self._workers.compute(error_answer, request, context.api_version, code)
         else:
             answer = error_answer(request, context.api_version, code)
         return await self._encoded([answer], context)
@@ -161,7 +168,7 @@ class Dispatcher:
         if not has_many_items(response[0]):
             return self._encode(response[0], context)
         key, version = context.api_key, context.api_version
-        return await self._broker.compute(encoded_elsewhere, response, key, version, context.correlation_id)
+        return await self._workers.compute(encoded_elsewhere, response, key, version, context.correlation_id)
 
     def _failed(self, error: Exception, request: Message, context: RequestContext) -> ErrorCode:
         """Log that a handler failed, or that its response cannot be encoded. Return the error for the client."""
@@ -169,9 +176,9 @@ class Dispatcher:
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         if isinstance(error, ProtocolError):
             code = error.code
-            self._broker.log.info("%s refused: %s", what, str(error))
+            self._logger.info("%s refused: %s", what, str(error))
         else:
-            self._broker.log.error("%s failed, the answer is %s", what, code.name, exc_info=error)
+            self._logger.error("%s failed, the answer is %s", what, code.name, exc_info=error)
         if context.api_key == ApiKey.PRODUCE and not getattr(request, "acks", 0):
             raise BadRequestError(f"{what}: acks=0 has no answer, and the request has failed")
         return code

@@ -33,7 +33,7 @@ def partition_key(topic: str | None, topic_id: UUID, partition: int) -> Key:
 
 @dataclass(slots=True)
 class FetchPosition:
-    """What one consumer asks of one partition, and what it was told last (-1: nothing yet).
+    """What one consumer requests of one partition, and what the last response said (-1: nothing yet).
 
     `topic` is None while no topic has the id.
     """
@@ -44,8 +44,8 @@ class FetchPosition:
     fetch_offset: int
     max_bytes: int
     current_leader_epoch: int
-    told_high_watermark: int = -1
-    told_log_start_offset: int = -1
+    last_sent_high_watermark: int = -1
+    last_sent_log_start_offset: int = -1
 
     @property
     def key(self) -> Key:
@@ -53,13 +53,13 @@ class FetchPosition:
         return partition_key(self.topic, self.topic_id, self.partition)
 
     def changed(self, error: int, high_watermark: int, log_start_offset: int, has_records: bool) -> bool:
-        """Whether an incremental response must name this partition; remembers what is told."""
+        """Return whether an incremental response must name this partition, and remember what the response says."""
         must = has_records or error != ErrorCode.NONE
-        must = must or high_watermark != self.told_high_watermark
-        must = must or log_start_offset != self.told_log_start_offset
-        # After an error the next good answer must be told, even if nothing moved.
-        self.told_high_watermark = -1 if error != ErrorCode.NONE else high_watermark
-        self.told_log_start_offset = log_start_offset
+        must = must or high_watermark != self.last_sent_high_watermark
+        must = must or log_start_offset != self.last_sent_log_start_offset
+        # After an error the next response must name the partition, even if nothing has changed.
+        self.last_sent_high_watermark = -1 if error != ErrorCode.NONE else high_watermark
+        self.last_sent_log_start_offset = log_start_offset
         return must
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterator, Sequence
 
 from oncelog.cluster.replica import Replica
 from oncelog.log.validate import ValidBatches
@@ -15,10 +14,6 @@ from oncelog.protocol.messages.produce import (
     TopicProduceData,
 )
 from oncelog.protocol.records import ATTRIBUTES_LOW, BatchHeader, iter_batches
-
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-    from oncelog.broker.requests.context import RequestContext
 
 ALL = -1
 """acks=all"""
@@ -66,53 +61,70 @@ class Target:
         self.record_errors: Sequence[BatchIndexAndErrorMessage] = ()
 
 
-Resolved = list[tuple[TopicProduceData, list[Target]]]
+class Admitted:
+    """The partitions of a request in its order, with what their appends need."""
+
+    __slots__ = ("items", "slow", "topics", "transactional")
+
+    def __init__(self) -> None:
+        self.topics: list[tuple[TopicProduceData, list[Target]]] = []
+        self.items = 0
+        """How many items of a turn all appends count for."""
+        self.slow: list[Target] = []
+        """Partitions whose records take long to validate."""
+        self.transactional: Target | None = None
+        """The first partition whose first batch is transactional."""
+
+    def targets(self) -> Iterator[Target]:
+        """Yield all partitions."""
+        for _, targets in self.topics:
+            yield from targets
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Reject every partition with the same error, whether its log was found or not."""
+        for target in self.targets():
+            target.refusal = refusal
+
+
 Unverified = tuple[int, int, list[Target]]
 """Producer id, epoch, and partitions whose logs do not know the open transaction yet."""
 
 
-def check(
-    broker: Broker, request: ProduceRequest, ctx: RequestContext, resolved: Resolved
-) -> Generator[None, None, Unverified | None]:
-    """Check the request as a whole. If it is invalid, refuse all partitions. Pause after each transactional one."""
-    unverified = None
-    try:
-        if request.transactional_id is None:
-            _check_untransactional(resolved)
-        else:
-            unverified = yield from _unverified(broker, resolved, ctx.api_version)
-        if request.acks not in (ALL, 0, 1):
-            raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
-    except ProtocolError as error:
-        _refuse_all(resolved, Refusal.of(error))
-        return None
-    return unverified
+def check(request: ProduceRequest, admitted: Admitted) -> None:
+    """Check the request as a whole. If it is invalid, refuse all partitions."""
+    found = admitted.transactional
+    if request.transactional_id is None and found is not None:
+        message = f"transactional records for {found.topic}-{found.data.index}, but the request has no transactional id"
+        admitted.refuse(Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message))
+    elif request.acks not in (ALL, 0, 1):
+        message = f"acks must be -1, 0 or 1, not {request.acks}"
+        admitted.refuse(Refusal(ErrorCode.INVALID_REQUIRED_ACKS, message))
 
 
-def _check_untransactional(resolved: Resolved) -> None:
-    """Reject transactional records in a request without a transactional id."""
-    for _, targets in resolved:
-        for target in targets:
-            records = target.data.records
-            if records and len(records) > ATTRIBUTES_LOW and records[ATTRIBUTES_LOW] & _TRANSACTIONAL:
-                raise ProtocolError(
-                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                    f"transactional records for {target.topic}-{target.data.index}, but the request has no "
-                    "transactional id",
-                )
+def is_transactional(records: bytes | bytearray | memoryview | None) -> bool:
+    """Return whether the first batch has the bit of a transaction."""
+    return records is not None and len(records) > ATTRIBUTES_LOW and bool(records[ATTRIBUTES_LOW] & _TRANSACTIONAL)
 
 
-def _unverified(broker: Broker, resolved: Resolved, version: int) -> Generator[None, None, Unverified | None]:
-    """Find the partitions whose logs do not know the open transaction yet, with pauses.
+def unverified(admitted: Admitted, version: int, now_ms: int) -> Generator[None, None, Unverified | None]:
+    """Find the partitions whose logs do not know the open transaction yet. Pause after each partition.
 
-    Raises INVALID_PRODUCER_ID_MAPPING if the request holds the transactional batches of several producers.
+    If the request holds the transactional batches of several producers, refuse all partitions.
     """
+    try:
+        return (yield from _unverified(admitted, version, now_ms))
+    except ProtocolError as error:
+        admitted.refuse(Refusal.of(error))
+        return None
+
+
+def _unverified(admitted: Admitted, version: int, now_ms: int) -> Generator[None, None, Unverified | None]:
+    """Do the work of `unverified`. Raises INVALID_PRODUCER_ID_MAPPING."""
     transactional: list[tuple[Target, Replica, BatchHeader]] = []
-    for _, targets in resolved:
-        for target in targets:
-            if target.replica is not None and (header := _first_transactional(target)) is not None:
-                transactional.append((target, target.replica, header))
-            yield
+    for target in admitted.targets():
+        if target.replica is not None and (header := _first_transactional(target)) is not None:
+            transactional.append((target, target.replica, header))
+        yield
     if not transactional:
         return None
     producers = {(header.producer_id, header.producer_epoch) for _, _, header in transactional}
@@ -131,7 +143,7 @@ def _unverified(broker: Broker, resolved: Resolved, version: int) -> Generator[N
                 *producer,
                 header.base_sequence,
                 transaction_version=transaction_version(version),
-                now_ms=broker.now_ms(),
+                now_ms=now_ms,
             )
             # None: the transaction is open here. The log looks again when it appends, for another partition of
             # the request may have to wait, and a marker may come in the meantime.
@@ -169,10 +181,3 @@ def translate(code: ErrorCode, version: int) -> Refusal:
     if code == ErrorCode.INVALID_TXN_STATE:
         return Refusal(code, "the partition was not added to the transaction")
     return Refusal(code, code.text)
-
-
-def _refuse_all(resolved: Resolved, refusal: Refusal) -> None:
-    """Reject every partition with the same error, whether its log was found or not."""
-    for _, targets in resolved:
-        for target in targets:
-            target.refusal = refusal

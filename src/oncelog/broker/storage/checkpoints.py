@@ -7,16 +7,15 @@ the new files. The event loop renames them into place, so that an older round ne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from oncelog.broker.storage.data_directory import DataDirectory
+from oncelog.broker.storage.data_directory import DataDirectory, LogOffsets
+from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.shortage import pauses
+from oncelog.broker.workers import Workers
 from oncelog.log.disk import OF_THE_PROCESS
-
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
 
 PAUSES = 8
 """How often a round waits for a free file descriptor: some 3 s in all."""
@@ -28,8 +27,18 @@ Written = frozenset[DataDirectory]
 class Checkpoints:
     """Write checkpoints in rounds. All callers that arrive during one round share the next one."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        directories: LogDirectories,
+        offsets: Callable[[DataDirectory], LogOffsets],
+        workers: Workers,
+        logger: logging.Logger,
+    ) -> None:
+        """`offsets` returns the offsets of all logs in a directory."""
+        self._directories = directories
+        self._offsets = offsets
+        self._workers = workers
+        self._logger = logger
         self._lock = asyncio.Lock()
         self._asked = 0
         self._done = 0
@@ -47,22 +56,34 @@ class Checkpoints:
     def start(self) -> asyncio.Task[Written]:
         """Start a round and return its task. Do not cancel the task: its worker thread would continue."""
         self._asked += 1
-        task = self._broker.loop.create_task(self._round(self._asked), name="write checkpoints")
+        task = asyncio.get_running_loop().create_task(self._round(self._asked), name="write checkpoints")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
+    def write_now(self) -> None:
+        """Write the checkpoints at once, and sync them soon afterwards.
+
+        A new log must not find the offsets of an older log of its name, even if the broker dies.
+        """
+        for directory in self._directories.online:
+            try:
+                directory.checkpoint_now(self._offsets(directory))
+            except OSError as error:
+                self._logger.error("cannot write the checkpoints of %s: %s", directory.path, error)
+        self.start()
+
     def _ended(self, task: asyncio.Task[Written]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._broker.log.error("cannot write the checkpoints", exc_info=error)
+            self._logger.error("cannot write the checkpoints", exc_info=error)
 
     async def _round(self, number: int) -> Written:
         async with self._lock:
             if self._done < number:  # else, a round that began after this call has covered it
                 covered = self._asked
                 waits = islice(pauses(), PAUSES)
-                online = self._broker.directories.online
+                online = self._directories.online
                 self._written = frozenset([each for each in online if await self._try(each, waits)])
                 self._done = covered
             return self._written
@@ -79,16 +100,16 @@ class Checkpoints:
             except OSError as error:
                 wait_s = next(waits, None) if error.errno in OF_THE_PROCESS else None
                 if wait_s is None:
-                    self._broker.log.error("cannot write the checkpoints of %s: %s", directory.path, error)
+                    self._logger.error("cannot write the checkpoints of %s: %s", directory.path, error)
                     return False
             await asyncio.sleep(wait_s)
 
     async def _write(self, directory: DataDirectory) -> None:
         while True:
             version = directory.checkpoint_version
-            checkpoints = directory.checkpoints(self._broker.partitions.offsets(directory))
-            await self._broker.offload(directory.write_aside, checkpoints)
+            checkpoints = directory.checkpoints(self._offsets(directory))
+            await self._workers.offload(directory.write_aside, checkpoints)
             if version == directory.checkpoint_version:
                 break  # no other code has written newer content in the meantime
         directory.put_in_place(checkpoints)
-        await self._broker.offload(directory.disk.sync, directory.path)
+        await self._workers.offload(directory.disk.sync, directory.path)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
-from oncelog.cluster.metadata import parse_topic_id, topic_id_text
+from oncelog.cluster.topics import parse_topic_id, topic_id_text
 from oncelog.log.checkpoint import (
     PARTITION_METADATA,
     CorruptCheckpointError,

@@ -8,16 +8,15 @@ rebuilt. A failed sync is not repeated: it takes the directory offline, and whoe
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.shortage import pauses
+from oncelog.broker.workers import Workers
 from oncelog.cluster.replica import Replica
 from oncelog.log.disk import OF_THE_PROCESS
 from oncelog.log.guarded_disk import GuardedDisk
-
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
 
 NEVER = 2**63 - 1
 """`flush.ms` that leaves it to the operating system."""
@@ -26,8 +25,10 @@ NEVER = 2**63 - 1
 class Flusher:
     """Does what `oncelog.cluster.replica.Flush` asks."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, directories: LogDirectories, workers: Workers, logger: logging.Logger) -> None:
+        self._directories = directories
+        self._workers = workers
+        self._logger = logger
         self._due: dict[GuardedDisk, dict[Replica, None]] = {}
         self._running: set[GuardedDisk] = set()
         self._timers: dict[Replica, asyncio.TimerHandle] = {}
@@ -36,17 +37,17 @@ class Flusher:
 
     def now(self, replica: Replica) -> None:
         """Syncs the replica's log in the next round of its directory."""
-        disk = self._broker.directories.disk_of(replica.log.directory)
+        disk = self._directories.disk_of(replica.log.directory)
         self._due.setdefault(disk, {})[replica] = None
         if disk not in self._running:
             self._running.add(disk)
-            self._broker.spawn(self._run(disk), "flush")
+            self._workers.spawn(self._run(disk), "flush")
 
     def later(self, replica: Replica) -> None:
         """Syncs it once what was just appended is as old as `flush.ms` allows."""
         flush_ms = replica.log.config.flush_ms
         if flush_ms != NEVER and replica not in self._timers:
-            self._timers[replica] = self._broker.loop.call_later(flush_ms / 1000, self._aged, replica)
+            self._timers[replica] = asyncio.get_running_loop().call_later(flush_ms / 1000, self._aged, replica)
 
     def files(self, replica: Replica) -> None:
         """Sync the small files of the replica's log (leader epochs, partition metadata), and their names.
@@ -54,13 +55,13 @@ class Flusher:
         Kafka syncs these files when it writes them. Recovery works without them, so no append waits for this sync.
         """
         log = replica.log
-        disk = self._broker.directories.disk_of(log.directory)
+        disk = self._directories.disk_of(log.directory)
         paths = [*log.unsynced, log.directory, log.directory.rpartition("/")[0]]
         log.unsynced.clear()
         self._written.setdefault(disk, {}).update(dict.fromkeys(paths))
         if disk not in self._syncing:
             self._syncing.add(disk)
-            self._broker.spawn(self._sync_written(disk), "sync small files")
+            self._workers.spawn(self._sync_written(disk), "sync small files")
 
     async def _sync_written(self, disk: GuardedDisk) -> None:
         """Sync the small files of one disk until none is left. If there is no file descriptor, wait and try again."""
@@ -68,11 +69,11 @@ class Flusher:
         try:
             while paths := self._written.pop(disk, None):
                 try:
-                    await self._broker.offload(_sync_each, disk, list(paths))
+                    await self._workers.offload(_sync_each, disk, list(paths))
                     waits = pauses()
                     continue
                 except OSError as error:
-                    self._broker.log.error("cannot sync the small files of logs: %s", error)
+                    self._logger.error("cannot sync the small files of logs: %s", error)
                     if error.errno not in OF_THE_PROCESS:
                         return  # the directory is offline
                 self._written[disk] = paths | self._written.get(disk, {})
@@ -108,9 +109,9 @@ class Flusher:
         ends = [(replica, replica.log.log_end_offset, replica.log.segments.active.base_offset) for replica in replicas]
         paths = [self._paths(replica) for replica in replicas]
         try:
-            missing = await self._broker.offload(_sync_all, disk, paths)
+            missing = await self._workers.offload(_sync_all, disk, paths)
         except OSError as error:
-            self._broker.log.error("cannot sync: %s", error)
+            self._logger.error("cannot sync: %s", error)
             return error.errno not in OF_THE_PROCESS  # any other error takes the directory offline
         for (replica, end, base), lost in zip(ends, missing, strict=True):
             if _is_over(replica):

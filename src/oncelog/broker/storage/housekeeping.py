@@ -1,94 +1,113 @@
-"""What a broker does by the clock: sync full segments and write checkpoints, drop old segments, forget producers, see
-that its log directories are still there.
+"""What a broker does periodically: sync full segments and write checkpoints, drop old segments, forget producers, and
+check that its log directories still exist.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
+from oncelog.broker.config.settings import BrokerConfig
+from oncelog.broker.storage.checkpoints import Checkpoints
+from oncelog.broker.storage.flusher import Flusher
+from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.partitions import Partitions
+from oncelog.broker.workers import Workers
 from oncelog.cluster.replica import Replica
 from oncelog.log.retention import apply_retention
 from oncelog.protocol.errors import ProtocolError
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-
 LOOK_MS = 1_000
-"""How often. So long at most is acknowledged what goes to files that have no name any more."""
+"""How often the log directories are checked. Until the check, records may be acknowledged and lost in a deleted one."""
 
 
-def start(broker: Broker) -> None:
-    """Begins the rounds; they end with the broker."""
-    config = broker.config
-    rounds: list[tuple[str, int, Callable[[Broker, Replica], Awaitable[None]], Callable[[], Awaitable[object]]]] = [
-        ("checkpoint", config.log_flush_offset_checkpoint_interval_ms, _sync, broker.checkpoints.write),
-        ("retention", config.log_retention_check_interval_ms, _retain, _nothing),
-        ("producer expiry", config.producer_id_expiration_check_interval_ms, _expire, _nothing),
-    ]
-    for name, interval_ms, work, after in rounds:
-        broker.spawn(_every(broker, interval_ms, work, after), name)
-    broker.spawn(_look(broker), "presence of log directories")
+class Housekeeping:
+    """The periodic work on the open logs of one broker."""
 
+    def __init__(
+        self,
+        partitions: Partitions,
+        directories: LogDirectories,
+        checkpoints: Checkpoints,
+        flusher: Flusher,
+        workers: Workers,
+        *,
+        now_ms: Callable[[], int],
+        logger: logging.Logger,
+    ) -> None:
+        self._partitions = partitions
+        self._directories = directories
+        self._checkpoints = checkpoints
+        self._flusher = flusher
+        self._workers = workers
+        self._now_ms = now_ms
+        self._logger = logger
 
-async def _every(
-    broker: Broker,
-    interval_ms: int,
-    work: Callable[[Broker, Replica], Awaitable[None]],
-    after: Callable[[], Awaitable[object]],
-) -> None:
-    while True:
-        await asyncio.sleep(interval_ms / 1000)
-        for replica in tuple(broker.partitions.opened()):
+    def start(self, config: BrokerConfig) -> None:
+        """Begin the rounds. They end when the broker stops."""
+        rounds: list[tuple[str, int, Callable[[Replica], Awaitable[None]], Callable[[], Awaitable[object]]]] = [
+            ("checkpoint", config.log_flush_offset_checkpoint_interval_ms, self._sync, self._checkpoints.write),
+            ("retention", config.log_retention_check_interval_ms, self._retain, _nothing),
+            ("producer expiry", config.producer_id_expiration_check_interval_ms, self._expire, _nothing),
+        ]
+        for name, interval_ms, work, after in rounds:
+            self._workers.spawn(self._every(interval_ms, work, after), name)
+        self._workers.spawn(self._look(), "presence of log directories")
+
+    async def _every(
+        self,
+        interval_ms: int,
+        work: Callable[[Replica], Awaitable[None]],
+        after: Callable[[], Awaitable[object]],
+    ) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            for replica in tuple(self._partitions.opened()):
+                try:
+                    if not (replica.log.closed or replica.offline):
+                        await work(replica)
+                except (OSError, ProtocolError) as error:  # one partition's disk failed
+                    if not (replica.log.closed or replica.offline):  # its topic was deleted meanwhile
+                        self._logger.error("%r: %s", replica, error)
+                except Exception:  # a bug must not stop the work on other logs, or the next round
+                    self._logger.exception("%r: housekeeping failed", replica)
+                await asyncio.sleep(0)
             try:
-                if not (replica.log.closed or replica.offline):
-                    await work(broker, replica)
-            except (OSError, ProtocolError) as error:  # one partition's disk; the others go on
-                if not (replica.log.closed or replica.offline):  # its topic was deleted meanwhile
-                    broker.log.error("%r: %s", replica, error)
-            except Exception:  # a mistake of ours: neither the others nor the next round suffer from it
-                broker.log.exception("%r: housekeeping failed", replica)
+                await after()
+            except Exception:
+                self._logger.exception("housekeeping failed")
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_MS / 1000)
+            for directory in self._directories.online:
+                try:
+                    await self._workers.offload(directory.look)
+                except OSError as error:  # the error has taken the directory offline
+                    self._logger.error("log directory %s: %s", directory.path, error)
+
+    async def _sync(self, replica: Replica) -> None:
+        """Sync full segments, so that recovery need not read them. As in Kafka, leave the active one to the system.
+
+        A failed sync takes the log directory offline: a second one would succeed although data is lost.
+        """
+        offset, paths = replica.log.pending_sync()
+        disk = self._directories.disk_of(replica.log.directory)
+        for path in paths:
+            await self._workers.offload(disk.sync, path)
+        if paths:
+            replica.log.mark_synced(offset)
+        if replica.log.unsynced:
+            self._flusher.files(replica)
+
+    async def _retain(self, replica: Replica) -> None:
+        while dropped := apply_retention(replica.log, self._now_ms()):
+            self._logger.info("%r: dropped %d old segments", replica, dropped)
             await asyncio.sleep(0)
-        try:
-            await after()
-        except Exception:
-            broker.log.exception("housekeeping failed")
 
-
-async def _look(broker: Broker) -> None:
-    while True:
-        await asyncio.sleep(LOOK_MS / 1000)
-        for directory in broker.directories.online:
-            try:
-                await broker.offload(directory.look)
-            except OSError as error:  # which has taken it offline
-                broker.log.error("log directory %s: %s", directory.path, error)
-
-
-async def _sync(broker: Broker, replica: Replica) -> None:
-    """The active segment is left to the operating system, as in Kafka: the others need not be read again.
-
-    A failed sync takes the log directory offline: a second one would succeed, and the data be gone.
-    """
-    offset, paths = replica.log.pending_sync()
-    disk = broker.directories.disk_of(replica.log.directory)
-    for path in paths:
-        await broker.offload(disk.sync, path)
-    if paths:
-        replica.log.mark_synced(offset)
-    if replica.log.unsynced:
-        broker.flusher.files(replica)
-
-
-async def _retain(broker: Broker, replica: Replica) -> None:
-    while dropped := apply_retention(replica.log, broker.now_ms()):
-        broker.log.info("%r: dropped %d old segments", replica, dropped)
-        await asyncio.sleep(0)
-
-
-async def _expire(broker: Broker, replica: Replica) -> None:
-    replica.log.expire_producers(broker.now_ms())
+    async def _expire(self, replica: Replica) -> None:
+        replica.log.expire_producers(self._now_ms())
 
 
 async def _nothing() -> None:

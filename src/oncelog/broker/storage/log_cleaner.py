@@ -7,9 +7,14 @@ takes long. Source: Kafka's ``LogCleaner``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import AsyncIterator, Callable
 
+from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.storage.checkpoints import Checkpoints
+from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.partitions import Partitions
+from oncelog.broker.workers import Workers
 from oncelog.log.cleaning.clean import Cleaning, CleaningAbortedError
 from oncelog.log.cleaning.offsets import BYTES_PER_KEY
 from oncelog.log.cleaning.plan import Plan, make_plan
@@ -18,9 +23,6 @@ from oncelog.log.log import Log
 from oncelog.log.retention import apply_retention
 from oncelog.protocol.errors import ProtocolError
 
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
-
 _PAUSE_S = 0.05
 """Least time to wait for the sake of ``log.cleaner.io.max.bytes.per.second``; less is saved up."""
 
@@ -28,8 +30,24 @@ _PAUSE_S = 0.05
 class LogCleaner:
     """Cleans one log at a time."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        partitions: Partitions,
+        directories: LogDirectories,
+        checkpoints: Checkpoints,
+        config: DynamicConfig,
+        workers: Workers,
+        *,
+        now_ms: Callable[[], int],
+        logger: logging.Logger,
+    ) -> None:
+        self._partitions = partitions
+        self._directories = directories
+        self._checkpoints = checkpoints
+        self._config = config
+        self._workers = workers
+        self._now_ms = now_ms
+        self._logger = logger
         self._uncleanable: set[Log] = set()
         self._owed_s = 0.0
 
@@ -37,7 +55,7 @@ class LogCleaner:
         """Cleans what is due, over and over; ends with the broker."""
         while True:
             if not await self.clean_due():
-                await asyncio.sleep(self._broker.config.log_cleaner_backoff_ms / 1000)
+                await asyncio.sleep(self._config.current.log_cleaner_backoff_ms / 1000)
 
     async def clean_due(self) -> bool:
         """Goes once through the logs that are due, the dirtiest first; whether there was one that could be cleaned."""
@@ -54,7 +72,7 @@ class LogCleaner:
 
     async def _compacted(self) -> AsyncIterator[Log]:
         """The logs that may be cleaned; between any two the others have their turn."""
-        for replica in tuple(self._broker.partitions.opened()):
+        for replica in tuple(self._partitions.opened()):
             log = replica.log
             if log.config.compact and not (log.closed or replica.offline or log in self._uncleanable):
                 yield log
@@ -62,21 +80,21 @@ class LogCleaner:
 
     def _plan(self, log: Log) -> Plan | None:
         try:
-            home = self._broker.directories.holding(log.directory)
-            return make_plan(log, home.cleaned(log.topic, log.partition), self._broker.now_ms())
+            home = self._directories.holding(log.directory)
+            return make_plan(log, home.cleaned(log.topic, log.partition), self._now_ms())
         except Exception as error:  # noqa: BLE001 - `_give_up` tells all of it
             self._give_up(log, error)
             return None
 
     async def _clean(self, plan: Plan) -> bool:
-        broker, log = self._broker, plan.log
-        config = broker.config
+        log = plan.log
+        config = self._config.current
         keys = int(config.log_cleaner_dedupe_buffer_size * config.log_cleaner_io_buffer_load_factor) // BYTES_PER_KEY
-        cleaning = Cleaning(plan, broker.directories.disk_of(log.directory), broker.now_ms(), max_keys=max(1, keys))
+        cleaning = Cleaning(plan, self._directories.disk_of(log.directory), self._now_ms(), max_keys=max(1, keys))
         try:
             await self._carry_out(cleaning)
         except CleaningAbortedError as error:
-            broker.log.info("%s", error)
+            self._logger.info("%s", error)
             return False
         except Exception as error:  # noqa: BLE001 - `_give_up` tells all of it
             self._give_up(log, error)
@@ -84,9 +102,9 @@ class LogCleaner:
         if log.closed:
             return False  # its topic was deleted in the last pause: one that is made anew has been cleaned by nobody
         result = cleaning.result
-        broker.directories.holding(log.directory).note_cleaned(log.topic, log.partition, result.end)
-        await broker.checkpoints.write()
-        broker.log.info(
+        self._directories.holding(log.directory).note_cleaned(log.topic, log.partition, result.end)
+        await self._checkpoints.write()
+        self._logger.info(
             "compacted %r up to %d: %d keys, %d bytes became %d",
             log, result.end, result.keys, result.bytes_read, result.bytes_written,
         )  # fmt: skip
@@ -99,25 +117,24 @@ class LogCleaner:
         open files and too little memory are temporary, and the log has not changed. After any other error, mark the
         log as uncleanable, as Kafka's ``LogCleanerManager`` does: the same bytes would fail again.
         """
-        logger = self._broker.log
         cause = error.__cause__ if isinstance(error, ProtocolError) else error
         if log.closed:
-            logger.info("%r was closed while it was compacted: %s", log, error)
-        elif not self._broker.directories.holding(log.directory).online:
-            logger.error("cannot compact %r: %s", log, error)
+            self._logger.info("%r was closed while it was compacted: %s", log, error)
+        elif not self._directories.holding(log.directory).online:
+            self._logger.error("cannot compact %r: %s", log, error)
         elif isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in OF_THE_PROCESS):
-            logger.error("cannot compact %r now: %s", log, error)
+            self._logger.error("cannot compact %r now: %s", log, error)
         else:
             self._uncleanable.add(log)
-            logger.error("cannot compact %r, it is left alone until the next start", log, exc_info=error)
+            self._logger.error("cannot compact %r, it is left alone until the next start", log, exc_info=error)
 
     async def _carry_out(self, cleaning: Cleaning) -> None:
-        limit = self._broker.config.log_cleaner_io_max_bytes_per_second
+        limit = self._config.current.log_cleaner_io_max_bytes_per_second
         steps = cleaning.run()
         try:
             for step in steps:
                 if step.slow:
-                    await self._broker.offload(step.run)
+                    await self._workers.offload(step.run)
                 else:
                     step.run()
                 self._owed_s += step.io_bytes / limit
@@ -130,8 +147,8 @@ class LogCleaner:
     async def _retain(self, log: Log) -> None:
         """Apply retention to a compacted log, as Kafka's cleaner does, more often than the retention task."""
         try:
-            while apply_retention(log, self._broker.now_ms()):
-                self._broker.log.info("%r: dropped old segments", log)
+            while apply_retention(log, self._now_ms()):
+                self._logger.info("%r: dropped old segments", log)
                 await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - `_give_up` tells all of it
             self._give_up(log, error)

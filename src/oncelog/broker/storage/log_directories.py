@@ -12,7 +12,8 @@ from uuid import UUID
 
 from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory
 from oncelog.broker.storage.log_dir_registry import Known
-from oncelog.cluster.metadata import Topics, topic_id_text
+from oncelog.cluster.image import MetadataImage
+from oncelog.cluster.topics import topic_id_text
 from oncelog.log.disk import Disk
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -96,7 +97,7 @@ class LogDirectories:
                 )
         return {**known, **here}
 
-    def locate(self, topics: Topics) -> None:
+    def locate(self, topics: MetadataImage) -> None:
         """Notes where each partition lies. Raises INCONSISTENT_CLUSTER_ID for one that lies in two places.
 
         While a directory is offline, a partition that is in no other is taken to be there: nobody may begin it anew.
@@ -108,7 +109,7 @@ class LogDirectories:
             known = {(topic.name, index) for topic in topics.topics() for index in range(topic.partition_count)}
             self._lost = known - self._homes.keys()
 
-    def _found(self, directory: DataDirectory, partition: Partition, topics: Topics) -> None:
+    def _found(self, directory: DataDirectory, partition: Partition, topics: MetadataImage) -> None:
         other = self._homes.get(partition)
         info = topics.topic(partition[0])
         if other is not None and info is None:

@@ -11,16 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING
 
 from oncelog.broker.storage.data_directory import DELETE_SUFFIX
-from oncelog.broker.storage.log_directories import NAME_MAX
+from oncelog.broker.storage.log_directories import NAME_MAX, LogDirectories
+from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS
+from oncelog.broker.workers import Workers
 from oncelog.cluster.replica import Replica
 from oncelog.protocol.errors import ProtocolError
-
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
 
 FEW = ITEMS_A_TURN // NEW_LOG_ITEMS
 """So many logs get their files from the appends themselves."""
@@ -31,8 +29,13 @@ LOGS_A_JOB = 20
 class NewLogs:
     """Create files of logs for one broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self, directories: LogDirectories, unlinker: Unlinker, workers: Workers, now_ms: Callable[[], int]
+    ) -> None:
+        self._directories = directories
+        self._unlinker = unlinker
+        self._workers = workers
+        self._now_ms = now_ms
         self._numbers = count()
         self._creating = asyncio.Lock()
 
@@ -44,8 +47,8 @@ class NewLogs:
         new = [replica for replica in replicas if not replica.log.has_files]
         if len(new) <= FEW:
             return
-        done = self._broker.loop.create_future()
-        self._broker.spawn(self._create(new, done), "create log files")  # a job ends even if the caller is cancelled
+        done = asyncio.get_running_loop().create_future()
+        self._workers.spawn(self._create(new, done), "create log files")  # a job ends even if the caller is cancelled
         await done
 
     async def _create(self, replicas: Sequence[Replica], done: asyncio.Future[None]) -> None:
@@ -62,15 +65,15 @@ class NewLogs:
         new = [(replica, self._temporary(replica)) for replica in replicas if not replica.log.closed]
         works = [replica.log.creation(folder) for replica, folder in new]
         async with self._creating:  # one job at a time: others need the worker threads too
-            created = await self._broker.offload(_create_each, works)
+            created = await self._workers.offload(_create_each, works)
         for number, (replica, folder) in enumerate(new[: created + 1]):
             if number == created or not _take(replica, folder):
-                self._broker.unlinker.folders(self._broker.directories.disk_of(folder), [folder], 0)
+                self._unlinker.folders(self._directories.disk_of(folder), [folder], 0)
 
     def _temporary(self, replica: Replica) -> str:
         """Return a path that no other folder has or had."""
         root = replica.log.directory.rpartition("/")[0]
-        unique = f"{self._broker.now_ms():x}-{next(self._numbers):x}"
+        unique = f"{self._now_ms():x}-{next(self._numbers):x}"
         return f"{root}/{replica.topic[:NAME_MAX]}-{replica.partition}.{unique}{DELETE_SUFFIX}"
 
 

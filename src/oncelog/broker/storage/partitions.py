@@ -8,21 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.config.topics import effective, log_config
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.storage.checkpoints import Checkpoints
 from oncelog.broker.storage.data_directory import DELETE_SUFFIX, STRAY_SUFFIX, DataDirectory, LogOffsets
+from oncelog.broker.storage.flusher import Flusher
 from oncelog.broker.storage.log_directories import LogDirectories
-from oncelog.cluster.metadata import TopicInfo, Topics
-from oncelog.cluster.replica import Flush, Replica
+from oncelog.broker.storage.unlinker import Unlinker
+from oncelog.broker.turns import Turns, in_turns
+from oncelog.broker.workers import Workers
+from oncelog.cluster.image import MetadataDelta
+from oncelog.cluster.replica import Replica
+from oncelog.cluster.topics import TopicInfo
 from oncelog.log.checkpoint import PARTITION_METADATA
 from oncelog.log.config import LogConfig
 from oncelog.log.disk import read_if_exists
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.log import AppendResult, Log
-from oncelog.log.steps import Steps
+from oncelog.log.steps import Steps, at_once
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 
@@ -46,35 +55,27 @@ class Partitions:
 
     def __init__(
         self,
-        *,
-        topics: Topics,
-        node_id: int,
+        cache: MetadataCache,
+        config: DynamicConfig,
         directories: LogDirectories,
-        log_config: Callable[[TopicInfo], LogConfig],
-        min_insync_replicas: Callable[[TopicInfo], int],
+        flusher: Flusher,
+        unlinker: Unlinker,
+        workers: Workers,
+        *,
+        node_id: int,
         now_ms: Callable[[], int],
-        checkpoint: Callable[[], None],
-        flush: Flush,
-        unlink: Callable[[GuardedDisk, Sequence[str], int], None],
-        later: Callable[[Coroutine[Any, Any, None], str], None],
         logger: logging.Logger,
     ) -> None:
-        """Take the parts of the broker that partitions need.
-
-        `checkpoint` writes the current offsets to the checkpoint files. `unlink` unlinks files of a disk after a delay
-        in ms. `later` runs a named coroutine in the background.
-        """
-        self._topics = topics
-        self._node_id = node_id
+        self._cache = cache
+        self._config = config
         self._directories = directories
-        self._log_config = log_config
-        self._min_insync_replicas = min_insync_replicas
+        self._flusher = flusher
+        self._unlinker = unlinker
+        self._workers = workers
+        self._node_id = node_id
         self._now_ms = now_ms
-        self._checkpoint = checkpoint
-        self._flush = flush
-        self._unlink = unlink
         self._logger = logger
-        self._later = later
+        self.checkpoints = Checkpoints(directories, self.offsets, workers, logger)
         self._replicas: dict[tuple[str, int], Replica] = {}
         self._opening: dict[tuple[str, int], Steps[Replica]] = {}
         """Logs whose recovery takes long, and the rest of it."""
@@ -92,7 +93,7 @@ class Partitions:
         return self._is_ours(topic, partition) and not self.is_offline(topic, partition)
 
     def _is_ours(self, topic: str, partition: int) -> bool:
-        info = self._topics.topic(topic)
+        info = self._cache.image.topic(topic)
         if info is None or not 0 <= partition < info.partition_count:
             return False
         return info.partitions[partition].leader == self._node_id
@@ -118,7 +119,7 @@ class Partitions:
                 if replica is not None:
                     return replica
                 self._take_step()
-            self._later(self.open_in_turns(topic, partition), f"recovery of {topic}-{partition}")
+            self._workers.spawn(self.open_in_turns(topic, partition), f"recovery of {topic}-{partition}")
         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is being recovered")
 
     def prefetch(self, topic: str, partitions: Iterable[int]) -> None:
@@ -174,7 +175,7 @@ class Partitions:
             raise ProtocolError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is in a log directory that is offline"
             )
-        info = self._topics.topic(topic)
+        info = self._cache.image.topic(topic)
         if info is None or not 0 <= partition < info.partition_count:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} does not exist")
         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is led by another broker")
@@ -184,7 +185,7 @@ class Partitions:
         yield from self._replicas.values()
 
     def _open(self, topic: str, partition: int) -> Steps[Replica]:
-        info = self._topics.topic(topic)
+        info = self._cache.image.topic(topic)
         assert info is not None
         home = self._directories.home(topic, partition)
         renewed = not self._is_own_folder(home, info, partition) and home.forget_offsets(topic, partition)
@@ -199,9 +200,9 @@ class Partitions:
             recovery_point=home.recovery_points.get((topic, partition), 0),
             clean=home.clean,
             log_start_offset=home.start_offsets.get((topic, partition), 0),
-            unlink=partial(self._unlink, home.disk),
+            unlink=partial(self._unlinker.files, home.disk),
         )
-        info = self._topics.topic(topic) or info
+        info = self._cache.image.topic(topic) or info
         config = self._log_config(info)
         if config != log.config:  # settings of the topic or the broker have changed in the meantime
             log.reconfigure(config)
@@ -213,11 +214,11 @@ class Partitions:
             info.partitions[partition].leader_epoch,
             replicas=len(info.partitions[partition].replicas),
             min_insync_replicas=self._min_insync_replicas(info),
-            flush=self._flush,
+            flush=self._flusher,
         )
         self._replicas[topic, partition] = replica
         if renewed:
-            self._checkpoint()
+            self.checkpoints.write_now()
         return replica
 
     def _is_own_folder(self, home: DataDirectory, topic: TopicInfo, partition: int) -> bool:
@@ -268,35 +269,41 @@ class Partitions:
         )
         ended = self.on_transaction_end
         if topic == CONSUMER_OFFSETS and ended is not None:
-            replica.when_committed(result.last_offset, lambda: ended(partition, producer_id, producer_epoch, commit))
+
+            def apply(error: ErrorCode) -> None:
+                if error is ErrorCode.NONE:  # otherwise the partition is gone, and its coordinator with it
+                    ended(partition, producer_id, producer_epoch, commit)
+
+            replica.when_committed(result.last_offset, apply)
         return result
 
     def when_committed(
         self, partitions: Sequence[tuple[str, int]], callback: Callable[[dict[tuple[str, int], ErrorCode]], None]
     ) -> None:
-        """Calls `callback` once all that these logs hold now is committed, with an error for each where it never is.
+        """Call `callback` once all records that these logs hold now are committed or lost.
 
-        At once, unless one of them has to be synced first (`flush.messages`).
+        The callback gets an error for each partition whose records are lost. It is called at once, unless one of the
+        logs has to be synced first (`flush.messages`).
         """
         lost: dict[tuple[str, int], ErrorCode] = {}
-        left = len(partitions) + 1
+        left = len(partitions)
 
-        def done(key: tuple[str, int] | None, replica: Replica | None, end: int) -> None:
+        def done(key: tuple[str, int], error: ErrorCode) -> None:
             nonlocal left
             left -= 1
-            if key is not None and (replica is None or replica.log.high_watermark < end):
-                lost[key] = ErrorCode.KAFKA_STORAGE_ERROR
+            if error is not ErrorCode.NONE:
+                lost[key] = error
             if left == 0:
                 callback(lost)
 
+        if not partitions:
+            callback(lost)
         for key in partitions:
             replica = self._replicas.get(key)
-            end = 0 if replica is None else replica.log.log_end_offset
             if replica is None:
-                done(key, None, end)
+                done(key, ErrorCode.KAFKA_STORAGE_ERROR)
             else:
-                replica.when_committed(end - 1, partial(done, key, replica, end))
-        done(None, None, 0)
+                replica.when_committed(replica.log.log_end_offset - 1, partial(done, key))
 
     def dropping(self, topic: TopicInfo) -> Steps[Dropped]:
         """Close the partitions of a deleted topic, and set their folders aside.
@@ -347,14 +354,43 @@ class Partitions:
             self._replicas.pop(key).fail()
         return lost
 
-    def reconfigure(self, topic: TopicInfo) -> None:
-        """Lets the open logs of a topic go on with the settings that it has now."""
+    async def metadata_changed(self, delta: MetadataDelta) -> None:
+        """Drop the logs of deleted topics, and apply new settings to the open ones."""
+        for topic in delta.deleted_topics:
+            await self._delete(topic)
+        turns = Turns()
+        for topic in delta.after.topics() if delta.broker_configs_changed else delta.changed_topics:
+            await turns.next()
+            self._reconfigure(topic)
+
+    async def _delete(self, topic: TopicInfo) -> None:
+        """Drop the partitions of a deleted topic, and remove their folders later."""
+        work = self.dropping(topic)
+        try:
+            dropped = await in_turns(work)
+        except asyncio.CancelledError:
+            at_once(work)  # the broker stops, and its next start would not know to whom the folders belong
+            raise
+        if dropped.stale:
+            self.checkpoints.write_now()  # a new topic of this name must not find these offsets
+        delay_ms = self._config.current.log_segment_delete_delay_ms
+        for disk, folders in dropped.folders.items():
+            self._unlinker.folders(disk, folders, delay_ms)
+
+    def _reconfigure(self, topic: TopicInfo) -> None:
+        """Apply the current settings of a topic to its open logs."""
         config, least = self._log_config(topic), self._min_insync_replicas(topic)
         for partition in range(topic.partition_count):
             replica = self._replicas.get((topic.name, partition))
             if replica is not None:
                 replica.log.reconfigure(config)
                 replica.min_insync_replicas = min(least, len(topic.partitions[partition].replicas))
+
+    def _log_config(self, topic: TopicInfo) -> LogConfig:
+        return log_config(self._config.current, topic.configs)
+
+    def _min_insync_replicas(self, topic: TopicInfo) -> int:
+        return int(effective(self._config.current, topic.configs, "min.insync.replicas"))
 
     def close(self) -> list[DataDirectory]:
         """Closes every open log; the directories whose next start has nothing to recover.

@@ -8,22 +8,21 @@ Kafka's ``LocalLog.deleteSegmentFiles``.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from oncelog.broker.storage.shortage import pauses
+from oncelog.broker.workers import Workers
 from oncelog.log.disk import OF_THE_PROCESS
 from oncelog.log.guarded_disk import GuardedDisk
-
-if TYPE_CHECKING:
-    from oncelog.broker.broker import Broker
 
 
 class Unlinker:
     """Unlink files and folders for one broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, workers: Workers, logger: logging.Logger) -> None:
+        self._workers = workers
+        self._logger = logger
         self._timers: set[asyncio.TimerHandle] = set()
         self._removing = asyncio.Lock()
 
@@ -46,9 +45,9 @@ class Unlinker:
     def _later(self, disk: GuardedDisk, remove: Callable[[str], None], paths: Sequence[str], delay_ms: int) -> None:
         def due() -> None:
             self._timers.discard(timer)
-            self._broker.spawn(self._remove(disk, remove, paths), "unlink files")
+            self._workers.spawn(self._remove(disk, remove, paths), "unlink files")
 
-        timer = self._broker.loop.call_later(delay_ms / 1000, due)
+        timer = asyncio.get_running_loop().call_later(delay_ms / 1000, due)
         self._timers.add(timer)
 
     async def _remove(self, disk: GuardedDisk, remove: Callable[[str], None], paths: Sequence[str]) -> None:
@@ -61,8 +60,8 @@ class Unlinker:
         """Remove one file or folder. Return False if there is no file descriptor, so that the caller has to retry."""
         try:
             async with self._removing:  # one at a time: others need the worker threads too
-                await self._broker.offload(remove, path)
+                await self._workers.offload(remove, path)
         except OSError as error:
-            self._broker.log.error("cannot remove %s: %s", path, error)
+            self._logger.error("cannot remove %s: %s", path, error)
             return error.errno not in OF_THE_PROCESS
         return True

@@ -7,14 +7,12 @@ have many of them, so each function is a generator that pauses after each (`brok
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from oncelog.cluster.topics import TopicInfo
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.schema import Message
-
-if TYPE_CHECKING:
-    from oncelog.cluster.metadata import TopicInfo
 
 
 class Refused(NamedTuple):

@@ -1,0 +1,92 @@
+"""The producer ids that this broker may give out: blocks of a thousand, reserved in the tree."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Any
+
+from oncelog.broker.workers import Workers
+from oncelog.cluster.tree import (
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    OutcomeUnknownError,
+    Tree,
+    TreeError,
+)
+from oncelog.coordinator.producer_ids import BLOCK_PATH, AnswerLostError, ProducerIds, acquire_block
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+
+class TreeBlockStore:
+    """The node of the producer id blocks in the tree. All methods block."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+
+    def read(self) -> tuple[bytes, int]:
+        """Return the newest block and its version. Create the node if it does not exist."""
+        try:
+            node = self._tree.get(BLOCK_PATH)
+        except NoNodeError:
+            with suppress(NodeExistsError):  # another broker was quicker
+                self._tree.create(BLOCK_PATH)
+            node = self._tree.get(BLOCK_PATH)
+        return node.data, node.version
+
+    def write(self, data: bytes, version: int) -> bool:
+        """Compare and set. Return False for another version; raise AnswerLostError if the outcome is not known."""
+        try:
+            self._tree.set(BLOCK_PATH, data, version)
+        except BadVersionError:
+            return False
+        except OutcomeUnknownError as error:
+            raise AnswerLostError from error
+        return True
+
+
+class ProducerIdBlocks:
+    """Reserve blocks of producer ids ahead of their use."""
+
+    def __init__(self, tree: Tree, node_id: int, workers: Workers, logger: logging.Logger) -> None:
+        self.ids = ProducerIds(self.reserve)
+        self._store = TreeBlockStore(tree)
+        self._node_id = node_id
+        self._workers = workers
+        self._logger = logger
+        self._reserving: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def reserve(self) -> None:
+        """Reserve the next block in the background, unless that is already in progress."""
+        if self._reserving is None and not self._closed:
+            self._reserving = self._workers.task(self._reserve(), "producer id block")
+            self._reserving.add_done_callback(self._reserved)
+
+    async def available(self) -> None:
+        """Wait for the next block if the last one is used up. Raises COORDINATOR_LOAD_IN_PROGRESS."""
+        if self.ids.remaining:
+            return
+        self.reserve()
+        assert self._reserving is not None
+        try:
+            await asyncio.shield(self._reserving)
+        except TreeError as error:
+            message = f"the broker cannot reserve producer ids: {error!r}"
+            raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message) from error
+
+    def close(self) -> None:
+        """Stop reserving blocks."""
+        self._closed = True
+        if self._reserving is not None:
+            self._reserving.cancel()
+
+    async def _reserve(self) -> None:
+        self.ids.add(await self._workers.offload(acquire_block, self._store, self._node_id))
+
+    def _reserved(self, task: asyncio.Task[Any]) -> None:
+        self._reserving = None
+        if not task.cancelled() and task.exception() is not None:
+            self._logger.error("cannot reserve a block of producer ids: %r", task.exception())

@@ -1,0 +1,49 @@
+"""CreateAcls, DeleteAcls and DescribeAcls without an authorizer (KIP-140).
+
+The responses are those of Kafka's `AclApis` without an authorizer.
+"""
+
+from __future__ import annotations
+
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from oncelog.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+from oncelog.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+
+
+def handle_create(request: CreateAclsRequest, _ctx: RequestContext) -> CreateAclsResponse:
+    """Return SECURITY_DISABLED for each entry."""
+    refused = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured.")
+    return CreateAclsResponse(results=[refused] * len(request.creations))
+
+
+def handle_delete(request: DeleteAclsRequest, _ctx: RequestContext) -> DeleteAclsResponse:
+    """Return SECURITY_DISABLED for each filter."""
+    refused = DeleteAclsFilterResult(
+        error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured."
+    )
+    return DeleteAclsResponse(filter_results=[refused] * len(request.filters))
+
+
+def handle_describe(_request: DescribeAclsRequest, _ctx: RequestContext) -> DescribeAclsResponse:
+    """Return SECURITY_DISABLED."""
+    return DescribeAclsResponse(
+        error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
+    )
+
+
+def bind_create(_parts: Parts) -> Handler:
+    """Return the handler of CreateAcls."""
+    return handle_create
+
+
+def bind_delete(_parts: Parts) -> Handler:
+    """Return the handler of DeleteAcls."""
+    return handle_delete
+
+
+def bind_describe(_parts: Parts) -> Handler:
+    """Return the handler of DescribeAcls."""
+    return handle_describe

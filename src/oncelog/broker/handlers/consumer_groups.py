@@ -1,0 +1,59 @@
+"""Reject the requests of the consumer group protocol (KIP-848), as Kafka does if `group.version` is 0.
+
+The broker serves these APIs nevertheless. If ApiVersions does not name ConsumerGroupHeartbeat, librdkafka looks for
+another coordinator forever; this error ends its consumer with a message. After the error of ConsumerGroupDescribe,
+clients send DescribeGroups.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.turns import Turns
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+)
+from oncelog.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+
+def heartbeat(
+    logger: logging.Logger, request: ConsumerGroupHeartbeatRequest, ctx: RequestContext
+) -> ConsumerGroupHeartbeatResponse:
+    """Return UNSUPPORTED_VERSION (`KafkaApis.handleConsumerGroupHeartbeat`)."""
+    logger.info(
+        "%s (%s) of group %s wants the consumer protocol (KIP-848), which is not there: group.protocol=classic is",
+        ctx.client_id, ctx.client_host, request.group_id,
+    )  # fmt: skip
+    return ConsumerGroupHeartbeatResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        error_message="this broker has no consumer group protocol (KIP-848); set group.protocol=classic",
+    )
+
+
+async def describe(request: ConsumerGroupDescribeRequest, _ctx: RequestContext) -> ConsumerGroupDescribeResponse:
+    """Return UNSUPPORTED_VERSION for each group (`KafkaApis.handleConsumerGroupDescribe`)."""
+    response = ConsumerGroupDescribeResponse()
+    turns = Turns()
+    for group_id in request.group_ids:
+        await turns.next()
+        response.groups.append(DescribedGroup(group_id=group_id, error_code=ErrorCode.UNSUPPORTED_VERSION))
+    return response
+
+
+def bind_heartbeat(parts: Parts) -> Handler:
+    """Return the handler of ConsumerGroupHeartbeat."""
+    return partial(heartbeat, parts.logger)
+
+
+def bind_describe(_parts: Parts) -> Handler:
+    """Return the handler of ConsumerGroupDescribe."""
+    return describe

@@ -1,0 +1,103 @@
+"""Handle the requests for classic groups, from their members and from tools."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from oncelog.broker.coordinators.groups import GroupService
+from oncelog.broker.requests import operations
+from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.broker.turns import Turns, counted
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+_PROTOCOL_NAME_MAY_BE_NULL = 7
+_NAMES_PROTOCOL = 5
+MOST_PROTOCOLS = 1000
+"""Protocols of one member. A group compares them with those of all its members, while other clients wait."""
+
+
+async def join(groups: GroupService, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse | None:
+    """Answer when the generation begins. Return None if the client hangs up before."""
+    if len(request.protocols) > MOST_PROTOCOLS:
+        response: JoinGroupResponse | None = JoinGroupResponse(
+            error_code=ErrorCode.INVALID_REQUEST, member_id=request.member_id, protocol_name=None
+        )
+    else:
+        response = await groups.join_group(request, ctx)
+    if response is None:
+        return None
+    if response.protocol_name is None and ctx.api_version < _PROTOCOL_NAME_MAY_BE_NULL:
+        response.protocol_name = ""
+    return response
+
+
+async def sync(groups: GroupService, request: SyncGroupRequest, ctx: RequestContext) -> SyncGroupResponse | None:
+    """Answer when the leader has sent the assignment. Return None if the client hangs up before.
+
+    From version 5 on, the request must name the protocol (KIP-559).
+    """
+    if ctx.api_version >= _NAMES_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    return await groups.sync_group(request, ctx)
+
+
+async def describe(groups: GroupService, request: DescribeGroupsRequest, ctx: RequestContext) -> DescribeGroupsResponse:
+    """Return the state and the members of each group, or its error, in the order of the request."""
+    described = []
+    turns = Turns()
+    for group_id in request.groups:
+        await turns.next()
+        described.append(groups.describe_group(group_id, ctx.api_version))
+    if request.include_authorized_operations:
+        for group in described:
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = operations.OF_GROUP
+    return DescribeGroupsResponse(groups=described)
+
+
+async def delete(groups: GroupService, request: DeleteGroupsRequest, _ctx: RequestContext) -> DeleteGroupsResponse:
+    """Return an error for each group. A group that the request names twice has one result (KIP-229)."""
+    return DeleteGroupsResponse(results=await groups.delete_groups(await counted(request.groups_names)))
+
+
+def bind_join(parts: Parts) -> Handler:
+    """Return the handler of JoinGroup."""
+    return partial(join, parts.groups)
+
+
+def bind_sync(parts: Parts) -> Handler:
+    """Return the handler of SyncGroup."""
+    return partial(sync, parts.groups)
+
+
+def bind_heartbeat(parts: Parts) -> Handler:
+    """Return the handler of Heartbeat. Its response says whether the member has to join again."""
+    groups = parts.groups
+    return lambda request, _ctx: groups.heartbeat(request)
+
+
+def bind_leave(parts: Parts) -> Handler:
+    """Return the handler of LeaveGroup. Its response has an error for each member."""
+    groups = parts.groups
+    return lambda request, ctx: groups.leave_group(request, ctx.api_version)
+
+
+def bind_list(parts: Parts) -> Handler:
+    """Return the handler of ListGroups."""
+    groups = parts.groups
+    return lambda request, _ctx: groups.list_groups(request)
+
+
+def bind_describe(parts: Parts) -> Handler:
+    """Return the handler of DescribeGroups."""
+    return partial(describe, parts.groups)
+
+
+def bind_delete(parts: Parts) -> Handler:
+    """Return the handler of DeleteGroups."""
+    return partial(delete, parts.groups)

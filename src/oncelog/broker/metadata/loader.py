@@ -1,0 +1,136 @@
+"""Follow the metadata in the tree: keep the newest image, and publish each change to the parts of the broker.
+
+Code that changes metadata only writes to the tree, also on a single broker. The loader sees the change through its
+watch, reads what was touched, and hands the difference to its subscribers one after the other (Kafka's
+`MetadataLoader` and `MetadataPublisher`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from oncelog.broker.metadata.deadline import Deadline
+from oncelog.broker.workers import Workers
+from oncelog.cluster import changes
+from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.image import MetadataDelta, MetadataImage
+from oncelog.cluster.image_nodes import read_changes, read_image
+from oncelog.cluster.tree import Tree, TreeError
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+Subscriber = Callable[[MetadataDelta], Awaitable[None] | None]
+"""Applies a change to one part of the broker. The loader logs what it raises, and continues."""
+
+
+class MetadataCache:
+    """The newest image that this broker has."""
+
+    __slots__ = ("image",)
+
+    def __init__(self) -> None:
+        self.image = MetadataImage()
+
+
+class MetadataLoader:
+    """Read changes of the metadata in their order."""
+
+    def __init__(self, tree: Tree, cache: MetadataCache, workers: Workers, logger: logging.Logger) -> None:
+        self._tree = tree
+        self._cache = cache
+        self._workers = workers
+        self._logger = logger
+        self._log = ChangeLog(tree)
+        self._subscribers: list[Subscriber] = []
+        self._changing = asyncio.Lock()
+        self._publishing = asyncio.Lock()
+        self._is_stale = False
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call `subscriber` with each change from now on, after the subscribers before it."""
+        self._subscribers.append(subscriber)
+
+    def load(self) -> None:
+        """Read the whole image, and watch the tree. Blocks."""
+        self._tree.watch(changes.PATH, self._notice)
+        self._cache.image = read_image(self._tree)
+
+    @asynccontextmanager
+    async def changing(self, deadline: Deadline | None = None) -> AsyncIterator[ChangeLog]:
+        """Let the body write to the tree while no other request of this broker does. Then catch up.
+
+        The image includes the change when the block ends, and all subscribers have applied it. Raises
+        REQUEST_TIMED_OUT if the deadline passes before the block begins, or if the tree cannot be read afterwards.
+        """
+        async with self._changing:
+            if deadline is not None:
+                deadline.check()
+            try:
+                yield self._log
+            except ProtocolError:
+                await self._catch_up_later()  # the change may have been made, and only the answer was lost
+                raise
+            try:
+                await self.catch_up()
+            except TreeError as error:
+                self._workers.spawn(self._keep_trying(), "catch up with the metadata")
+                message = f"the metadata is changed, but it cannot be read now: {error!r}"
+                raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message) from error
+
+    async def catch_up(self) -> None:
+        """Read what has changed, and publish it. Raises TreeError if the tree cannot be read now."""
+        # A task, because a subscriber must not stop in the middle if the caller is cancelled.
+        await asyncio.shield(self._workers.task(self._catch_up(), "catch up with the metadata"))
+
+    async def _catch_up(self) -> None:
+        async with self._publishing:
+            delta: MetadataDelta | None = await self._workers.offload(self._read)
+            if delta is None:
+                return
+            self._cache.image = delta.after
+            for subscriber in self._subscribers:
+                try:
+                    applied = subscriber(delta)
+                    if applied is not None:
+                        await applied
+                except Exception:
+                    self._logger.exception("cannot apply change %d of the metadata", delta.after.sequence)
+
+    def _read(self) -> MetadataDelta | None:
+        """Return what has changed in the tree, or None. Runs in a worker thread."""
+        self._tree.poll()
+        if not self._is_stale:
+            return None
+        self._is_stale = False
+        try:
+            return read_changes(self._tree, self._cache.image)
+        except BaseException:
+            self._is_stale = True
+            raise
+
+    def _notice(self, _path: str) -> None:
+        self._is_stale = True
+
+    async def _catch_up_later(self) -> None:
+        """Catch up after an error. If the tree cannot be read now, try again in the background."""
+        try:
+            await self.catch_up()
+        except TreeError:
+            self._workers.spawn(self._keep_trying(), "catch up with the metadata")
+
+    async def _keep_trying(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                return await self._catch_up()
+            except TreeError as error:
+                self._logger.error("the metadata cannot be read: %r", error)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+"""Pauses before the tree is read again after a failure. Each is twice as long as the one before it."""

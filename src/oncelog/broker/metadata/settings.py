@@ -1,0 +1,97 @@
+"""Change the settings of topics and brokers, and the levels of features. Each change is a write to the tree."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from oncelog.broker.config.dynamic import DynamicConfig, check_changed_broker_configs
+from oncelog.broker.config.topics import check_changed_configs, check_topic_configs, without_effect
+from oncelog.broker.metadata.features import SUPPORTED_FEATURES
+from oncelog.broker.metadata.loader import MetadataCache, MetadataLoader
+from oncelog.broker.workers import Workers
+from oncelog.cluster import configs, features
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+Change = Callable[[Mapping[str, str]], dict[str, str]]
+"""Map the current settings to the requested ones. The result is not yet validated. Raises ProtocolError."""
+
+
+class SettingsAdministration:
+    """Changes of settings that clients request."""
+
+    def __init__(
+        self,
+        loader: MetadataLoader,
+        cache: MetadataCache,
+        config: DynamicConfig,
+        workers: Workers,
+        *,
+        node_id: int,
+        logger: logging.Logger,
+    ) -> None:
+        self.node_id = node_id
+        self.logger = logger
+        self._loader = loader
+        self._cache = cache
+        self._config = config
+        self._workers = workers
+
+    async def alter_topic(self, name: str, change: Change, *, validate_only: bool) -> None:
+        """Change a topic's settings. They take effect before this returns.
+
+        Raises INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT.
+        """
+
+        def checked(before: Mapping[str, str]) -> dict[str, str]:
+            return check_changed_configs(self._config.current, before, change(before))
+
+        async with self._loader.changing() as log:
+            topic = self._cache.image.topic(name)
+            wanted = checked(topic.configs if topic else {})  # as in Kafka, an illegal value is reported first
+            if topic is None:
+                raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+            if validate_only:
+                return
+            for sentence in without_effect(set(wanted) - set(topic.configs)):
+                self.logger.warning("topic %s: %s", name, sentence)
+            written = await self._workers.offload(configs.update_topic, log, name, checked)
+        self.logger.info("settings of topic %s are now %s", name, written)
+
+    async def alter_broker(self, node_id: int | None, change: Change, *, validate_only: bool) -> None:
+        """Change the settings of this broker, or (None) of all. They take effect before this returns.
+
+        Raises INVALID_REQUEST for a setting that is not legal or cannot change at run time, INVALID_CONFIG,
+        REQUEST_TIMED_OUT.
+        """
+        config = self._config
+
+        def checked(before: Mapping[str, str]) -> dict[str, str]:
+            return check_changed_broker_configs(before, change(before))
+
+        async with self._loader.changing() as log:
+            wanted = checked(config.of_all if node_id is None else config.own)
+            of_all, own = (wanted, config.own) if node_id is None else (config.of_all, wanted)
+            _check_combination(config, of_all, own)
+            if validate_only:
+                return
+            written = await self._workers.offload(configs.update_broker, log, node_id, checked)
+        who = "all brokers" if node_id is None else "this broker"
+        self.logger.info("settings of %s are now %s", who, written)
+
+    async def update_features(self, wanted: Sequence[features.Change], *, validate_only: bool) -> None:
+        """Change levels of features, all or none. Raises INVALID_UPDATE_VERSION, REQUEST_TIMED_OUT."""
+        async with self._loader.changing() as log:
+            await self._workers.offload(
+                lambda: features.update(log, wanted, SUPPORTED_FEATURES, validate_only=validate_only)
+            )
+        if not validate_only:
+            self.logger.info("the levels of features are now %s", dict(self._cache.image.feature_levels))
+
+
+def _check_combination(config: DynamicConfig, of_all: Mapping[str, str], own: Mapping[str, str]) -> None:
+    """Check what broker settings mean together for a topic without settings of its own. Raises INVALID_REQUEST."""
+    try:
+        check_topic_configs(config.resulting(of_all, own), {})
+    except ProtocolError as error:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, str(error)) from error

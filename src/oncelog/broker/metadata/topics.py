@@ -1,0 +1,138 @@
+"""Create, extend and delete topics. Each change is a write to the tree; the broker's parts follow it from there."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from uuid import UUID
+
+from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.metadata.deadline import Deadline
+from oncelog.broker.metadata.loader import MetadataCache, MetadataLoader
+from oncelog.broker.workers import Workers
+from oncelog.cluster import topic_nodes
+from oncelog.cluster.topics import PartitionInfo, TopicInfo, assign
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.topics import CONSUMER_OFFSETS
+
+RandomBits = Callable[[int], int]
+"""Returns a random number of so many bits."""
+
+
+def new_topic_id(random_bits: RandomBits) -> UUID:
+    """Return a random id that does not begin with '-' as text."""
+    while True:
+        topic_id = UUID(int=random_bits(128), version=4)
+        if topic_id.bytes[0] >> 2 != 62:
+            return topic_id
+
+
+def new_cluster_id(random_bits: RandomBits) -> str:
+    """Return a random id as text, in the form of Kafka's `Uuid`."""
+    return base64.urlsafe_b64encode(new_topic_id(random_bits).bytes).rstrip(b"=").decode()
+
+
+class TopicAdministration:
+    """Changes of topics that clients request, and the internal topics."""
+
+    def __init__(
+        self,
+        loader: MetadataLoader,
+        cache: MetadataCache,
+        config: DynamicConfig,
+        workers: Workers,
+        *,
+        node_id: int,
+        random_bits: RandomBits,
+        logger: logging.Logger,
+    ) -> None:
+        self._loader = loader
+        self._cache = cache
+        self._config = config
+        self._workers = workers
+        self._node_id = node_id
+        self._random_bits = random_bits
+        self._logger = logger
+        self._creating: dict[str, asyncio.Task[TopicInfo]] = {}
+
+    def broker_ids(self) -> list[int]:
+        """Return the ids of all brokers that are up."""
+        return [self._node_id]
+
+    def assign(self, partitions: int, replication_factor: int, *, first: int = 0) -> list[tuple[int, ...]]:
+        """Return brokers for each new partition from number `first` on. Raises INVALID_REPLICATION_FACTOR."""
+        return assign(partitions, replication_factor, self.broker_ids(), first=first)
+
+    async def create(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replication_factor: int = 1,
+        configs: Mapping[str, str] | None = None,
+        assignment: Sequence[tuple[int, ...]] | None = None,
+    ) -> TopicInfo:
+        """Create a topic whose name and settings were checked, and return it.
+
+        Raises TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, REQUEST_TIMED_OUT.
+        """
+        replicas = assignment or self.assign(partitions, replication_factor)
+        infos = tuple(PartitionInfo(ids[0], 0, ids, ids) for ids in replicas)
+        topic = TopicInfo(name, new_topic_id(self._random_bits), infos, configs or {})
+        async with self._loader.changing() as log:
+            await self._workers.offload(topic_nodes.write_topic, log, topic)
+        self._logger.info("created topic %s with %d partitions", name, len(infos))
+        return topic
+
+    async def ensure_internal(self, name: str) -> TopicInfo:
+        """Return the coordinators' topic of that name. Create it, with its coordinators, if it does not exist."""
+        topic = self._cache.image.topic(name)
+        if topic is not None:
+            return topic
+        task = self._creating.get(name)
+        if task is None:
+            task = self._creating[name] = self._workers.task(self._create_internal(name), f"create {name}")
+            task.add_done_callback(lambda _: self._creating.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def _create_internal(self, name: str) -> TopicInfo:
+        config = self._config.current
+        if name == CONSUMER_OFFSETS:
+            partitions, segment_bytes = config.offsets_topic_num_partitions, config.offsets_topic_segment_bytes
+        else:
+            partitions = config.transaction_state_log_num_partitions
+            segment_bytes = config.transaction_state_log_segment_bytes
+        configs = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(segment_bytes)}
+        try:
+            return await self.create(name, partitions=partitions, configs=configs)
+        except ProtocolError:
+            topic = self._cache.image.topic(name)
+            if topic is None:
+                raise
+            return topic  # another client was quicker
+
+    async def add_partitions(
+        self, topic: TopicInfo, added: Sequence[tuple[int, ...]], deadline: Deadline | None = None
+    ) -> None:
+        """Add partitions with these replicas.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, REQUEST_TIMED_OUT.
+        """
+        infos = [PartitionInfo(replicas[0], 0, replicas, replicas) for replicas in added]
+        async with self._loader.changing(deadline) as log:
+            await self._workers.offload(topic_nodes.add_partitions, log, topic, infos)
+        self._logger.info("topic %s has %d partitions now", topic.name, topic.partition_count + len(infos))
+
+    async def delete(self, topic: TopicInfo, deadline: Deadline | None = None) -> None:
+        """Delete a topic and its data.
+
+        Raises REQUEST_TIMED_OUT, and UNKNOWN_TOPIC_OR_PARTITION if another request has deleted it.
+        """
+        if topic.internal:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the coordinators")
+        async with self._loader.changing(deadline) as log:
+            topic = self._cache.image.topic_by_id(topic.topic_id) or topic  # it may have got partitions meanwhile
+            await self._workers.offload(topic_nodes.erase_topic, log, topic)
+        self._logger.info("deleted topic %s", topic.name)

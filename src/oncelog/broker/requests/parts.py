@@ -1,0 +1,57 @@
+"""The parts of a broker that handlers may use. Each handler takes only those that it names in its `bind` function."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from oncelog.broker.config.dynamic import DynamicConfig
+from oncelog.broker.coordinators.groups import GroupService
+from oncelog.broker.coordinators.transactions import TransactionService
+from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.metadata.settings import SettingsAdministration
+from oncelog.broker.metadata.topics import TopicAdministration
+from oncelog.broker.requests.fetch_sessions import FetchSessions
+from oncelog.broker.storage.log_directories import LogDirectories
+from oncelog.broker.storage.new_logs import NewLogs
+from oncelog.broker.storage.partitions import Partitions
+from oncelog.broker.workers import Workers
+from oncelog.net.unsent import Unsent
+
+Handler = Callable[[Any, Any], Any]
+"""`handler(request, context)` returns the response, an awaitable of it, `Holds`, or None if there is no response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The address of this broker for clients."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All parts; `now_ms` returns the wall-clock time."""
+
+    cluster_id: str
+    endpoint: Callable[[], Endpoint]
+    """Returns the address of this broker. Its port is known once the server is bound."""
+    config: DynamicConfig
+    cache: MetadataCache
+    topics: TopicAdministration
+    settings: SettingsAdministration
+    partitions: Partitions
+    directories: LogDirectories
+    new_logs: NewLogs
+    groups: GroupService
+    transactions: TransactionService
+    fetch_sessions: FetchSessions
+    unsent: Callable[[], Unsent]
+    """Returns the memory of responses that clients have not read yet."""
+    workers: Workers
+    now_ms: Callable[[], int]
+    logger: logging.Logger

@@ -1,0 +1,66 @@
+"""Run work that does not belong to one request: background tasks, and calls in worker threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+T = TypeVar("T")
+Offload = Callable[..., Awaitable[Any]]
+"""`offload(fn, *args)` runs blocking code in another thread and returns its result."""
+COMPUTING = 1
+"""Worker threads that compute for requests at the same time."""
+
+
+class Workers:
+    """The background tasks and worker threads of one broker."""
+
+    def __init__(self, offload: Offload, logger: logging.Logger) -> None:
+        self.offload = offload
+        self.timed: Callable[[Coroutine[Any, Any, Any], str], Coroutine[Any, Any, Any]] | None = None
+        """Wraps each coroutine that `spawn` runs, to log steps that block the event loop."""
+        self._logger = logger
+        self._computing = asyncio.Semaphore(COMPUTING)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        """Run a coroutine until it returns or the broker stops. Log its failure."""
+        task = self.task(work if self.timed is None else self.timed(work, name), name)
+        task.add_done_callback(self._report)
+
+    def task(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Return a task that ends at the latest when the broker stops. The caller awaits its outcome."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _report(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._logger.error("%s failed", task.get_name(), exc_info=task.exception())
+
+    async def compute(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run work that needs much processor time in a worker thread. Later calls wait for it in order.
+
+        Each computing thread makes the event loop wait up to 5 ms for the interpreter, so the number of threads is
+        small. Raises KAFKA_STORAGE_ERROR if there is not enough memory: clients retry, as after too many open files.
+        """
+        async with self._computing:
+            try:
+                result: T = await self.offload(work, *arguments)
+            except MemoryError as error:
+                self._logger.error("not enough memory for a request: %s", error)
+                code, message = ErrorCode.KAFKA_STORAGE_ERROR, f"the broker does not have enough memory: {error}"
+            else:
+                return result
+        raise ProtocolError(code, message)  # without the other error, whose frames hold the request
+
+    async def close(self) -> None:
+        """Cancel all tasks, and wait until they have ended."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

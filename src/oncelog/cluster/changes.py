@@ -1,0 +1,69 @@
+"""The log of metadata changes in the tree: each write adds the paths that it touched, so that readers read only those.
+
+The node `/oncelog/changes` holds the last `KEPT` changes. It is set in the same `multi` as the change itself. A reader
+that has missed more than `KEPT` changes reads everything. One watch on this node is enough for a broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from oncelog.cluster.tree import BadVersionError, Operation, Set, Tree
+
+PATH = "/oncelog/changes"
+KEPT = 128
+
+
+class _ChangesNode(msgspec.Struct):
+    last: int = 0
+    paths: list[list[str]] = []
+    version: int = 1
+
+
+class Changes(NamedTuple):
+    """The changes that a reader has not seen. `last` is the number of the newest one."""
+
+    last: int
+    paths: frozenset[str] | None
+    """The touched paths, or None if the reader has to read everything."""
+
+
+class ChangeLog:
+    """Write to the tree, and read which paths other writers have touched. All methods block."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+
+    def write(self, operations: Sequence[Operation], *touched: str) -> None:
+        """Carry out all operations or none, and log the touched paths. Raises TreeError as `Tree.multi` does.
+
+        If another writer has logged a change in the meantime, try again.
+        """
+        while True:
+            node = self.tree.get(PATH)
+            log = _decode(node.data)
+            log.paths = [*log.paths[1 - KEPT :], list(touched)]
+            log.last += 1
+            try:
+                self.tree.multi([*operations, Set(PATH, msgspec.json.encode(log), node.version)])
+            except BadVersionError as error:
+                if error.args != (PATH,):
+                    raise
+            else:
+                return
+
+    def since(self, sequence: int) -> Changes:
+        """Return the changes after number `sequence`."""
+        log = _decode(self.tree.get(PATH).data)
+        missed = log.last - sequence
+        if not 0 <= missed <= len(log.paths) or sequence < 0:
+            return Changes(log.last, None)
+        newest = log.paths[len(log.paths) - missed :]
+        return Changes(log.last, frozenset(path for paths in newest for path in paths))
+
+
+def _decode(data: bytes) -> _ChangesNode:
+    return msgspec.json.decode(data, type=_ChangesNode) if data else _ChangesNode()

@@ -1,0 +1,108 @@
+"""The metadata of the cluster at one moment, and the difference between two moments (Kafka's `MetadataImage`).
+
+An image never changes. Code that holds one may use it after a newer one has been published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from oncelog.cluster.topics import TopicInfo
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """Topics, settings of brokers and features, as the tree had them after change number `sequence`."""
+
+    sequence: int = -1
+    topics_by_name: Mapping[str, TopicInfo] = field(default_factory=dict)
+    topics_by_id: Mapping[UUID, TopicInfo] = field(default_factory=dict)
+    broker_configs: Mapping[int | None, Mapping[str, str]] = field(default_factory=dict)
+    """Dynamic settings by broker id. None is the key of the settings of all brokers."""
+    feature_levels: Mapping[str, int] = field(default_factory=dict)
+    feature_epoch: int = -1
+    _by_folded_name: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def topic(self, name: str) -> TopicInfo | None:
+        """Return the topic of that name."""
+        return self.topics_by_name.get(name)
+
+    def topic_by_id(self, topic_id: UUID) -> TopicInfo | None:
+        """Return the topic of that id."""
+        return self.topics_by_id.get(topic_id)
+
+    def topics(self) -> Iterator[TopicInfo]:
+        """Yield all topics, sorted by name."""
+        for name in sorted(self.topics_by_name):
+            yield self.topics_by_name[name]
+
+    def colliding(self, name: str) -> str | None:
+        """Return an existing topic whose name differs only in '.' and '_': their metrics would share a name."""
+        return next((other for other in sorted(self._by_folded_name.get(_folded(name), ())) if other != name), None)
+
+    def feature_level(self, name: str) -> int:
+        """Return the finalized level of a feature, or 0 if it has none."""
+        return self.feature_levels.get(name, 0)
+
+    def with_topics(self, changes: Mapping[str, TopicInfo | None]) -> MetadataImage:
+        """Return an image in which these topics have changed. None stands for a deleted topic."""
+        by_name, by_id, by_folded = dict(self.topics_by_name), dict(self.topics_by_id), dict(self._by_folded_name)
+        for name, topic in changes.items():
+            before = by_name.pop(name, None)
+            if before is not None:
+                del by_id[before.topic_id]
+            if topic is not None:
+                by_name[name] = by_id[topic.topic_id] = topic
+            if (before is None) != (topic is None):
+                key = _folded(name)
+                names = by_folded.pop(key, frozenset()) ^ {name}
+                if names:
+                    by_folded[key] = names
+        return replace(self, topics_by_name=by_name, topics_by_id=by_id, _by_folded_name=by_folded)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataDelta:
+    """What differs between two images. A topic that was deleted and created again is in both lists."""
+
+    before: MetadataImage
+    after: MetadataImage
+    deleted_topics: tuple[TopicInfo, ...]
+    created_topics: tuple[TopicInfo, ...]
+    changed_topics: tuple[TopicInfo, ...]
+    """Topics with other settings, partitions or leaders than before, as they are now."""
+
+    @property
+    def broker_configs_changed(self) -> bool:
+        """Whether a dynamic setting of any broker has changed."""
+        return self.before.broker_configs != self.after.broker_configs
+
+    @property
+    def features_changed(self) -> bool:
+        """Whether a feature has another level."""
+        return self.before.feature_epoch != self.after.feature_epoch
+
+
+def difference(before: MetadataImage, after: MetadataImage, names: Iterable[str] | None = None) -> MetadataDelta:
+    """Return the difference of two images. `names` are the topics that may differ, or None for all."""
+    deleted, created, changed = [], [], []
+    if names is None:
+        names = {*before.topics_by_name, *after.topics_by_name}
+    for name in sorted(names):
+        old, new = before.topic(name), after.topic(name)
+        if old is not None and new is not None and old.topic_id == new.topic_id:
+            if old != new:
+                changed.append(new)
+            continue
+        if old is not None:
+            deleted.append(old)
+        if new is not None:
+            created.append(new)
+    return MetadataDelta(before, after, tuple(deleted), tuple(created), tuple(changed))
+
+
+def _folded(name: str) -> str:
+    """Return the common name of all topics whose metrics would collide."""
+    return name.replace(".", "_")

@@ -1,0 +1,150 @@
+"""Topics in the versioned tree, laid out as Kafka's ZooKeeper tree. All methods block.
+
+The nodes are `/brokers/topics/T`, `/brokers/topics/T/partitions/P/state` and `/config/topics/T`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from oncelog.cluster import configs
+from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.topics import PartitionInfo, TopicInfo, parse_topic_id, topic_id_text
+from oncelog.cluster.tree import (
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    OutcomeUnknownError,
+    Set,
+    Tree,
+    TreeError,
+)
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+
+TOPICS = "/brokers/topics"
+
+
+class _TopicNode(msgspec.Struct):
+    partitions: dict[str, list[int]]
+    topic_id: str
+    version: int = 3
+    adding_replicas: dict[str, list[int]] = {}
+    removing_replicas: dict[str, list[int]] = {}
+
+
+class _StateNode(msgspec.Struct):
+    leader: int
+    leader_epoch: int
+    isr: list[int]
+    controller_epoch: int = 0
+    version: int = 1
+
+
+def read_topic(tree: Tree, name: str) -> TopicInfo:
+    """Read a topic. Raises NoNodeError if it does not exist, or was deleted meanwhile."""
+    path = f"{TOPICS}/{name}"
+    node = msgspec.json.decode(tree.get(path).data, type=_TopicNode)
+    partitions = []
+    for index in range(len(node.partitions)):
+        state_data = tree.get(f"{path}/partitions/{index}/state").data
+        state = msgspec.json.decode(state_data, type=_StateNode)
+        replicas = tuple(node.partitions[str(index)])
+        partitions.append(PartitionInfo(state.leader, state.leader_epoch, replicas, tuple(state.isr)))
+    config = configs.read(tree, configs.topic_path(name))
+    return TopicInfo(name, parse_topic_id(node.topic_id), tuple(partitions), config)
+
+
+def write_topic(changes: ChangeLog, topic: TopicInfo) -> None:
+    """Create the topic, all of it or nothing. Raises TOPIC_ALREADY_EXISTS, REQUEST_TIMED_OUT."""
+    path = f"{TOPICS}/{topic.name}"
+    assignment = {str(index): list(info.replicas) for index, info in enumerate(topic.partitions)}
+    node = msgspec.json.encode(_TopicNode(assignment, topic_id_text(topic.topic_id)))
+    operations = [
+        Create(path, node),
+        Create(configs.topic_path(topic.name), configs.encode(topic.configs)),
+        Create(f"{path}/partitions", b""),
+        *_new_partitions(path, 0, topic.partitions),
+    ]
+    try:
+        _write(changes, operations, path, lambda: changes.tree.get(path).data == node)
+    except NodeExistsError as error:
+        message = f"topic {topic.name!r} already exists"
+        raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, message) from error
+    except TreeError as error:
+        raise _not_now(error) from error
+
+
+def add_partitions(changes: ChangeLog, topic: TopicInfo, added: Sequence[PartitionInfo]) -> None:
+    """Add partitions to a topic, all or none.
+
+    Raises UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, and INVALID_PARTITIONS if another writer has added some.
+    """
+    path = f"{TOPICS}/{topic.name}"
+    try:
+        found = changes.tree.get(path)
+        node = msgspec.json.decode(found.data, type=_TopicNode)
+        if node.topic_id != topic_id_text(topic.topic_id):
+            raise NoNodeError(path)
+        if len(node.partitions) != topic.partition_count:
+            message = f"topic {topic.name!r} has {len(node.partitions)} partitions by now"
+            raise ProtocolError(ErrorCode.INVALID_PARTITIONS, message)
+        first = topic.partition_count
+        node.partitions.update({str(first + index): list(info.replicas) for index, info in enumerate(added)})
+        change = Set(path, msgspec.json.encode(node), found.version)
+        operations: list[Operation] = [change, *_new_partitions(path, first, added)]
+        _write(changes, operations, path, lambda: changes.tree.get(path).data == change.data)
+    except NoNodeError as error:
+        raise _unknown(topic) from error
+    except TreeError as error:
+        raise _not_now(error) from error
+
+
+def erase_topic(changes: ChangeLog, topic: TopicInfo) -> None:
+    """Delete the topic. Raises UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT."""
+    path = f"{TOPICS}/{topic.name}"
+    operations: list[Delete] = []
+    for index in range(topic.partition_count):
+        operations.append(Delete(f"{path}/partitions/{index}/state"))
+        operations.append(Delete(f"{path}/partitions/{index}"))
+    operations += [Delete(f"{path}/partitions"), Delete(path), Delete(configs.topic_path(topic.name))]
+    try:
+        _write(changes, operations, path, lambda: not changes.tree.exists(path))
+    except NoNodeError as error:
+        raise _unknown(topic) from error
+    except TreeError as error:
+        raise _not_now(error) from error
+
+
+def _write(changes: ChangeLog, operations: Sequence[Operation], path: str, is_done: Callable[[], bool]) -> None:
+    """Carry out all operations or none. If the answer is lost, look in the tree whether they were carried out."""
+    try:
+        changes.write(operations, path)
+    except OutcomeUnknownError as error:
+        try:
+            done = is_done()
+        except NoNodeError:
+            done = False
+        if not done:
+            raise error from None
+
+
+def _new_partitions(path: str, first: int, infos: Sequence[PartitionInfo]) -> list[Create]:
+    operations = []
+    for index, info in enumerate(infos, first):
+        state = _StateNode(info.leader, info.leader_epoch, list(info.isr))
+        operations.append(Create(f"{path}/partitions/{index}", b""))
+        operations.append(Create(f"{path}/partitions/{index}/state", msgspec.json.encode(state)))
+    return operations
+
+
+def _unknown(topic: TopicInfo) -> ProtocolError:
+    return ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} does not exist")
+
+
+def _not_now(error: TreeError) -> ProtocolError:
+    """Return the error that clients retry. Kafka's brokers send it if the controller does not answer."""
+    return ProtocolError(ErrorCode.REQUEST_TIMED_OUT, f"the metadata cannot be written now: {error!r}")

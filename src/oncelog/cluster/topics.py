@@ -1,0 +1,89 @@
+"""Topics and partitions: what the metadata says of them, legal names, ids as text, assignment of replicas."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+
+TOPIC_NAME_MAX = 249
+MAX_NEW_PARTITIONS = 10_000
+"""Partitions that one request may create, all its topics together (POLICY_VIOLATION), as in Kafka's controller."""
+NO_LEADER = -1
+"""The leader of a partition without one, in responses."""
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """The leader, replicas and in-sync replicas of a partition, as broker ids."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One topic. `configs` are only the settings that differ from the broker's."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[PartitionInfo, ...]
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def partition_count(self) -> int:
+        """Number of partitions."""
+        return len(self.partitions)
+
+    @property
+    def internal(self) -> bool:
+        """Whether the topic belongs to the coordinators."""
+        return self.name in INTERNAL_TOPICS
+
+
+def check_topic_name(name: str) -> None:
+    """Raise INVALID_TOPIC_EXCEPTION unless `name` is legal (Kafka's `Topic.validate`)."""
+    reason = None
+    if not name:
+        reason = "is empty"
+    elif name in (".", ".."):
+        reason = "cannot be '.' or '..'"
+    elif len(name) > TOPIC_NAME_MAX:
+        reason = f"has {len(name)} characters, {TOPIC_NAME_MAX} at most are allowed"
+    elif not _NAME_CHARACTERS.issuperset(name):
+        reason = "may hold only ASCII letters, digits, '.', '_' and '-'"
+    if reason is not None:
+        raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic name {name[:260]!r} {reason}")
+
+
+def topic_id_text(topic_id: UUID) -> str:
+    """Return the id as Kafka's `Uuid.toString` does: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def parse_topic_id(text: str) -> UUID:
+    """Return the id that `topic_id_text` made the text from."""
+    return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+def assign(
+    partitions: int, replication_factor: int, brokers: Sequence[int], *, first: int = 0
+) -> list[tuple[int, ...]]:
+    """Return the replicas of each new partition from number `first` on, round robin over the brokers.
+
+    Raises INVALID_REPLICATION_FACTOR if there are too few brokers.
+    """
+    if replication_factor > len(brokers):
+        message = f"replication factor {replication_factor} is larger than the {len(brokers)} available broker(s)"
+        raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+    count = len(brokers)
+    numbers = range(first, first + partitions)
+    return [tuple(brokers[(p + r) % count] for r in range(replication_factor)) for p in numbers]

@@ -1,0 +1,196 @@
+"""The loader: whoever changes metadata writes the tree, and the parts of the broker follow the tree."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from oncelog.broker.broker import Broker
+from oncelog.broker.metadata import loader as loader_module
+from oncelog.broker.metadata.loader import MetadataCache, MetadataLoader
+from oncelog.broker.workers import Workers
+from oncelog.cluster import configs, features
+from oncelog.cluster.changes import PATH, ChangeLog
+from oncelog.cluster.image import MetadataDelta
+from oncelog.cluster.image_nodes import prepare
+from oncelog.cluster.topic_nodes import erase_topic, write_topic
+from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from oncelog.cluster.tree import Node, UnavailableError
+from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from support.broker_fixtures import BrokerStorage, append
+
+TOPIC = TopicInfo("t", UUID(int=1, version=4), (PartitionInfo(1, 0, (1,), (1,)),))
+LOGGER = logging.getLogger("test")
+
+
+class UnreadableTree(MemoryTree):
+    """A tree that accepts writes. The log of changes cannot be read `failures` times."""
+
+    failures = 0
+    hidden = False
+
+    def get(self, path: str) -> Node:
+        if path == PATH and self.hidden and self.failures:
+            self.failures -= 1
+            raise UnavailableError(path)
+        return super().get(path)
+
+
+def with_loader(body: Callable[[UnreadableTree, MetadataLoader, MetadataCache], Coroutine[Any, Any, None]]) -> None:
+    async def offload(work: Callable[..., Any], *arguments: Any) -> Any:
+        await asyncio.sleep(0)
+        return work(*arguments)
+
+    async def main() -> None:
+        tree = UnreadableTree(lambda: 0)
+        prepare(tree)
+        features.initialize(tree, {})
+        workers, cache = Workers(offload, LOGGER), MetadataCache()
+        loader = MetadataLoader(tree, cache, workers, LOGGER)
+        loader.load()
+        try:
+            await body(tree, loader, cache)
+        finally:
+            await workers.close()
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_another_writer_creates_and_deletes_is_followed(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        log = ChangeLog(broker.tree)
+        write_topic(log, TOPIC)
+        assert broker.metadata.image.topic("t") is None
+        await broker.loader.catch_up()
+        assert broker.metadata.image.topic("t") == TOPIC
+        replica = broker.partitions.find("t", 0)
+        append(replica)
+        configs.update_topic(log, "t", lambda _: {"retention.ms": "77"})
+        await broker.loader.catch_up()
+        assert replica.log.config.retention_ms == 77
+        erase_topic(log, TOPIC)
+        await broker.loader.catch_up()
+        assert replica.log.closed
+
+    storage.run_broker(life)
+
+
+def test_settings_of_brokers_that_another_writer_changes_are_followed(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        await broker.topics.create("t", partitions=1)
+        log = broker.partitions.find("t", 0).log
+        change = {"log.retention.ms": "77", "max.connections": "5"}
+        configs.update_broker(ChangeLog(broker.tree), None, lambda _: change)
+        await broker.loader.catch_up()
+        assert (log.config.retention_ms, broker.server.limits.max_connections) == (77, 5)
+
+    storage.run_broker(life)
+
+
+def test_a_change_that_cannot_be_read_is_a_time_out_and_is_followed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_module, "FIRST_PAUSE_S", 0.001)
+
+    async def body(tree: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+        applied = asyncio.Event()
+        loader.subscribe(lambda delta: applied.set())
+        tree.failures = 2
+
+        async def change() -> None:
+            async with loader.changing() as log:
+                write_topic(log, TOPIC)
+                tree.hidden = True
+
+        with pytest.raises(ProtocolError, match="it cannot be read now") as caught:
+            await change()
+        assert caught.value.code == ErrorCode.REQUEST_TIMED_OUT
+        assert cache.image.topic("t") is None
+        await applied.wait()
+        assert cache.image.topic("t") == TOPIC
+
+    with_loader(body)
+
+
+def test_a_change_whose_answer_was_lost_is_followed() -> None:
+    async def body(tree: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+        async def change() -> None:
+            async with loader.changing() as log:
+                write_topic(log, TOPIC)
+                raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "the answer is lost")
+
+        with pytest.raises(ProtocolError, match="the answer is lost"):
+            await change()
+        assert cache.image.topic("t") == TOPIC
+
+    with_loader(body)
+
+
+def test_a_subscriber_that_fails_does_not_keep_others_from_the_change(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(tree: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+        seen: list[str] = []
+
+        def failing(delta: MetadataDelta) -> None:
+            raise LookupError("a bug")
+
+        loader.subscribe(failing)
+        loader.subscribe(lambda delta: seen.extend(topic.name for topic in delta.created_topics))
+        write_topic(ChangeLog(tree), TOPIC)
+        await loader.catch_up()
+        assert seen == ["t"]
+        assert "cannot apply change 1 of the metadata" in caplog.text
+
+    with_loader(body)
+
+
+def test_subscribers_apply_a_change_although_its_request_is_cancelled() -> None:
+    async def body(tree: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+        begun, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def slow(delta: MetadataDelta) -> None:
+            begun.set()
+            await may_end.wait()
+            ended.set()
+
+        loader.subscribe(slow)
+        write_topic(ChangeLog(tree), TOPIC)
+        request: asyncio.Future[None] = asyncio.ensure_future(loader.catch_up())
+        await begun.wait()
+        request.cancel()
+        assert isinstance((await asyncio.gather(request, return_exceptions=True))[0], asyncio.CancelledError)
+        may_end.set()
+        await asyncio.wait_for(ended.wait(), 30)
+
+    with_loader(body)
+
+
+def test_deltas_are_applied_one_after_the_other() -> None:
+    async def body(tree: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+        steps: list[str] = []
+
+        async def slow(delta: MetadataDelta) -> None:
+            steps.append("begin")
+            await asyncio.sleep(0)
+            steps.append("end")
+
+        loader.subscribe(slow)
+        log = ChangeLog(tree)
+
+        async def change(work: Callable[[ChangeLog, TopicInfo], None]) -> None:
+            work(log, TOPIC)
+            await loader.catch_up()
+
+        waiting: list[Awaitable[None]] = []
+        for work in (write_topic, erase_topic, write_topic):
+            waiting.append(asyncio.ensure_future(change(work)))
+            while len(steps) < 2 * len(waiting) - 1:
+                await asyncio.sleep(0)
+        await asyncio.gather(*waiting)
+        assert steps == ["begin", "end"] * 3
+        assert cache.image.topic("t") == TOPIC
+
+    with_loader(body)

@@ -1,0 +1,183 @@
+"""The metadata image, the difference of two images, and the log of changes that leads from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from oncelog.cluster import configs, image_nodes
+from oncelog.cluster.changes import KEPT, PATH, ChangeLog
+from oncelog.cluster.features import initialize
+from oncelog.cluster.image import MetadataImage, difference
+from oncelog.cluster.image_nodes import prepare, read_changes, read_image
+from oncelog.cluster.topic_nodes import add_partitions, erase_topic, write_topic
+from oncelog.cluster.topics import PartitionInfo, TopicInfo
+from oncelog.cluster.tree import BadVersionError, Operation, Set, Tree
+from oncelog.cluster.tree_memory import MemoryTree
+
+LED = PartitionInfo(1, 0, (1,), (1,))
+
+
+def topic(name: str, number: int = 1, partitions: int = 1, **settings: str) -> TopicInfo:
+    return TopicInfo(name, UUID(int=number), (LED,) * partitions, {k.replace("_", "."): v for k, v in settings.items()})
+
+
+def new_tree() -> MemoryTree:
+    tree = MemoryTree(lambda: 0)
+    prepare(tree)
+    initialize(tree, {"transaction.version": 2})
+    return tree
+
+
+def test_an_image_with_other_topics_leaves_the_first_one_as_it_was() -> None:
+    first = MetadataImage().with_topics({"a": topic("a", 1), "b": topic("b", 2)})
+    second = first.with_topics({"a": None, "c": topic("c", 3)})
+    assert [each.name for each in first.topics()] == ["a", "b"]
+    assert [each.name for each in second.topics()] == ["b", "c"]
+    assert second.topic_by_id(UUID(int=1)) is None
+    assert first.topic_by_id(UUID(int=1)) == topic("a", 1)
+
+
+def test_names_that_would_share_a_metric_collide() -> None:
+    image = MetadataImage().with_topics({"a.b": topic("a.b")})
+    assert image.colliding("a_b") == "a.b"
+    assert image.colliding("a.b") is image.colliding("ab") is None
+    again = image.with_topics({"a.b": topic("a.b", 2)})
+    assert again.colliding("a_b") == "a.b"
+    assert again.with_topics({"a.b": None}).colliding("a_b") is None
+
+
+def test_a_collision_is_found_without_a_look_at_every_name() -> None:
+    folds = []
+
+    class Name(str):
+        def replace(self, *arguments: Any) -> str:
+            folds.append(self)
+            return super().replace(*arguments)
+
+    names = [Name(f"name.{index}") for index in range(100)]
+    image = MetadataImage().with_topics({name: topic(name, index) for index, name in enumerate(names)})
+    before = len(folds)
+    assert image.colliding("name_7") == "name.7"
+    assert image.colliding("name.7") is image.colliding("other") is None
+    image.with_topics({names[7]: None})
+    assert len(folds) == before + 1
+
+
+def test_a_topic_that_was_created_again_is_both_deleted_and_created() -> None:
+    before = MetadataImage().with_topics({"a": topic("a", 1), "b": topic("b", 2), "c": topic("c", 3)})
+    after = before.with_topics({"a": topic("a", 4), "b": topic("b", 2, retention_ms="1")})
+    for names in (None, {"a", "b"}):
+        delta = difference(before, after, names)
+        assert delta.deleted_topics == (topic("a", 1),)
+        assert delta.created_topics == (topic("a", 4),)
+        assert delta.changed_topics == (topic("b", 2, retention_ms="1"),)
+        assert not delta.broker_configs_changed
+        assert not delta.features_changed
+
+
+def test_each_change_of_a_topic_is_in_the_next_delta() -> None:
+    tree = new_tree()
+    log, image = ChangeLog(tree), read_image(tree)
+    seen = []
+    for change in (
+        lambda: write_topic(log, topic("t")),
+        lambda: add_partitions(log, topic("t"), [LED]),
+        lambda: configs.update_topic(log, "t", lambda _: {"retention.ms": "5"}),
+        lambda: erase_topic(log, topic("t", partitions=2)),
+    ):
+        change()
+        delta = read_changes(tree, image)
+        assert delta is not None
+        seen.append((delta.created_topics, delta.changed_topics, delta.deleted_topics))
+        image = delta.after
+        assert image == read_image(tree)
+    last = topic("t", partitions=2, retention_ms="5")
+    assert seen == [
+        ((topic("t"),), (), ()),
+        ((), (topic("t", partitions=2),), ()),
+        ((), (last,), ()),
+        ((), (), (last,)),
+    ]
+    assert read_changes(tree, image) is None
+
+
+def test_settings_of_brokers_are_in_the_next_delta() -> None:
+    tree = new_tree()
+    image = read_image(tree)
+    configs.update_broker(ChangeLog(tree), None, lambda _: {"max.connections": "7"})
+    configs.update_broker(ChangeLog(tree), 3, lambda _: {"max.connections": "8"})
+    delta = read_changes(tree, image)
+    assert delta is not None
+    assert delta.broker_configs_changed
+    assert delta.after.broker_configs == {None: {"max.connections": "7"}, 3: {"max.connections": "8"}}
+
+
+@pytest.mark.parametrize("changes", [KEPT, KEPT + 1])
+def test_a_reader_that_missed_too_many_changes_reads_everything(changes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = new_tree()
+    image, log = read_image(tree), ChangeLog(tree)
+    for number in range(changes):
+        write_topic(log, topic(f"t{number}", number))
+    read: list[Tree] = []
+    everything = image_nodes.read_image
+    monkeypatch.setattr(image_nodes, "read_image", lambda tree: read.append(tree) or everything(tree))
+    delta = read_changes(tree, image)
+    assert delta is not None
+    assert len(delta.created_topics) == changes
+    assert bool(read) is (changes > KEPT)
+
+
+def test_two_writers_both_log_their_changes() -> None:
+    class Overtaken(MemoryTree):
+        other: TopicInfo | None = None
+
+        def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
+            other, self.other = self.other, None
+            if other is not None:
+                write_topic(ChangeLog(self), other)
+            super().multi(operations, session=session)
+
+    tree = Overtaken(lambda: 0)
+    prepare(tree)
+    initialize(tree, {})
+    image = read_image(tree)
+    tree.other = topic("first", 1)
+    write_topic(ChangeLog(tree), topic("second", 2))
+    delta = read_changes(tree, image)
+    assert delta is not None
+    assert delta.created_topics == (topic("first", 1), topic("second", 2))
+
+
+def test_another_version_of_the_changed_node_is_no_reason_to_try_again() -> None:
+    tree = new_tree()
+    tree.create("/node")
+    with pytest.raises(BadVersionError):
+        ChangeLog(tree).write([Set("/node", b"", 5)], "/node")
+    assert tree.get(PATH).data == b""
+
+
+def test_a_topic_that_is_deleted_while_it_is_read_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Deleted(MemoryTree):
+        at: str | None = None
+
+        def get(self, path: str) -> Any:
+            if path == self.at:
+                self.at = None
+                erase_topic(ChangeLog(self), topic("t", partitions=2))
+            return super().get(path)
+
+    tree = Deleted(lambda: 0)
+    prepare(tree)
+    initialize(tree, {})
+    image = read_image(tree)
+    write_topic(ChangeLog(tree), topic("t", partitions=2))
+    tree.at = "/brokers/topics/t/partitions/1/state"
+    delta = read_changes(tree, image)
+    assert delta is not None
+    assert delta.created_topics == ()
+    assert read_changes(tree, replace(delta.after)) is not None
