@@ -1,12 +1,13 @@
-"""The error codes inside responses, found by their declared fields."""
+"""Check responses: find their error codes by the declared fields, and what they leave out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
 from oncelog import errors
+from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.schema import Message
 
@@ -43,6 +44,17 @@ def first_error(message: Message) -> ErrorCode:
             return code
         first = first or code
     return first
+
+
+def require_answers(asked: Iterable[str | TopicPartition], answered: Iterable[object], what: str) -> None:
+    """Raise ServerError if a response leaves out something that was asked for: that is no success.
+
+    `what` begins the message.
+    """
+    unanswered = set(asked).difference(answered)
+    names = ", ".join(sorted(each if isinstance(each, str) else f"{each[0]}-{each[1]}" for each in unanswered))
+    if unanswered:
+        raise errors.ServerError(f"{what}: the broker left {names} out of its answer")
 
 
 def raise_for_error(message: Message, what: str = "") -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from oncelog.client.discovery.cluster import ClusterClient
-from oncelog.client.response_errors import raise_for_error
+from oncelog.client.response_errors import raise_for_error, require_answers
 from oncelog.protocol.kinds import ResourceType
 from oncelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from oncelog.protocol.messages.incremental_alter_configs import (
@@ -95,7 +95,9 @@ async def alter_configs(
     """
     request = _request(RESOURCES[kind], str(name), to_set, to_unset, validate_only=validate_only)
     about = "all brokers" if name == "" else f"{kind} {str(name)!r}"
-    raise_for_error(await _call_resource(cluster, kind, str(name), request), about)
+    response = await _call_resource(cluster, kind, str(name), request)
+    raise_for_error(response, about)
+    require_answers([str(name)], [item.resource_name for item in response.responses], f"settings of {kind}")
 
 
 async def alter_topic_configs(
@@ -108,7 +110,9 @@ async def alter_topic_configs(
 ) -> None:
     """Change settings of a topic; those to be unset go back to the broker's."""
     request = _request(ResourceType.TOPIC, topic, to_set, to_unset, validate_only=validate_only)
-    raise_for_error(await cluster.call_controller(request), f"topic {topic!r}")
+    response = await cluster.call_controller(request)
+    raise_for_error(response, f"topic {topic!r}")
+    require_answers([topic], [item.resource_name for item in response.responses], "settings of topic")
 
 
 async def alter_broker_configs(

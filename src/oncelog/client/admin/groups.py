@@ -13,7 +13,7 @@ from oncelog.client.admin.group_descriptions import describe_group
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata
 from oncelog.client.requests import offsets as offset_calls
-from oncelog.client.response_errors import raise_for_error
+from oncelog.client.response_errors import raise_for_error, require_answers
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -63,6 +63,7 @@ async def delete_groups(cluster: ClusterClient, groups: str | Iterable[str]) -> 
         try:
             response = await cluster.call_coordinator("group", group_id, request)
             raise_for_error(response, f"group {group_id!r}")
+            require_answers([group_id], [item.group_id for item in response.results], "deletion of a group")
         except errors.KafkaError as error:
             failure = failure or error
     if failure is not None:
@@ -71,11 +72,12 @@ async def delete_groups(cluster: ClusterClient, groups: str | Iterable[str]) -> 
 
 async def delete_offsets(cluster: ClusterClient, group_id: str, partitions: Iterable[TopicPartition]) -> None:
     """Forget a group's offsets of partitions that no member reads; KafkaError (GROUP_SUBSCRIBED_TO_TOPIC)."""
+    wanted = sorted(set(partitions))
     topics = [
         OffsetDeleteRequestTopic(
             name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=tp[1]) for tp in tps]
         )
-        for topic, tps in groupby(sorted(set(partitions)), key=lambda tp: tp[0])
+        for topic, tps in groupby(wanted, key=lambda tp: tp[0])
     ]
     response = await cluster.call_coordinator("group", group_id, OffsetDeleteRequest(group_id=group_id, topics=topics))
     if response.error_code:
@@ -85,6 +87,8 @@ async def delete_offsets(cluster: ClusterClient, group_id: str, partitions: Iter
             if item.error_code:
                 about = f"offset of {answer.name}-{item.partition_index} in {group_id!r}"
                 raise errors.error_for(item.error_code, f"{about}: {ErrorCode.of(item.error_code).text}")
+    answered = [(answer.name, item.partition_index) for answer in response.topics for item in answer.partitions]
+    require_answers(wanted, answered, f"offsets of group {group_id!r}")
 
 
 async def remove_members(
@@ -120,7 +124,11 @@ async def remove_members(
         if item.error_code:
             who = f"member {item.group_instance_id or item.member_id!r} of group {group_id!r}"
             raise errors.error_for(item.error_code, f"{who}: {ErrorCode.of(item.error_code).text}")
-    return [member.group_instance_id or member.member_id for member in leaving]
+    left = [member.group_instance_id or member.member_id for member in leaving]
+    require_answers(
+        left, [item.group_instance_id or item.member_id for item in response.members], f"group {group_id!r}"
+    )
+    return left
 
 
 async def set_offsets(cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -15,7 +15,7 @@ from oncelog.client.admin._shared import names
 from oncelog.client.connections.versions import ByVersion
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests import offsets as offset_calls
-from oncelog.client.response_errors import raise_for_error
+from oncelog.client.response_errors import raise_for_error, require_answers
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_partitions import (
@@ -134,6 +134,7 @@ async def create_topics(
             text = item.error_message or ErrorCode.of(item.error_code).text
             about = text if item.name in text else f"topic {item.name!r}: {text}"
             raise errors.error_for(item.error_code, about)
+    require_answers([topic.name for topic in wanted], [item.name for item in response.topics], "creation of topics")
     for item in response.topics if not validate_only else ():
         await _until_known(cluster, item.name)
     return [CreatedTopic(i.name, i.topic_id, i.num_partitions, i.replication_factor) for i in response.topics]
@@ -170,6 +171,7 @@ async def create_partitions(
     response = await cluster.call_controller(request)
     cluster.topology.forget(topic)
     raise_for_error(response, f"topic {topic!r}")
+    require_answers([topic], [item.name for item in response.results], "more partitions")
 
 
 async def delete_topics(cluster: ClusterClient, topics: str | Iterable[str]) -> None:
@@ -192,6 +194,7 @@ async def delete_topics(cluster: ClusterClient, topics: str | Iterable[str]) -> 
             text = item.error_message or ErrorCode.of(item.error_code).text
             about = text if (item.name or "") in text else f"topic {item.name!r}: {text}"
             raise errors.error_for(item.error_code, about)
+    require_answers(wanted, [item.name for item in response.responses], "deletion of topics")
 
 
 async def list_topics(cluster: ClusterClient, *, internal: bool = False) -> list[TopicListing]:

@@ -15,7 +15,7 @@ from oncelog import errors
 from oncelog.client.admin._shared import names
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests.broker_fanout import gather_brokers
-from oncelog.client.response_errors import raise_for_error
+from oncelog.client.response_errors import raise_for_error, require_answers
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
@@ -228,6 +228,8 @@ async def _open_in(cluster: ClusterClient, node: int, partitions: Sequence[Topic
                 for producer in _producers(each)
                 if producer.transaction_start >= 0
             ]
+    answered = [(topic.name, each.partition_index) for topic in response.topics for each in topic.partitions]
+    require_answers(partitions, answered, "producers of partitions")
     return found
 
 
@@ -280,7 +282,15 @@ async def abort_transaction(
         coordinator_epoch=max(coordinator_epoch, FIRST_COORDINATOR_EPOCH),
     )
     response = await cluster.call_leader(topic, partition, WriteTxnMarkersRequest(markers=[marker]))
-    raise_for_error(response, f"aborting the transaction of producer {producer_id} in {topic}-{partition}")
+    what = f"aborting the transaction of producer {producer_id} in {topic}-{partition}"
+    raise_for_error(response, what)
+    answered = [
+        (found.name, item.partition_index)
+        for each in response.markers
+        for found in each.topics
+        for item in found.partitions
+    ]
+    require_answers([(topic, partition)], answered, what)
 
 
 async def fence_producers(cluster: ClusterClient, transactional_ids: str | Iterable[str]) -> dict[str, tuple[int, int]]:

@@ -6,6 +6,7 @@ answer. Only one is under way at a time. What an error code means for each reque
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from itertools import groupby
 from typing import NamedTuple
@@ -13,15 +14,21 @@ from typing import NamedTuple
 from oncelog import errors
 from oncelog.client.producer.transaction_manager import OPEN, ManagerState, Offsets, TransactionManager
 from oncelog.client.response_errors import error_codes
+from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from oncelog.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
 from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
 )
 from oncelog.protocol.schema import Message
 
@@ -247,10 +254,10 @@ def not_found(manager: TransactionManager, error: errors.KafkaError) -> None:
 def handle(manager: TransactionManager, asked: CoordinatorRequest, response: Message) -> ErrorCode | None:
     """Take in an answer. Returns the error code if the request has to be sent again, else None."""
     code, text = next(iter(sorted(error_codes(response), key=lambda found: found[0].retriable)), (_C.NONE, None))
-    if code is _C.NONE:
+    request = asked.request
+    if code is _C.NONE and _is_complete(request, response):
         _succeeded(manager, asked, response)
         return None
-    request = asked.request
     if isinstance(request, EndTxnRequest):
         if not request.committed and code is _C.INVALID_TXN_STATE and manager.was_prepared:
             manager.fatal(
@@ -277,6 +284,8 @@ def handle(manager: TransactionManager, asked: CoordinatorRequest, response: Mes
         manager.adding.clear()  # the abort that began meanwhile needs none of it
         manager.offsets.clear()
         return None
+    if code is _C.NONE:
+        return _C.UNKNOWN_SERVER_ERROR
     if verdict is Verdict.RETRY:
         return code
     name = type(request).__name__.removesuffix("Request")
@@ -298,6 +307,21 @@ def handle(manager: TransactionManager, asked: CoordinatorRequest, response: Mes
         if manager.state is not ManagerState.ABORTABLE_ERROR:
             manager.fatal(error)
     return None
+
+
+def _is_complete(request: Message, response: Message) -> bool:
+    """Return whether a response answers for every partition. One that is left out is not in the transaction."""
+    asked: Iterable[TopicPartition] = ()
+    answered: set[TopicPartition] = set()
+    if isinstance(request, AddPartitionsToTxnRequest) and isinstance(response, AddPartitionsToTxnResponse):
+        asked = [(topic.name, index) for topic in request.v3_and_below_topics for index in topic.partitions]
+        for topic in response.results_by_topic_v3_and_below:
+            answered |= {(topic.name, item.partition_index) for item in topic.results_by_partition}
+    elif isinstance(request, TxnOffsetCommitRequest) and isinstance(response, TxnOffsetCommitResponse):
+        asked = [(topic.name, item.partition_index) for topic in request.topics for item in topic.partitions]
+        for found in response.topics:
+            answered |= {(found.name, item.partition_index) for item in found.partitions}
+    return answered.issuperset(asked)
 
 
 def _succeeded(manager: TransactionManager, asked: CoordinatorRequest, response: Message) -> None:

@@ -12,7 +12,7 @@ from oncelog.client.connections.versions import ByVersion
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata
 from oncelog.client.requests.broker_fanout import BrokerFanout, ask_by_node
-from oncelog.client.response_errors import raise_for_error
+from oncelog.client.response_errors import raise_for_error, require_answers
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_records import (
@@ -155,10 +155,10 @@ def _committed(
     if code is not ErrorCode.NONE:
         raise errors.error_for(code, f"committed offsets of {group_id!r}: {code.text}")
     found = {}
-    unanswered = set(wanted)
+    answered = set()
     for topic in answer.topics:
         for item in topic.partitions:
-            unanswered.discard((topic.name, item.partition_index))
+            answered.add((topic.name, item.partition_index))
             code = ErrorCode.of(item.error_code)
             if code is not ErrorCode.NONE:
                 raise errors.error_for(code, f"committed offset of {topic.name}-{item.partition_index}: {code.text}")
@@ -166,14 +166,8 @@ def _committed(
                 found[topic.name, item.partition_index] = OffsetAndMetadata(
                     item.committed_offset, item.committed_leader_epoch, item.metadata or ""
                 )
-    _require_answers(unanswered, f"committed offsets of {group_id!r}")
+    require_answers(wanted, answered, f"committed offsets of {group_id!r}")
     return found
-
-
-def _require_answers(unanswered: Iterable[TopicPartition], what: str) -> None:
-    """Raise KafkaError if a response lacks partitions of its request."""
-    if names := ", ".join(f"{topic}-{partition}" for topic, partition in sorted(unanswered)):
-        raise errors.error_for(ErrorCode.UNKNOWN_SERVER_ERROR, f"{what}: the broker left {names} out of its answer")
 
 
 async def commit(
@@ -201,16 +195,16 @@ async def commit(
         topics=topics,
     )
     response = await cluster.call_coordinator("group", group.group_id, request, COMMIT_VERSION, timeout_ms=timeout_ms)
-    unanswered = set(offsets)
+    answered = set()
     for answer in response.topics:
         for item in answer.partitions:
-            unanswered.discard((answer.name, item.partition_index))
+            answered.add((answer.name, item.partition_index))
             code = ErrorCode.of(item.error_code)
             if code is not ErrorCode.NONE:
                 raise errors.error_for(
                     code, f"commit of {answer.name}-{item.partition_index} by {group.group_id!r}: {code.text}"
                 )
-    _require_answers(unanswered, f"commit by {group.group_id!r}")
+    require_answers(offsets, answered, f"commit by {group.group_id!r}")
 
 
 def _commit_of(partition: int, offset: OffsetAndMetadata) -> OffsetCommitRequestPartition:

@@ -1,0 +1,88 @@
+"""A response that leaves out what was asked for is an error: it does not say that the request has worked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from oncelog import errors
+from oncelog.client.admin import configs, groups, topics, transactions
+from oncelog.client.connections.versions import ByVersion
+from oncelog.client.discovery.topology import Partition, Topic, Topology
+from oncelog.client.producer.coordinator_requests import handle, next_request
+from oncelog.protocol.apis import ApiKey, messages
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
+from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
+from oncelog.protocol.schema import NO_UUID, Message
+from support.coordinator_answers import asking
+
+
+class Cluster:
+    """Every broker answers with an empty response."""
+
+    request_timeout_ms = 1_000
+    api_timeout_ms = 1_000
+
+    def __init__(self) -> None:
+        self.topology = Topology()
+
+    async def call(self, *arguments: Any, **options: Any) -> Message:
+        request = next(each for each in arguments if isinstance(each, Message | ByVersion))
+        kind = request.kind if isinstance(request, ByVersion) else type(request)
+        return messages(ApiKey(kind.API_KEY))[1]()
+
+    call_any = call_controller = call_coordinator = call_broker = call_leader = call
+
+    async def topic(self, name: str, **_: object) -> Topic:
+        return Topic(name, NO_UUID, False, {0: Partition(1, 0, (1,), (1,))})
+
+    async def partition(self, topic: str, partition: int) -> Partition:
+        return Partition(1, 0, (1,), (1,))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda cluster: groups.delete_groups(cluster, "g"),
+        lambda cluster: groups.delete_offsets(cluster, "g", [("t", 0)]),
+        lambda cluster: groups.remove_members(cluster, "g", ["static"]),
+        lambda cluster: topics.create_topics(cluster, "t"),
+        lambda cluster: topics.create_partitions(cluster, "t", 3),
+        lambda cluster: topics.delete_topics(cluster, "t"),
+        lambda cluster: configs.alter_configs(cluster, "topic", "t", {"retention.ms": "1"}),
+        lambda cluster: configs.alter_topic_configs(cluster, "t", {"retention.ms": "1"}),
+        lambda cluster: transactions.find_hanging(cluster, "t"),
+        lambda cluster: transactions.abort_transaction(cluster, "t", 0, producer_id=1, producer_epoch=0),
+    ],
+    ids=[
+        *("delete groups", "delete offsets", "remove members", "create topics"),
+        *("create partitions", "delete topics", "alter configs", "alter topic configs", "find hanging", "abort"),
+    ],
+)
+def test_an_empty_answer_is_no_success(call: Callable[[Any], Awaitable[object]]) -> None:
+    async def body() -> None:
+        with pytest.raises(errors.ServerError, match="out of its answer"):
+            await call(Cluster())
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("request_name", "response"),
+    [("AddPartitionsToTxn", AddPartitionsToTxnResponse()), ("TxnOffsetCommit", TxnOffsetCommitResponse())],
+)
+def test_a_coordinator_that_leaves_partitions_out_is_asked_again(request_name: str, response: Message) -> None:
+    """The partitions counted as part of the transaction, and their records would never have got a marker."""
+    manager = asking(request_name)
+    asked = next_request(manager, drained=True)
+    assert asked is not None
+    assert handle(manager, asked, response) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert not manager.joined
+    assert ("t", 0) not in manager.partitions
+    again = next_request(manager, drained=True)
+    assert again is not None
+    assert type(again.request) is type(asked.request)
