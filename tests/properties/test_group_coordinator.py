@@ -12,10 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from oncelog.coordinator.groups.config import GroupConfig
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
 from oncelog.coordinator.groups.group import Group
 from oncelog.coordinator.groups.group import GroupState as S
+from oncelog.coordinator.groups.registry import GroupConfig
 from oncelog.protocol.errors import ErrorCode as E
 from support.group_driver import GROUP, SESSION_MS, GroupDriver, Waiting, subscription
 

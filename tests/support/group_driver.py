@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
-from oncelog.coordinator.groups.config import GroupConfig
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
 from oncelog.coordinator.groups.group import Group
 from oncelog.coordinator.groups.records import decode_record
+from oncelog.coordinator.groups.registry import GroupConfig
+from oncelog.coordinator.timers import Now
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from oncelog.protocol.messages.group_metadata_value import GroupMetadataValue

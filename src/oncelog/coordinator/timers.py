@@ -1,15 +1,27 @@
-"""Deadlines of many keys (transactional ids, groups). Their cost does not depend on how often they change."""
+"""Time in coordinators: the two clocks of an operation, and the deadlines of many keys."""
 
 from __future__ import annotations
 
 import heapq
+from typing import NamedTuple
 
 _SLACK = 64
 """Outdated entries, beside one for each key, with which the heap is rebuilt."""
 
 
+class Now(NamedTuple):
+    """The time in ms. All timers use `steady_ms`, so a change of the wall clock expires no member."""
+
+    wall_ms: int
+    """The time since the epoch. Timestamps in records use it."""
+    steady_ms: int
+    """The time on a clock that never jumps. Its start is arbitrary."""
+
+
 class Deadlines:
-    """At most one wake-up of each key, which is never later than the key's real deadline.
+    """The deadlines of many keys (transactional ids, groups). Their cost does not depend on how often they change.
+
+    Each key has at most one wake-up, which is never later than the key's real deadline.
 
     A deadline that moves into the future costs nothing. The wake-up is early then, so the caller checks the deadline,
     and schedules the next wake-up.

@@ -7,10 +7,10 @@ from uuid import UUID
 import pytest
 
 from oncelog.coordinator.effects import Effects
-from oncelog.coordinator.groups.config import GroupConfig
 from oncelog.coordinator.groups.coordinator import CLEANUP_CHECKS, CLEANUP_LIMIT, CLEANUP_PAUSE_MS
 from oncelog.coordinator.groups.group import GroupState as S
 from oncelog.coordinator.groups.records import CommittedOffset, decode_record, offset_record
+from oncelog.coordinator.groups.registry import GroupConfig
 from oncelog.protocol.errors import ErrorCode as E
 from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey
 from oncelog.protocol.messages.offset_commit_value import OffsetCommitKey, OffsetCommitValue

@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 
-from oncelog.coordinator.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from oncelog.coordinator.groups.group import Group, IllegalTransitionError
 from oncelog.coordinator.groups.group import GroupState as S
 from oncelog.coordinator.groups.queries import describe_group, list_groups
+from oncelog.coordinator.groups.registry import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from oncelog.protocol.errors import ErrorCode as E
 from oncelog.protocol.messages.list_groups import ListGroupsRequest
 from support.group_driver import (

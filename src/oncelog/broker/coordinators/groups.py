@@ -21,12 +21,12 @@ from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import KEYS_A_TURN, Turns, counted
 from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataDelta
-from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import Effects
-from oncelog.coordinator.groups.config import GroupConfig
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
 from oncelog.coordinator.groups.queries import GROUP_TYPE, STATE_NAMES, describe_group, list_groups, unknown
 from oncelog.coordinator.groups.records import decode_record
+from oncelog.coordinator.groups.registry import GroupConfig
+from oncelog.coordinator.timers import Now
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_groups import DeletableGroupResult
 from oncelog.protocol.messages.describe_groups import DescribedGroup
@@ -139,9 +139,9 @@ class GroupService:
     async def join_group(self, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse | None:
         """Answer JoinGroup after the other members have joined. Return None if the client hangs up before."""
         try:
-            home = self._home(request.group_id)
+            coordinator_partition = self._coordinator_partition(request.group_id)
             response: JoinGroupResponse | None = await self.shell.request(
-                home,
+                coordinator_partition,
                 lambda shard, token: shard.join_group(
                     request, ctx.api_version, ctx.client_id, f"/{ctx.client_host}", token, self.shell.now()
                 ),
@@ -154,9 +154,9 @@ class GroupService:
     async def sync_group(self, request: SyncGroupRequest, ctx: RequestContext) -> SyncGroupResponse | None:
         """Answer SyncGroup after the leader has sent its own. Return None if the client hangs up before."""
         try:
-            home = self._home(request.group_id)
+            coordinator_partition = self._coordinator_partition(request.group_id)
             response: SyncGroupResponse | None = await self.shell.request(
-                home,
+                coordinator_partition,
                 lambda shard, token: shard.sync_group(request, token, self.shell.now()),
                 on_hang_up=ctx.on_hang_up,
             )
@@ -167,7 +167,7 @@ class GroupService:
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         """Heartbeat; while the coordinator is loading, all is well."""
         try:
-            shard = self.shell.shard(self._home(request.group_id))
+            shard = self.shell.shard(self._coordinator_partition(request.group_id))
         except ProtocolError as error:
             loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return HeartbeatResponse(error_code=ErrorCode.NONE if loading else operation_error(error))
@@ -177,13 +177,15 @@ class GroupService:
         """LeaveGroup of one member or several. Many members leave in parts."""
         answers: list[LeaveGroupResponse] = []
         try:
-            home = self._home(request.group_id)
+            coordinator_partition = self._coordinator_partition(request.group_id)
             for first in range(0, len(request.members) or 1, ITEMS_A_PART):
                 if answers:
                     await asyncio.sleep(0)
                 part = copy(request)
                 part.members = request.members[first : first + ITEMS_A_PART]
-                answers.append(await self.shell.request(home, partial(_leave, part, version, self.shell.now)))
+                answers.append(
+                    await self.shell.request(coordinator_partition, partial(_leave, part, version, self.shell.now))
+                )
         except ProtocolError as error:
             return LeaveGroupResponse(error_code=operation_error(error))
         for answer in answers[1:]:
@@ -204,14 +206,14 @@ class GroupService:
         carries its error, although the parts before it are committed: the client commits all offsets again.
         Before each part, `existing(topics)` returns the part's topics that still exist. The caller answers the others.
         """
-        home = self.shell.partition_for(request.group_id)
+        coordinator_partition = self.shell.partition_for(request.group_id)
         answers: list[OffsetCommitResponse] = []
         for part in parts_of(request, "topics", "partitions"):
             if answers:
                 await asyncio.sleep(0)
             part.topics = existing(part.topics)
             response: OffsetCommitResponse = await self.shell.request(
-                home, partial(_commit, part, version, self.shell.now)
+                coordinator_partition, partial(_commit, part, version, self.shell.now)
             )
             answers.append(response)
         return joined(answers, "topics", "partitions")
@@ -226,17 +228,17 @@ class GroupService:
 
         The broker writes many offsets in parts. `existing` has the same meaning as in `commit_offsets`.
         """
-        home = self._home(request.group_id)
-        self.shell.shard(home)  # not here, or not yet: said before anything is done
+        coordinator_partition = self._coordinator_partition(request.group_id)
+        self.shell.shard(coordinator_partition)  # raise the error before the transaction is verified
         producer = request.producer_id, request.producer_epoch
         answers: list[TxnOffsetCommitResponse] = []
         for part in parts_of(request, "topics", "partitions"):
             if answers:
                 await asyncio.sleep(0)
-            guard = await self._verify(home, request.transactional_id, producer, version)
+            guard = await self._verify(coordinator_partition, request.transactional_id, producer, version)
             part.topics = existing(part.topics)
             response: TxnOffsetCommitResponse = await self.shell.request(
-                home,
+                coordinator_partition,
                 partial(_commit_transactional, part, self.shell.now),
                 producer=producer,
                 guard=guard,
@@ -244,11 +246,15 @@ class GroupService:
             answers.append(response)
         return joined(answers, "topics", "partitions")
 
-    async def _verify(self, home: int, transactional_id: str, producer: tuple[int, int], version: int) -> int | None:
-        """The guard to append with: a marker that comes while the transaction's coordinator is asked makes it void."""
-        replica = self._partitions.get(CONSUMER_OFFSETS, home)
+    async def _verify(
+        self, coordinator_partition: int, transactional_id: str, producer: tuple[int, int], version: int
+    ) -> int | None:
+        """Return the guard of the append. A marker that arrives during the verification makes it void."""
+        replica = self._partitions.get(CONSUMER_OFFSETS, coordinator_partition)
         if replica is None:
-            raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{CONSUMER_OFFSETS}-{home} is not here any more")
+            raise ProtocolError(
+                ErrorCode.NOT_COORDINATOR, f"{CONSUMER_OFFSETS}-{coordinator_partition} is not here any more"
+            )
         implicit = version >= _IMPLICIT_ADD_SINCE
         if not implicit and not self._config.current.transaction_partition_verification_enable:
             return None
@@ -257,7 +263,7 @@ class GroupService:
         )
         if guard is None:
             return None
-        partition = CONSUMER_OFFSETS, home
+        partition = CONSUMER_OFFSETS, coordinator_partition
         results = await self._verifier.confirm(transactional_id, *producer, [partition], implicit=implicit)
         code = results[partition]
         if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
@@ -268,15 +274,17 @@ class GroupService:
 
     async def fetch_offsets(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         """OffsetFetch of one group; topics by name. An empty group id is one like any other."""
-        home = self.shell.partition_for(request.group_id)
+        coordinator_partition = self.shell.partition_for(request.group_id)
         if request.topics is None:
             request = copy(request)
-            request.topics = await self.shell.read(home, lambda shard: shard.offsets.topics(request.group_id))
+            request.topics = await self.shell.read(
+                coordinator_partition, lambda shard: shard.offsets.topics(request.group_id)
+            )
         answers: list[OffsetFetchResponseGroup] = []
         for part in parts_of(request, "topics", "partition_indexes"):
             if answers:
                 await asyncio.sleep(0)
-            answers.append(await self.shell.read(home, partial(_fetch, part, require_stable)))
+            answers.append(await self.shell.read(coordinator_partition, partial(_fetch, part, require_stable)))
         return joined(answers, "topics", "partitions")
 
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
@@ -284,12 +292,12 @@ class GroupService:
 
         If the group gets an error between two parts, the offsets of the parts before it are deleted.
         """
-        home = self._home(request.group_id)
+        coordinator_partition = self._coordinator_partition(request.group_id)
         answers: list[OffsetDeleteResponse] = []
         for part in parts_of(request, "topics", "partitions"):
             if answers:
                 await asyncio.sleep(0)
-            answers.append(await self.shell.request(home, partial(_delete_offsets, part)))
+            answers.append(await self.shell.request(coordinator_partition, partial(_delete_offsets, part)))
         return joined(answers, "topics", "partitions")
 
     async def delete_groups(self, group_ids: Iterable[str]) -> list[DeletableGroupResult]:
@@ -298,46 +306,46 @@ class GroupService:
         The broker deletes a group's offsets in parts first. If a member joins in between, the group stays, with
         NON_EMPTY_GROUP, and without those offsets.
         """
-        homes: dict[int, list[str]] = {}
+        by_partition: dict[int, list[str]] = {}
         results: list[DeletableGroupResult] = []
         turns = Turns()
         for group_id in group_ids:
             await turns.next()
             try:
-                homes.setdefault(self.shell.partition_for(group_id), []).append(group_id)
+                by_partition.setdefault(self.shell.partition_for(group_id), []).append(group_id)
             except ProtocolError as error:
                 results.append(DeletableGroupResult(group_id=group_id, error_code=operation_error(error)))
-        for home, names in homes.items():
+        for coordinator_partition, names in by_partition.items():
             part: list[str] = []
             left = ITEMS_A_PART
             for group_id in names:
-                items = 1 + await self._delete_most_offsets(home, group_id)
+                items = 1 + await self._delete_most_offsets(coordinator_partition, group_id)
                 if part and items > left:
-                    results += await self._delete_at(home, part)
+                    results += await self._delete_at(coordinator_partition, part)
                     await asyncio.sleep(0)
                     part, left = [], ITEMS_A_PART
                 part.append(group_id)
                 left -= items
-            results += await self._delete_at(home, part)
+            results += await self._delete_at(coordinator_partition, part)
             await asyncio.sleep(0)
         return results
 
-    async def _delete_most_offsets(self, home: int, group_id: str) -> int:
+    async def _delete_most_offsets(self, coordinator_partition: int, group_id: str) -> int:
         """Delete offsets of an empty group in parts, until one part is left. Return the number of offsets in it."""
         with suppress(ProtocolError):  # the deletion of the group reports it
             while True:
                 left: int = await self.shell.request(
-                    home, lambda shard, token: shard.delete_some_offsets(group_id, ITEMS_A_PART, token)
+                    coordinator_partition, lambda shard, token: shard.delete_some_offsets(group_id, ITEMS_A_PART, token)
                 )
                 if left <= ITEMS_A_PART:
                     return left
                 await asyncio.sleep(0)
         return 0
 
-    async def _delete_at(self, home: int, group_ids: list[str]) -> list[DeletableGroupResult]:
+    async def _delete_at(self, coordinator_partition: int, group_ids: list[str]) -> list[DeletableGroupResult]:
         try:
             results: list[DeletableGroupResult] = await self.shell.request(
-                home, lambda shard, token: shard.delete_groups(group_ids, token)
+                coordinator_partition, lambda shard, token: shard.delete_groups(group_ids, token)
             )
         except ProtocolError as error:
             code = operation_error(error)
@@ -396,9 +404,9 @@ class GroupService:
             return DescribedGroup(group_id=group_id, error_code=operation_error(error))
         return describe_group(shard.groups, group_id, version)
 
-    def _home(self, group_id: str) -> int:
+    def _coordinator_partition(self, group_id: str) -> int:
         if not group_id:
-            raise ProtocolError(ErrorCode.INVALID_GROUP_ID, "a group needs an id")
+            raise ProtocolError(ErrorCode.INVALID_GROUP_ID, "the group id must not be empty")
         return self.shell.partition_for(group_id)
 
 

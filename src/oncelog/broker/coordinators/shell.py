@@ -18,9 +18,9 @@ from oncelog.broker.turns import Turns
 from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataDelta
 from oncelog.cluster.replica import Replica
-from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers, Reply
 from oncelog.coordinator.partitioning import partition_for
+from oncelog.coordinator.timers import Now
 from oncelog.log.log import Origin
 from oncelog.protocol.errors import ErrorCode, ProtocolError, Refusal
 from oncelog.protocol.records import (

@@ -110,14 +110,14 @@ class TransactionService:
         """Adds partitions to the producer's transaction, or only asks whether they are in it; an error for each."""
         wanted = tuple(partitions)
         try:
-            home = self.shell.partition_for(transactional_id)
+            coordinator_partition = self.shell.partition_for(transactional_id)
             if verify_only:
                 return await self.shell.read(
-                    home,
+                    coordinator_partition,
                     lambda shard: shard.verify_partitions(transactional_id, producer_id, producer_epoch, wanted),
                 )
             code: ErrorCode = await self.shell.request(
-                home,
+                coordinator_partition,
                 lambda shard, token: shard.add_partitions(
                     transactional_id,
                     producer_id,

@@ -63,10 +63,10 @@ async def _find(
         if topic_name is None:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"coordinators of type {key_type} are not known here")
         topic = await _topic(topics, topic_name)
-        home = partition_for(key, topic.partition_count)
-        leader = topic.partitions[home].leader
-        if partitions.is_offline(topic_name, home):
-            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic_name}-{home} is offline")
+        coordinator_partition = partition_for(key, topic.partition_count)
+        leader = topic.partitions[coordinator_partition].leader
+        if partitions.is_offline(topic_name, coordinator_partition):
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic_name}-{coordinator_partition} is offline")
         if leader != me.node_id:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {leader} is not known here")
     except ProtocolError as error:

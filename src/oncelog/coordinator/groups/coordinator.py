@@ -11,16 +11,15 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
 from oncelog.coordinator.groups import commits, deletion, membership
-from oncelog.coordinator.groups.config import GroupConfig
 from oncelog.coordinator.groups.group import Group, GroupState
 from oncelog.coordinator.groups.membership import Joining
 from oncelog.coordinator.groups.offsets import OffsetStore
 from oncelog.coordinator.groups.operation import GroupOperation
 from oncelog.coordinator.groups.records import group_of, new_group_record
-from oncelog.coordinator.groups.registry import Registry
+from oncelog.coordinator.groups.registry import GroupConfig, Registry
+from oncelog.coordinator.timers import Now
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.group_metadata_value import GroupMetadataKey, GroupMetadataValue
 from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from oncelog.coordinator.clock import Now
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Reply
-from oncelog.coordinator.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from oncelog.coordinator.groups.group import Group, GroupState, InitialDelay, Member
 from oncelog.coordinator.groups.records import group_record
-from oncelog.coordinator.groups.registry import Registry
+from oncelog.coordinator.groups.registry import NEW_MEMBER_JOIN_TIMEOUT_MS, Registry
+from oncelog.coordinator.timers import Now
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from oncelog.protocol.messages.sync_group import SyncGroupResponse
