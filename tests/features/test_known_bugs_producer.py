@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from oncelog import Producer, errors
-from oncelog.broker.coordinators.producer_ids import TreeBlockStore
-from oncelog.cluster.tree import OutcomeUnknownError
-from oncelog.cluster.tree_sqlite import SqliteTree
+from oncelog.broker.coordinators.producer_ids import BlockNode
+from oncelog.cluster.store import OutcomeUnknownError
+from oncelog.cluster.store_sqlite import SqliteStore
 from oncelog.coordinator.producer_ids import BLOCK_PATH, acquire_block, encode_block, parse_block
 from oncelog.log.log import Origin
 from oncelog.protocol.compression import Codec
@@ -194,8 +194,8 @@ def test_kafka_15552_brokers_of_one_store_never_share_a_block(tmp_path: Path) ->
     blocks = []
 
     def take(broker: int) -> None:
-        tree = SqliteTree(str(tmp_path / "metadata.sqlite"))
-        store = TreeBlockStore(tree)
+        tree = SqliteStore(str(tmp_path / "metadata.sqlite"))
+        store = BlockNode(tree)
         blocks.extend(acquire_block(store, broker) for _ in range(10))
         tree.close()
 
@@ -205,17 +205,17 @@ def test_kafka_15552_brokers_of_one_store_never_share_a_block(tmp_path: Path) ->
     for taker in takers:
         taker.join()
     assert sorted(block.start for block in blocks) == list(range(0, 30_000, 1_000))
-    old = SqliteTree(str(tmp_path / "metadata.sqlite"))
+    old = SqliteStore(str(tmp_path / "metadata.sqlite"))
     newest = old.get(BLOCK_PATH).data
     old.close()
-    new = SqliteTree(str(tmp_path / "another.sqlite"))
+    new = SqliteStore(str(tmp_path / "another.sqlite"))
     new.create(BLOCK_PATH, newest)
-    assert acquire_block(TreeBlockStore(new), 9).start == 30_000
+    assert acquire_block(BlockNode(new), 9).start == 30_000
     new.close()
 
 
 def test_kafka_15552_a_write_that_was_not_answered_is_looked_up(tmp_path: Path) -> None:
-    class Doubtful(SqliteTree):
+    class Doubtful(SqliteStore):
         """Carries a write out and cannot tell."""
 
         def set(self, path: str, data: bytes, version: int = -1) -> int:
@@ -223,7 +223,7 @@ def test_kafka_15552_a_write_that_was_not_answered_is_looked_up(tmp_path: Path) 
             raise OutcomeUnknownError("the answer was lost")
 
     tree = Doubtful(str(tmp_path / "metadata.sqlite"))
-    first, second = (acquire_block(TreeBlockStore(tree), 1) for _ in range(2))
+    first, second = (acquire_block(BlockNode(tree), 1) for _ in range(2))
     assert (first.start, second.start) == (0, 1_000)
     assert tree.get(BLOCK_PATH).data == encode_block(second)
     assert parse_block(encode_block(second)) == second

@@ -11,8 +11,8 @@ from pathlib import Path
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
 from oncelog.cluster.replica import Replica
-from oncelog.cluster.tree import Tree
-from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.cluster.store import MetadataStore
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import Buffer, OsDisk, OsFile
 from oncelog.protocol.records import Record, build_batch
 
@@ -106,7 +106,7 @@ class BrokerStorage:
 
     def __init__(self, root: Path, **settings: str) -> None:
         self.paths = [str(root / "a"), str(root / "b")]
-        self.tree: Tree = MemoryTree(lambda: NOW)
+        self.store: MetadataStore = MemoryStore(lambda: NOW)
         self.disk = BrokenDisk()
         self._settings = {key.replace("_", "."): value for key, value in settings.items()}
 
@@ -116,7 +116,7 @@ class BrokerStorage:
         async def run() -> None:
             given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": ",".join(self.paths), **self._settings}
             given |= {key.replace("_", "."): value for key, value in settings.items()}
-            broker = Broker(load(given), disk=self.disk, tree=self.tree, now_ms=lambda: NOW)
+            broker = Broker(load(given), disk=self.disk, store=self.store, now_ms=lambda: NOW)
             await broker.start()
             try:
                 await asyncio.wait_for(life(broker), 30)

@@ -38,7 +38,7 @@ DRIVERS = (
 EDGES = {
     "net/*": WORLD,
     "log/disk.py": WORLD,
-    "cluster/tree_sqlite.py": WORLD,
+    "cluster/store_sqlite.py": WORLD,
     "columns/native.py": frozenset({"os"}),
     "broker/process.py": WORLD,
     "broker/broker.py": frozenset({"asyncio", "random"}),

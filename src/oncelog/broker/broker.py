@@ -1,7 +1,7 @@
 """One broker, put together: metadata, storage, coordinators, and the server in front of them.
 
-This module only creates the parts and gives each what it needs. The disk, tree, clock, randomness and way to run
-blocking code come from outside, so that the simulation runs this very class.
+This module only creates the parts and gives each what it needs. The disk, metadata store, clock, randomness and way to
+run blocking code come from outside, so that the simulation runs this very class.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from oncelog.broker.workers import Offload, Workers
 from oncelog.cluster import features
 from oncelog.cluster.image import MetadataDelta
 from oncelog.cluster.image_nodes import cluster_id, is_new, prepare
-from oncelog.cluster.tree import Tree
+from oncelog.cluster.store import MetadataStore
 from oncelog.log.disk import Disk
 from oncelog.net.server import Handler, Limits, Server, serve
 from oncelog.net.stalls import StallWatch
@@ -57,7 +57,7 @@ class Broker:
         config: BrokerConfig,
         *,
         disk: Disk,
-        tree: Tree,
+        store: MetadataStore,
         now_ms: Callable[[], int],
         offload: Offload = asyncio.to_thread,
         rng: random.Random | None = None,
@@ -77,7 +77,7 @@ class Broker:
         self.log = logger or logging.getLogger("oncelog.broker")
         self.failed: asyncio.Future[str]
         """Done, with the reason, when the broker cannot continue and has to be stopped."""
-        self.tree = tree
+        self.store = store
         self._rng = rng or random.SystemRandom()
         self._metadata_dir = metadata_dir
         self._most_clients = most_clients
@@ -104,7 +104,7 @@ class Broker:
             self.loader.subscribe(subscriber)
 
     def _make_metadata(self) -> None:
-        self.loader = MetadataLoader(self.tree, self.metadata, self.workers, self.log)
+        self.loader = MetadataLoader(self.store, self.metadata, self.workers, self.log)
         self.topics = TopicAdministration(
             self.loader,
             self.metadata,
@@ -148,7 +148,7 @@ class Broker:
 
     def _make_coordinators(self, config: BrokerConfig) -> None:
         workers, now_ms, logger = self.workers, self.now_ms, self.log
-        self.producer_ids = ProducerIdBlocks(self.tree, self.node_id, workers, logger)
+        self.producer_ids = ProducerIdBlocks(self.store, self.node_id, workers, logger)
         self._markers = MarkerWriter(
             self.metadata, self.partitions, self.new_logs, workers, now_ms=now_ms, logger=logger
         )
@@ -278,14 +278,14 @@ class Broker:
 
     def _load_metadata(self) -> str:
         """Read the metadata, or create it. Return the cluster's id. Blocks."""
-        tree, static = self.tree, self.config.static
-        prepare(tree)
+        store, static = self.store, self.config.static
+        prepare(store)
         levels = {TRANSACTION_VERSION_FEATURE: static.initial_transaction_version}
-        if is_new(tree):
-            levels = LogDirectoryImport(self.directories, tree, static, self._new_topic_id, self.log).run()
-        features.initialize(tree, levels)
-        found = cluster_id(tree, self.directories.cluster_id() or new_cluster_id(self._rng.getrandbits))
-        check_all_seen(self.directories, tree)
+        if is_new(store):
+            levels = LogDirectoryImport(self.directories, store, static, self._new_topic_id, self.log).run()
+        features.initialize(store, levels)
+        found = cluster_id(store, self.directories.cluster_id() or new_cluster_id(self._rng.getrandbits))
+        check_all_seen(self.directories, store)
         self.loader.load()
         self._admit_settings()
         return found
@@ -293,11 +293,11 @@ class Broker:
     def _open_directories(self) -> None:
         """Open the log directories, and note which ones this broker has. Blocks."""
         gone = {self.disk.absolute(path) for path in self.config.static.lost_log_dirs}
-        before = log_dir_registry.read(self.tree, self.node_id)
+        before = log_dir_registry.read(self.store, self.node_id)
         known = {key: path for key, path in before.items() if path not in gone}
         now = self.directories.open(self.cluster_id, self._new_topic_id, known)
         if now != before:
-            log_dir_registry.write(self.tree, self.node_id, now)
+            log_dir_registry.write(self.store, self.node_id, now)
 
     def _new_topic_id(self) -> UUID:
         return new_topic_id(self._rng.getrandbits)

@@ -260,20 +260,20 @@ async def _live(config: BrokerConfig, launch: Launch) -> None:
 async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker]:
     """Yield a broker that accepts requests; the body stops it. Raises StartError or DiskFailureError."""
     from oncelog.broker.broker import Broker
-    from oncelog.cluster.tree_sqlite import SqliteTree
+    from oncelog.cluster.store_sqlite import SqliteStore
     from oncelog.log.disk import OsDisk
     from oncelog.protocol.errors import ErrorCode, ProtocolError
 
     with contextlib.ExitStack() as stack:
         try:
             home = None if launch.metadata else config.log_dirs[0]
-            tree = SqliteTree(launch.metadata or os.path.join(config.log_dirs[0], METADATA_FILE))
-            stack.callback(tree.close)
+            store = SqliteStore(launch.metadata or os.path.join(config.log_dirs[0], METADATA_FILE))
+            stack.callback(store.close)
             open_files, clients = share_descriptors(_most_files())
             broker = Broker(
                 config,
                 disk=OsDisk(open_files),
-                tree=tree,
+                store=store,
                 now_ms=_now_ms,
                 metadata_dir=home,
                 most_clients=clients,
@@ -299,7 +299,7 @@ def _now_ms() -> int:
 
 
 def _sentence(error: Exception) -> str:
-    from oncelog.cluster.tree_sqlite import NewerFormatError
+    from oncelog.cluster.store_sqlite import NewerFormatError
     from oncelog.protocol.errors import ProtocolError
 
     if isinstance(error, (ProtocolError, NewerFormatError)):

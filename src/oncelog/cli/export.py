@@ -33,7 +33,7 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
     """
     from oncelog.broker.metadata.export_kafka import export as write
     from oncelog.broker.storage.data_directory import DataDirectory
-    from oncelog.cluster.tree_sqlite import NewerFormatError, SqliteTree
+    from oncelog.cluster.store_sqlite import NewerFormatError, SqliteStore
     from oncelog.log.disk import OsDisk
 
     folder = os.path.abspath(data or DEFAULT_DATA)
@@ -61,13 +61,13 @@ def export(data: str | None, config_file: str | None, assignments: tuple[str, ..
         except StartError as error:
             raise click.ClickException(str(error)) from error
         try:
-            tree = SqliteTree(metadata)
+            store = SqliteStore(metadata)
         except NewerFormatError as error:
             raise click.ClickException(str(error)) from error
         except sqlite3.Error as error:
             raise click.ClickException(f"{metadata} cannot be read: {error}") from error
-        stack.callback(tree.close)
-        done = write(tree, directories, time.time_ns() // 1_000_000)
+        stack.callback(store.close)
+        done = write(store, directories, time.time_ns() // 1_000_000)
     click.echo(f"wrote {done.path} with {done.topics} topics and {done.settings} dynamic settings of brokers")
     for path in done.set_aside:
         click.echo(f"moved the former metadata log to {path}")

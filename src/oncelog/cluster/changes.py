@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from oncelog.cluster.tree import BadVersionError, Operation, Set, Tree
+from oncelog.cluster.store import BadVersionError, MetadataStore, Operation, Set
 
 PATH = "/oncelog/changes"
 KEPT = 128
@@ -34,21 +34,21 @@ class Changes(NamedTuple):
 class ChangeLog:
     """Write to the tree, and read which paths other writers have touched. All methods block."""
 
-    def __init__(self, tree: Tree) -> None:
-        self.tree = tree
+    def __init__(self, store: MetadataStore) -> None:
+        self.store = store
 
     def write(self, operations: Sequence[Operation], *touched: str) -> None:
-        """Carry out all operations or none, and log the touched paths. Raises TreeError as `Tree.multi` does.
+        """Carry out all operations or none, and log the touched paths. Raises StoreError as `MetadataStore.multi` does.
 
         If another writer has logged a change in the meantime, try again.
         """
         while True:
-            node = self.tree.get(PATH)
+            node = self.store.get(PATH)
             log = _decode(node.data)
             log.paths = [*log.paths[1 - KEPT :], list(touched)]
             log.last += 1
             try:
-                self.tree.multi([*operations, Set(PATH, msgspec.json.encode(log), node.version)])
+                self.store.multi([*operations, Set(PATH, msgspec.json.encode(log), node.version)])
             except BadVersionError as error:
                 if error.args != (PATH,):
                     raise
@@ -57,7 +57,7 @@ class ChangeLog:
 
     def since(self, sequence: int) -> Changes:
         """Return the changes after number `sequence`."""
-        log = _decode(self.tree.get(PATH).data)
+        log = _decode(self.store.get(PATH).data)
         missed = log.last - sequence
         if not 0 <= missed <= len(log.paths) or sequence < 0:
             return Changes(log.last, None)

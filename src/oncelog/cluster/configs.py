@@ -11,7 +11,7 @@ from contextlib import suppress
 import msgspec
 
 from oncelog.cluster.changes import ChangeLog
-from oncelog.cluster.tree import BadVersionError, NodeExistsError, NoNodeError, Set, Tree, TreeError
+from oncelog.cluster.store import BadVersionError, MetadataStore, NodeExistsError, NoNodeError, Set, StoreError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 BROKERS = "/config/brokers"
@@ -42,17 +42,17 @@ def encode(config: Mapping[str, str]) -> bytes:
     return msgspec.json.encode(_ConfigNode(dict(config)))
 
 
-def read(tree: Tree, path: str) -> dict[str, str]:
+def read(store: MetadataStore, path: str) -> dict[str, str]:
     """Read the settings in a node. Raises NoNodeError."""
-    return msgspec.json.decode(tree.get(path).data, type=_ConfigNode).config
+    return msgspec.json.decode(store.get(path).data, type=_ConfigNode).config
 
 
-def read_brokers(tree: Tree) -> dict[int | None, dict[str, str]]:
+def read_brokers(store: MetadataStore) -> dict[int | None, dict[str, str]]:
     """Read the dynamic settings of each broker that has some. None is the key of the settings of all brokers."""
     found: dict[int | None, dict[str, str]] = {}
-    for name in tree.children(BROKERS):
+    for name in store.children(BROKERS):
         with suppress(NoNodeError):
-            found[None if name == ALL_BROKERS else int(name)] = read(tree, f"{BROKERS}/{name}")
+            found[None if name == ALL_BROKERS else int(name)] = read(store, f"{BROKERS}/{name}")
     return found
 
 
@@ -62,7 +62,7 @@ def update_topic(changes: ChangeLog, name: str, change: Change) -> dict[str, str
         return _update(changes, topic_path(name), change)
     except NoNodeError as error:
         raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist") from error
-    except TreeError as error:
+    except StoreError as error:
         raise _not_now(error) from error
 
 
@@ -70,22 +70,22 @@ def update_broker(changes: ChangeLog, node_id: int | None, change: Change) -> di
     """Change the settings of one broker or (None) of all, and return them. Raises REQUEST_TIMED_OUT."""
     path = broker_path(node_id)
     try:
-        if not changes.tree.exists(path):
+        if not changes.store.exists(path):
             with suppress(NodeExistsError):  # another broker was quicker
-                changes.tree.create(path, encode({}))
+                changes.store.create(path, encode({}))
         return _update(changes, path, change)
-    except TreeError as error:
+    except StoreError as error:
         raise _not_now(error) from error
 
 
 def _update(changes: ChangeLog, path: str, change: Change) -> dict[str, str]:
     while True:
-        node = changes.tree.get(path)
+        node = changes.store.get(path)
         wanted = change(msgspec.json.decode(node.data, type=_ConfigNode).config)
         with suppress(BadVersionError):  # another writer was quicker: read again
             changes.write([Set(path, encode(wanted), node.version)], path)
             return wanted
 
 
-def _not_now(error: TreeError) -> ProtocolError:
+def _not_now(error: StoreError) -> ProtocolError:
     return ProtocolError(ErrorCode.REQUEST_TIMED_OUT, f"the settings cannot be written now: {error!r}")

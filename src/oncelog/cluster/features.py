@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from oncelog.cluster.changes import ChangeLog
-from oncelog.cluster.tree import BadVersionError, NodeExistsError, Set, Tree, TreeError
+from oncelog.cluster.store import BadVersionError, MetadataStore, NodeExistsError, Set, StoreError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import UpgradeType
 
@@ -33,16 +33,16 @@ class _FeatureNode(msgspec.Struct):
     version: int = 2
 
 
-def initialize(tree: Tree, initial: Mapping[str, int]) -> None:
+def initialize(store: MetadataStore, initial: Mapping[str, int]) -> None:
     """Write the levels of a new cluster, unless the tree has some."""
     node = _FeatureNode({name: level for name, level in initial.items() if level > 0})
     with suppress(NodeExistsError):
-        tree.create(PATH, msgspec.json.encode(node))
+        store.create(PATH, msgspec.json.encode(node))
 
 
-def read(tree: Tree) -> tuple[dict[str, int], int]:
+def read(store: MetadataStore) -> tuple[dict[str, int], int]:
     """Read (levels, epoch). Raises NoNodeError before `initialize`."""
-    node = tree.get(PATH)
+    node = store.get(PATH)
     return msgspec.json.decode(node.data, type=_FeatureNode).features, node.version
 
 
@@ -59,14 +59,14 @@ def update(
     """
     try:
         while True:
-            before, epoch = read(log.tree)
+            before, epoch = read(log.store)
             levels = changed(before, changes, supported)
             if validate_only:
                 return
             with suppress(BadVersionError):  # another writer was quicker: read again
                 log.write([Set(PATH, msgspec.json.encode(_FeatureNode(levels)), epoch)], PATH)
                 return
-    except TreeError as error:
+    except StoreError as error:
         message = f"the features cannot be changed now: {error!r}"
         raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message) from error
 

@@ -11,18 +11,18 @@ import msgspec
 
 from oncelog.cluster import configs
 from oncelog.cluster.changes import ChangeLog
-from oncelog.cluster.topics import PartitionInfo, TopicInfo, parse_topic_id, topic_id_text
-from oncelog.cluster.tree import (
+from oncelog.cluster.store import (
     Create,
     Delete,
+    MetadataStore,
     NodeExistsError,
     NoNodeError,
     Operation,
     OutcomeUnknownError,
     Set,
-    Tree,
-    TreeError,
+    StoreError,
 )
+from oncelog.cluster.topics import PartitionInfo, TopicInfo, parse_topic_id, topic_id_text
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 TOPICS = "/brokers/topics"
@@ -44,17 +44,17 @@ class _StateNode(msgspec.Struct):
     version: int = 1
 
 
-def read_topic(tree: Tree, name: str) -> TopicInfo:
+def read_topic(store: MetadataStore, name: str) -> TopicInfo:
     """Read a topic. Raises NoNodeError if it does not exist, or was deleted meanwhile."""
     path = f"{TOPICS}/{name}"
-    node = msgspec.json.decode(tree.get(path).data, type=_TopicNode)
+    node = msgspec.json.decode(store.get(path).data, type=_TopicNode)
     partitions = []
     for index in range(len(node.partitions)):
-        state_data = tree.get(f"{path}/partitions/{index}/state").data
+        state_data = store.get(f"{path}/partitions/{index}/state").data
         state = msgspec.json.decode(state_data, type=_StateNode)
         replicas = tuple(node.partitions[str(index)])
         partitions.append(PartitionInfo(state.leader, state.leader_epoch, replicas, tuple(state.isr)))
-    config = configs.read(tree, configs.topic_path(name))
+    config = configs.read(store, configs.topic_path(name))
     return TopicInfo(name, parse_topic_id(node.topic_id), tuple(partitions), config)
 
 
@@ -70,11 +70,11 @@ def write_topic(changes: ChangeLog, topic: TopicInfo) -> None:
         *_new_partitions(path, 0, topic.partitions),
     ]
     try:
-        _write(changes, operations, path, lambda: changes.tree.get(path).data == node)
+        _write(changes, operations, path, lambda: changes.store.get(path).data == node)
     except NodeExistsError as error:
         message = f"topic {topic.name!r} already exists"
         raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, message) from error
-    except TreeError as error:
+    except StoreError as error:
         raise _not_now(error) from error
 
 
@@ -85,7 +85,7 @@ def add_partitions(changes: ChangeLog, topic: TopicInfo, added: Sequence[Partiti
     """
     path = f"{TOPICS}/{topic.name}"
     try:
-        found = changes.tree.get(path)
+        found = changes.store.get(path)
         node = msgspec.json.decode(found.data, type=_TopicNode)
         if node.topic_id != topic_id_text(topic.topic_id):
             raise NoNodeError(path)
@@ -96,10 +96,10 @@ def add_partitions(changes: ChangeLog, topic: TopicInfo, added: Sequence[Partiti
         node.partitions.update({str(first + index): list(info.replicas) for index, info in enumerate(added)})
         change = Set(path, msgspec.json.encode(node), found.version)
         operations: list[Operation] = [change, *_new_partitions(path, first, added)]
-        _write(changes, operations, path, lambda: changes.tree.get(path).data == change.data)
+        _write(changes, operations, path, lambda: changes.store.get(path).data == change.data)
     except NoNodeError as error:
         raise _unknown(topic) from error
-    except TreeError as error:
+    except StoreError as error:
         raise _not_now(error) from error
 
 
@@ -112,10 +112,10 @@ def erase_topic(changes: ChangeLog, topic: TopicInfo) -> None:
         operations.append(Delete(f"{path}/partitions/{index}"))
     operations += [Delete(f"{path}/partitions"), Delete(path), Delete(configs.topic_path(topic.name))]
     try:
-        _write(changes, operations, path, lambda: not changes.tree.exists(path))
+        _write(changes, operations, path, lambda: not changes.store.exists(path))
     except NoNodeError as error:
         raise _unknown(topic) from error
-    except TreeError as error:
+    except StoreError as error:
         raise _not_now(error) from error
 
 
@@ -145,6 +145,6 @@ def _unknown(topic: TopicInfo) -> ProtocolError:
     return ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} does not exist")
 
 
-def _not_now(error: TreeError) -> ProtocolError:
+def _not_now(error: StoreError) -> ProtocolError:
     """Return the error that clients retry. Kafka's brokers send it if the controller does not answer."""
     return ProtocolError(ErrorCode.REQUEST_TIMED_OUT, f"the metadata cannot be written now: {error!r}")

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import BrokerConfig
-from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.sim.disk import PowerFailure, SimDisk
 from oncelog.sim.loop import Process, SimLoop
 from oncelog.sim.network import Network
@@ -133,7 +133,7 @@ class World:
         self._rng = random.Random(seed)
         self.network = self.loop.network = Network(self.loop, self.fork())
         self.network.trace = lambda what: self.note(f"net: {what}")
-        self.tree = MemoryTree(lambda: int(self.loop.time() * 1000))
+        self.store = MemoryStore(lambda: int(self.loop.time() * 1000))
         self.brokers: dict[int, SimBroker] = {}
         self.errors: list[dict[str, Any]] = []
         self._over = False
@@ -186,7 +186,7 @@ class World:
         return Broker(
             config,
             disk=disk.mount(),
-            tree=self.tree,
+            store=self.store,
             now_ms=self.now_ms,
             offload=self._offload,
             rng=self.fork(),

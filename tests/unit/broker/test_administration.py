@@ -16,9 +16,9 @@ from oncelog.broker.metadata.deadline import Deadline
 from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster import configs
 from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.store import Operation, UnavailableError
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import add_partitions, read_topic
-from oncelog.cluster.tree import Operation, UnavailableError
-from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -28,7 +28,7 @@ NOW = 1_000_000
 Life = Callable[[Broker], Awaitable[None]]
 
 
-class FailingTree(MemoryTree):
+class FailingTree(MemoryStore):
     """Refuses writes while `down`."""
 
     down = False
@@ -47,16 +47,16 @@ class FailingTree(MemoryTree):
 
 
 @pytest.fixture
-def tree() -> FailingTree:
+def store() -> FailingTree:
     return FailingTree(lambda: NOW)
 
 
-def live(tmp_path: Path, tree: FailingTree, life: Life) -> None:
+def live(tmp_path: Path, store: FailingTree, life: Life) -> None:
     """One broker's life on this tree."""
 
     async def run() -> None:
         settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
-        broker = Broker(load(settings), disk=OsDisk(), tree=tree, now_ms=lambda: NOW)
+        broker = Broker(load(settings), disk=OsDisk(), store=store, now_ms=lambda: NOW)
         await broker.start()
         try:
             await life(broker)
@@ -71,7 +71,7 @@ def setting(name: str, value: str) -> Callable[[Mapping[str, str]], dict[str, st
     return lambda before: {**before, name: value}
 
 
-def test_changes_at_the_same_time_are_all_kept(tmp_path: Path, tree: FailingTree) -> None:
+def test_changes_at_the_same_time_are_all_kept(tmp_path: Path, store: FailingTree) -> None:
     names = ["retention.ms", "segment.ms", "flush.ms", "max.message.bytes"]
 
     async def life(broker: Broker) -> None:
@@ -84,33 +84,33 @@ def test_changes_at_the_same_time_are_all_kept(tmp_path: Path, tree: FailingTree
         assert topic.configs == dict.fromkeys(names, "77")
         assert (log.config.retention_ms, log.config.segment_ms, log.config.max_message_bytes) == (77, 77, 77)
 
-    live(tmp_path, tree, life)
-    assert configs.read(tree, "/config/topics/t") == dict.fromkeys(names, "77")
+    live(tmp_path, store, life)
+    assert configs.read(store, "/config/topics/t") == dict.fromkeys(names, "77")
 
 
-def test_settings_of_another_version_stay_and_do_not_stand_in_the_way(tmp_path: Path, tree: FailingTree) -> None:
+def test_settings_of_another_version_stay_and_do_not_stand_in_the_way(tmp_path: Path, store: FailingTree) -> None:
     foreign = "leader.replication.throttled.replicas"
 
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1, configs={foreign: "*"})
         await broker.settings.alter_topic("t", setting("retention.ms", "77"), validate_only=False)
-        assert configs.read(tree, "/config/topics/t") == {foreign: "*", "retention.ms": "77"}
+        assert configs.read(store, "/config/topics/t") == {foreign: "*", "retention.ms": "77"}
         for change in (setting(foreign, "0:1"), setting("another.strange.one", "1")):
             with pytest.raises(ProtocolError) as caught:
                 await broker.settings.alter_topic("t", change, validate_only=False)
             assert caught.value.code == ErrorCode.INVALID_CONFIG
         await broker.settings.alter_topic("t", lambda _: {}, validate_only=False)
-        assert configs.read(tree, "/config/topics/t") == {}
-        tree.create(configs.broker_path(1), configs.encode({"from.the.future": "1"}))
+        assert configs.read(store, "/config/topics/t") == {}
+        store.create(configs.broker_path(1), configs.encode({"from.the.future": "1"}))
         change = setting("log.cleaner.backoff.ms", "77")
         await broker.settings.alter_broker(1, change, validate_only=False)
-        found = configs.read(tree, configs.broker_path(1))
+        found = configs.read(store, configs.broker_path(1))
         assert found == {"from.the.future": "1", "log.cleaner.backoff.ms": "77"}
 
-    live(tmp_path, tree, life)
+    live(tmp_path, store, life)
 
 
-def test_growing_and_deleting_at_the_same_time(tmp_path: Path, tree: FailingTree) -> None:
+def test_growing_and_deleting_at_the_same_time(tmp_path: Path, store: FailingTree) -> None:
     """Whichever is first: nothing of the topic is left, and nothing of it comes back."""
 
     async def life(broker: Broker) -> None:
@@ -126,12 +126,12 @@ def test_growing_and_deleting_at_the_same_time(tmp_path: Path, tree: FailingTree
                 [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
             )
             assert broker.metadata.image.topic("t") is None
-            assert tree.children("/brokers/topics") == []
+            assert store.children("/brokers/topics") == []
 
-    live(tmp_path, tree, life)
+    live(tmp_path, store, life)
 
 
-def test_a_change_whose_turn_comes_too_late_is_not_made(tmp_path: Path, tree: FailingTree) -> None:
+def test_a_change_whose_turn_comes_too_late_is_not_made(tmp_path: Path, store: FailingTree) -> None:
     async def life(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1)
         deadline = Deadline(1)
@@ -148,17 +148,17 @@ def test_a_change_whose_turn_comes_too_late_is_not_made(tmp_path: Path, tree: Fa
             assert isinstance(each, ProtocolError)
             assert each.code == ErrorCode.REQUEST_TIMED_OUT
         assert broker.metadata.image.topic("t") == topic
-        assert read_topic(tree, "t") == topic
+        assert read_topic(store, "t") == topic
 
-    live(tmp_path, tree, life)
+    live(tmp_path, store, life)
 
 
-def test_what_the_tree_does_not_take_is_not_done(tmp_path: Path, tree: FailingTree) -> None:
+def test_what_the_tree_does_not_take_is_not_done(tmp_path: Path, store: FailingTree) -> None:
     async def life(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=2)
         before = broker.config.current
         administration = broker.settings
-        tree.down = True
+        store.down = True
         for work in (
             administration.alter_topic("t", setting("retention.ms", "5"), validate_only=False),
             administration.alter_broker(1, setting("message.max.bytes", "5"), validate_only=False),
@@ -167,16 +167,16 @@ def test_what_the_tree_does_not_take_is_not_done(tmp_path: Path, tree: FailingTr
             with pytest.raises(ProtocolError) as caught:
                 await work
             assert caught.value.code == ErrorCode.REQUEST_TIMED_OUT
-        tree.down = False
+        store.down = False
         assert broker.metadata.image.topic("t") == topic
         assert broker.config.current == before
 
-    live(tmp_path, tree, life)
-    found = read_topic(tree, "t")
+    live(tmp_path, store, life)
+    found = read_topic(store, "t")
     assert (found.partition_count, found.configs) == (2, {})
 
 
-def test_growing_from_what_is_no_longer_so(tmp_path: Path, tree: FailingTree) -> None:
+def test_growing_from_what_is_no_longer_so(tmp_path: Path, store: FailingTree) -> None:
     async def life(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1)
         grow = broker.topics.add_partitions
@@ -188,13 +188,13 @@ def test_growing_from_what_is_no_longer_so(tmp_path: Path, tree: FailingTree) ->
         assert grown is not None
         assert grown.partition_count == 2
         with pytest.raises(ProtocolError, match="has 2 partitions by now"):  # as another broker would find it
-            add_partitions(ChangeLog(tree), topic, grown.partitions[1:])
+            add_partitions(ChangeLog(store), topic, grown.partitions[1:])
 
-    live(tmp_path, tree, life)
+    live(tmp_path, store, life)
 
 
 def test_settings_of_another_version_are_passed_over(
-    tmp_path: Path, tree: FailingTree, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: FailingTree, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def first(broker: Broker) -> None:
         await broker.settings.alter_broker(None, setting("message.max.bytes", "500"), validate_only=False)
@@ -203,19 +203,19 @@ def test_settings_of_another_version_are_passed_over(
         assert broker.config.current.message_max_bytes == 500
         assert broker.config.of_all == {"message.max.bytes": "500"}
 
-    live(tmp_path, tree, first)
+    live(tmp_path, store, first)
     path = "/config/brokers/<default>"
     strange = {"message.max.bytes": "500", "log.segment.bytes": "tiny", "from.the.future": "1"}
-    tree.set(path, configs.encode(strange))
+    store.set(path, configs.encode(strange))
     with caplog.at_level(logging.ERROR):
-        live(tmp_path, tree, second)
+        live(tmp_path, store, second)
     assert [record.getMessage().rsplit(" ", 1)[1] for record in caplog.records] == [
         "from.the.future",
         "log.segment.bytes",
     ]
 
 
-def test_who_hangs_up_leaves_no_watcher_behind(tmp_path: Path, tree: FailingTree) -> None:
+def test_who_hangs_up_leaves_no_watcher_behind(tmp_path: Path, store: FailingTree) -> None:
     async def life(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1)
         partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
@@ -239,4 +239,4 @@ def test_who_hangs_up_leaves_no_watcher_behind(tmp_path: Path, tree: FailingTree
         assert not watchers
         assert not context.on_hang_up
 
-    live(tmp_path, tree, life)
+    live(tmp_path, store, life)

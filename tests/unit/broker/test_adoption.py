@@ -18,9 +18,9 @@ from oncelog.broker.metadata.import_kafka import LEAP
 from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.cluster import kafka_metadata
 from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER, KafkaMetadata
+from oncelog.cluster.store import MetadataStore
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
-from oncelog.cluster.tree import Tree
-from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import Buffer, Disk, OsDisk
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.metadata_records import (
@@ -45,13 +45,15 @@ A, B = UUID(int=1 << 80), UUID(int=2 << 80)
 DIRECTORY = UUID(int=3 << 80)
 
 
-def live(data: Path, tree: Tree, life: Callable[[Broker], Awaitable[None]] | None = None, **settings: str) -> None:
+def live(
+    data: Path, store: MetadataStore, life: Callable[[Broker], Awaitable[None]] | None = None, **settings: str
+) -> None:
     """Starts a broker on `data` with this metadata, runs `life`, stops it."""
 
     async def run() -> None:
         given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(data)}
         given |= {key.replace("_", "."): value for key, value in settings.items()}
-        broker = Broker(load(given), disk=OsDisk(), tree=tree, now_ms=lambda: NOW)
+        broker = Broker(load(given), disk=OsDisk(), store=store, now_ms=lambda: NOW)
         await broker.start()
         try:
             if life is not None:
@@ -62,8 +64,8 @@ def live(data: Path, tree: Tree, life: Callable[[Broker], Awaitable[None]] | Non
     asyncio.run(run())
 
 
-def new_tree() -> MemoryTree:
-    return MemoryTree(lambda: NOW)
+def new_tree() -> MemoryStore:
+    return MemoryStore(lambda: NOW)
 
 
 def metadata_log(data: Path, *records: Message, node_id: int = 1) -> Path:
@@ -149,7 +151,7 @@ def test_a_kafkas_topics_are_taken_over(tmp_path: Path) -> None:
         ConfigRecord(resource_type=2, resource_name="a", name="retention.ms", value="5"),
         ProducerIdsRecord(broker_id=1, next_producer_id=3000),
     )
-    tree = new_tree()
+    store = new_tree()
 
     async def life(broker: Broker) -> None:
         topic = broker.metadata.image.topic("a")
@@ -162,8 +164,8 @@ def test_a_kafkas_topics_are_taken_over(tmp_path: Path) -> None:
             await asyncio.sleep(0.005)
         assert broker.producer_ids.ids.take() == 3000
 
-    live(data, tree, life)
-    live(data, tree)  # a second time there is nothing to take over
+    live(data, store, life)
+    live(data, store)  # a second time there is nothing to take over
 
 
 def test_what_cannot_be_taken_over_is_refused(tmp_path: Path) -> None:
@@ -171,10 +173,10 @@ def test_what_cannot_be_taken_over_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match=r"a-0 has the replicas \(1, 2\)"):
         live(tmp_path / "several", new_tree())
     metadata_log(tmp_path / "other", TopicRecord(name="a", topic_id=A), partition(A, 0), node_id=7)
-    tree = new_tree()
+    store = new_tree()
     with pytest.raises(ProtocolError, match=r"set node\.id to 7"):
-        live(tmp_path / "other", tree)
-    assert tree.children("/brokers/topics") == [], "nothing was taken over before that was found"
+        live(tmp_path / "other", store)
+    assert store.children("/brokers/topics") == [], "nothing was taken over before that was found"
     folder = metadata_log(tmp_path / "torn", TopicRecord(name="a", topic_id=A))
     file = folder / f"{0:020d}.log"
     file.write_bytes(file.read_bytes()[:-1] + b"\xff")
@@ -241,7 +243,7 @@ def test_restored_topics_keep_all_records(tmp_path: Path) -> None:
 
 def test_what_is_exported_is_what_is_read(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    tree = new_tree()
+    store = new_tree()
     ids: list[UUID] = []
 
     async def life(broker: Broker) -> None:
@@ -250,8 +252,8 @@ def test_what_is_exported_is_what_is_read(tmp_path: Path) -> None:
         while not broker.producer_ids.ids.remaining:
             await asyncio.sleep(0.005)
 
-    live(data, tree, life)
-    done = export(tree, [directory_at(data)], NOW)
+    live(data, store, life)
+    done = export(store, [directory_at(data)], NOW)
     assert (done.path, done.topics, done.set_aside) == (str(data / BOOTSTRAP), 1, ())
     found = read_bootstrap(data)
     assert list(found.topics.values()) == [
@@ -263,18 +265,18 @@ def test_what_is_exported_is_what_is_read(tmp_path: Path) -> None:
     assert found.features["transaction.version"] == 2
     foreign = DataDirectory(OsDisk(), str(data), 9, logging.getLogger(), lambda _directory, _error: None)
     with pytest.raises(ProtocolError, match=r"node\.id"):
-        export(tree, [foreign], NOW)
+        export(store, [foreign], NOW)
 
 
 def test_a_kafka_that_has_run_since_is_noticed(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    tree = new_tree()
-    live(data, tree)
+    store = new_tree()
+    live(data, store)
     text = (data / "meta.properties").read_text()
     metadata_log(data, TopicRecord(name="a", topic_id=A), partition(A, 0))
     (data / "meta.properties").write_text(text)
     with pytest.raises(ProtocolError, match="Apache Kafka has run on"):
-        live(data, tree)
+        live(data, store)
 
     async def life(broker: Broker) -> None:
         assert broker.metadata.image.topic("a") is not None
@@ -286,50 +288,50 @@ CHANGES = (TopicRecord(name="a", topic_id=A), partition(A, 0))
 
 
 def test_another_log_of_the_same_length_is_news(tmp_path: Path) -> None:
-    data, tree = tmp_path / "data", new_tree()
+    data, store = tmp_path / "data", new_tree()
     folder = metadata_log(data, *CHANGES)
-    live(data, tree)
-    live(data, tree)  # nothing is news
+    live(data, store)
+    live(data, store)  # nothing is news
     shutil.rmtree(folder)
     text = (data / "meta.properties").read_text()
     metadata_log(data, TopicRecord(name="b", topic_id=B), partition(B, 0))
     (data / "meta.properties").write_text(text)
     with pytest.raises(ProtocolError, match="Apache Kafka has run on"):
-        live(data, tree)
+        live(data, store)
 
 
 def test_the_metadata_log_is_set_aside_where_it_lies(tmp_path: Path) -> None:
-    first, second, tree = tmp_path / "1", tmp_path / "2", new_tree()
+    first, second, store = tmp_path / "1", tmp_path / "2", new_tree()
     log_dirs = {"log_dirs": f"{first},{second}"}
     metadata_log(first, *CHANGES)
-    live(first, tree, **log_dirs)
+    live(first, store, **log_dirs)
     shutil.copytree(first / FOLDER, second / FOLDER)  # Kafka would not start with one in the second directory
-    done = export(tree, [directory_at(first), directory_at(second)], NOW)
+    done = export(store, [directory_at(first), directory_at(second)], NOW)
     # The name is that of a stray log of the metadata's topic, which Kafka passes over.
     assert done.set_aside == tuple(f"{data}/{FOLDER}.{NOW}-stray" for data in (first, second))
     for data in (first, second):
         assert [path.name for path in data.glob("__cluster*")] == [f"{FOLDER}.{NOW}-stray"]
         assert list((data / f"{FOLDER}.{NOW}-stray").iterdir())
     assert not (second / BOOTSTRAP).exists()
-    live(first, tree, **log_dirs)  # who thinks better of it goes on
+    live(first, store, **log_dirs)  # who thinks better of it goes on
 
 
 def test_a_kafka_that_has_run_is_not_exported_over(tmp_path: Path) -> None:
-    data, tree = tmp_path / "data", new_tree()
-    live(data, tree)
-    export(tree, [directory_at(data)], NOW)
+    data, store = tmp_path / "data", new_tree()
+    live(data, store)
+    export(store, [directory_at(data)], NOW)
     before = (data / BOOTSTRAP).read_bytes()
     text = (data / "meta.properties").read_text()
     metadata_log(data, *CHANGES)
     (data / "meta.properties").write_text(text)
     with pytest.raises(ProtocolError, match="Apache Kafka has run on"):
-        export(tree, [directory_at(data)], NOW + 1)
+        export(store, [directory_at(data)], NOW + 1)
     assert (data / FOLDER).exists()
     assert (data / BOOTSTRAP).read_bytes() == before
 
 
 def test_dynamic_settings_of_brokers_come_and_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data, tree = tmp_path / "data", new_tree()
+    data, store = tmp_path / "data", new_tree()
 
     def setting(kind: int, resource: str, name: str, value: str) -> ConfigRecord:
         return ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value)
@@ -357,14 +359,14 @@ def test_dynamic_settings_of_brokers_come_and_go(tmp_path: Path, caplog: pytest.
     acl = build_batch([Record(5, NOW, None, b"\x01\x12\x00")], base_offset=5, leader_epoch=1)
     with (data / FOLDER / f"{0:020d}.log").open("ab") as file:
         file.write(acl)
-    live(data, tree, life)
+    live(data, store, life)
     told = [each.getMessage() for each in caplog.records if "not taken over" in each.getMessage()]
     assert told == [
         "settings of broker 7 are not taken over: max.connections",
         "settings of group g are not taken over: consumer.session.timeout.ms",
         "ACLs are not taken over: every client may do everything",
     ]
-    assert export(tree, [directory_at(data)], NOW).settings == 3
+    assert export(store, [directory_at(data)], NOW).settings == 3
     assert read_bootstrap(data).configs == {
         (4, ""): {"log.retention.ms": "77000", "ssl.cipher.suites": "x"},
         (4, "1"): {"max.connections": "98"},
@@ -372,7 +374,7 @@ def test_dynamic_settings_of_brokers_come_and_go(tmp_path: Path, caplog: pytest.
 
 
 def test_a_newer_kafkas_directory_is_refused(tmp_path: Path) -> None:
-    data, tree = tmp_path / "data", new_tree()
+    data, store = tmp_path / "data", new_tree()
     newer = FeatureLevelRecord(name="metadata.version", feature_level=kafka_metadata.METADATA_VERSION + 1)
     folder = metadata_log(data, BeginTransactionRecord(), newer, *CHANGES, EndTransactionRecord())
     for damage in (False, True):
@@ -380,26 +382,26 @@ def test_a_newer_kafkas_directory_is_refused(tmp_path: Path) -> None:
             with (folder / f"{0:020d}.log").open("ab") as file:
                 file.write(build_batch([Record(0, NOW, None, b"\x01\x02\x63")], base_offset=5))
         with pytest.raises(ProtocolError, match=r"metadata\.version 31.* newer Apache Kafka") as caught:
-            live(data, tree)
+            live(data, store)
         assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
-    assert tree.children("/brokers/topics") == []
+    assert store.children("/brokers/topics") == []
 
 
 def test_an_interrupted_take_over_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, tree = tmp_path / "data", new_tree()
+    data, store = tmp_path / "data", new_tree()
     folder = metadata_log(data, *CHANGES)
     with monkeypatch.context() as patch:
         patch.setattr("oncelog.broker.metadata.import_kafka.note_seen", _die)
         with pytest.raises(KilledError):
-            live(data, tree)
-    assert tree.children("/brokers/topics") == ["a"]
+            live(data, store)
+    assert store.children("/brokers/topics") == ["a"]
     shutil.rmtree(folder)
     metadata_log(data, TopicRecord(name="b", topic_id=B), partition(B, 0))  # meanwhile Kafka has replaced it
 
     async def life(broker: Broker) -> None:
         assert [topic.name for topic in broker.metadata.image.topics()] == ["b"]
 
-    live(data, tree, life)
+    live(data, store, life)
 
 
 class KilledError(Exception):
@@ -441,29 +443,29 @@ class MortalDisk(OsDisk):
 @pytest.mark.parametrize("midway", [False, True])
 def test_an_export_that_is_killed_is_done_again(tmp_path: Path, *, midway: bool) -> None:
     """Wherever that was: Kafka has the old metadata log or all of the new one, and oncelog can go on."""
-    data, tree = tmp_path / "data", new_tree()
+    data, store = tmp_path / "data", new_tree()
     metadata_log(data, *CHANGES)
 
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=2)
 
-    live(data, tree, life)
+    live(data, store, life)
     original = sorted(path.read_bytes() for path in (data / FOLDER).iterdir())
     deaths = 0
     while True:
         shutil.rmtree(copy := tmp_path / "copy", ignore_errors=True)
         shutil.copytree(data, copy)
         try:
-            export(tree, [directory_at(copy, MortalDisk(deaths, midway=midway))], NOW)
+            export(store, [directory_at(copy, MortalDisk(deaths, midway=midway))], NOW)
             break
         except KilledError:
             deaths += 1
         if not (copy / FOLDER).exists():
             assert {topic.name for topic in read_bootstrap(copy).topics.values()} == {"a", "t"}
-        live(copy, tree)
-        export(tree, [directory_at(copy)], NOW + 1)
+        live(copy, store)
+        export(store, [directory_at(copy)], NOW + 1)
         assert {topic.name for topic in read_bootstrap(copy).topics.values()} == {"a", "t"}
         (aside,) = copy.glob("__cluster*")
         assert sorted(path.read_bytes() for path in aside.iterdir()) == original
-        live(copy, tree)
+        live(copy, store)
     assert deaths >= 4, "written, synced, renamed, synced"

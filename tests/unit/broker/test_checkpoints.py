@@ -15,7 +15,7 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.delete_records import bind as delete_records
 from oncelog.broker.requests.context import RequestContext
-from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import Buffer, Disk, OsDisk
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_records import (
@@ -69,12 +69,12 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def live(
-    disk: Disk, path: str, life: Life, tree: MemoryTree | None = None, offload: object = asyncio.to_thread
+    disk: Disk, path: str, life: Life, store: MemoryStore | None = None, offload: object = asyncio.to_thread
 ) -> None:
     async def run() -> None:
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": path})
-        metadata = tree or MemoryTree(lambda: NOW)
-        broker = Broker(config, disk=disk, tree=metadata, now_ms=lambda: NOW, offload=offload)  # type: ignore[arg-type]
+        metadata = store or MemoryStore(lambda: NOW)
+        broker = Broker(config, disk=disk, store=metadata, now_ms=lambda: NOW, offload=offload)  # type: ignore[arg-type]
         await broker.start()
         try:
             await asyncio.wait_for(life(broker), 30)
@@ -246,7 +246,7 @@ def test_a_stop_that_cannot_write_the_checkpoints_is_not_clean(storage: BrokerSt
 @pytest.mark.parametrize("seed", range(20))
 def test_deleted_records_stay_deleted_after_a_loss_of_power(seed: int) -> None:
     machine = SimDisk(random.Random(seed))
-    tree = MemoryTree(lambda: NOW)
+    store = MemoryStore(lambda: NOW)
 
     async def inline(work: Callable[..., object], *arguments: object) -> object:
         return work(*arguments)
@@ -267,8 +267,8 @@ def test_deleted_records_stay_deleted_after_a_loss_of_power(seed: int) -> None:
         assert (log.log_start_offset, log.log_end_offset) == (3, 5)
 
     with pytest.raises(PowerLossError):
-        live(machine.mount(), "data", first, tree, inline)
-    live(machine.mount(), "data", second, tree, inline)
+        live(machine.mount(), "data", first, store, inline)
+    live(machine.mount(), "data", second, store, inline)
 
 
 class PowerLossError(Exception):

@@ -17,8 +17,8 @@ from oncelog.broker.config.settings import load
 from oncelog.broker.storage.data_directory import CLEANER_OFFSETS
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.replica import Replica
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import erase_topic
-from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.cleaning.offsets import OffsetMap
 from oncelog.log.disk import OsDisk
 from oncelog.protocol.records import Record, build_batch, decode_records, iter_batches
@@ -33,13 +33,13 @@ class CleanerStorage:
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "data"
         self.disk = OsDisk()
-        self._tree = MemoryTree(lambda: NOW)
+        self._store = MemoryStore(lambda: NOW)
 
     def run_broker(self, life: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
         async def run() -> None:
             given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.directory)}
             given |= {"log.cleaner.enable": "false"} | {key.replace("_", "."): value for key, value in settings.items()}
-            broker = Broker(load(given), disk=self.disk, tree=self._tree, now_ms=lambda: NOW)
+            broker = Broker(load(given), disk=self.disk, store=self._store, now_ms=lambda: NOW)
             await broker.start()
             try:
                 await life(broker)
@@ -143,7 +143,7 @@ def test_a_log_that_is_set_aside_is_forgotten(storage: CleanerStorage) -> None:
         assert await broker.cleaner.clean_due()
         topic = broker.metadata.image.topic("t")
         assert topic is not None
-        erase_topic(ChangeLog(broker.tree), topic)
+        erase_topic(ChangeLog(broker.store), topic)
 
     async def second(broker: Broker) -> None:
         replica = await made(broker, "t")

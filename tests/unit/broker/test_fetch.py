@@ -12,7 +12,7 @@ from oncelog.broker.config.settings import load
 from oncelog.broker.handlers import fetch as fetch_handler
 from oncelog.broker.handlers.fetch import bind
 from oncelog.broker.requests.context import RequestContext
-from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
 from oncelog.net.unsent import LEAST
 from oncelog.protocol.apis import ApiKey
@@ -35,7 +35,7 @@ def test_a_topic_that_comes_later_is_found_by_the_session_that_asked_too_early(t
 
     async def run() -> None:
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: 10**12)
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
         await broker.start()
         await broker.topics.create("t", partitions=1)
         topic = broker.metadata.image.topic("t")
@@ -66,7 +66,7 @@ def test_a_fetch_ends_in_time_when_the_clock_is_set_back(tmp_path: Path) -> None
     async def run() -> None:
         now = 10**12
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: now)
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: now)
         await broker.start()
         await broker.topics.create("t", partitions=1)
         partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10_000)
@@ -101,7 +101,7 @@ def test_a_fetch_returns_less_while_other_answers_are_not_read(
         broker = Broker(
             load({**settings, "queued.max.response.bytes": "1000000"}),
             disk=OsDisk(),
-            tree=MemoryTree(lambda: 0),
+            store=MemoryStore(lambda: 0),
             now_ms=lambda: 10**12,
         )
         await broker.start()
@@ -148,7 +148,7 @@ def test_fetches_that_are_read_in_turns_share_the_budget(tmp_path: Path) -> None
         broker = Broker(
             load({**settings, "queued.max.response.bytes": "2000000"}),
             disk=OsDisk(),
-            tree=MemoryTree(lambda: 0),
+            store=MemoryStore(lambda: 0),
             now_ms=lambda: 10**12,
         )
         await broker.start()
@@ -174,7 +174,7 @@ def test_fetches_that_are_read_in_turns_share_the_budget(tmp_path: Path) -> None
 def test_fetch_of_many_partitions_pauses_before_it_begins_its_session(tmp_path: Path) -> None:
     async def run() -> None:
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: 10**12)
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
         await broker.start()
         partitions = [FetchPartition(partition=index, partition_max_bytes=1000) for index in range(1000)]
         request = FetchRequest(session_epoch=0, topics=[FetchTopic(topic="no", partitions=partitions)])
@@ -193,7 +193,7 @@ def test_fetch_of_many_partitions_pauses_before_it_begins_its_session(tmp_path: 
 def test_fetch_that_forgets_many_partitions_pauses_before_it_changes_its_session(tmp_path: Path) -> None:
     async def run() -> None:
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: 10**12)
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
         await broker.start()
         topics = [FetchTopic(topic="no", partitions=[FetchPartition(partition=0), FetchPartition(partition=1)])]
         begun = bind(broker.parts)(FetchRequest(session_epoch=0, topics=topics), CONTEXT)
@@ -232,7 +232,7 @@ def test_fetch_waits_for_topic_that_was_created_again_while_it_read(
 
     async def run() -> None:
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: 10**12)
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 10**12)
         await broker.start()
         await broker.topics.create("again", partitions=1)
         await broker.topics.create("wide", partitions=150)

@@ -18,7 +18,7 @@ from oncelog.broker.handlers.list_offsets import bind as list_offsets
 from oncelog.broker.handlers.produce import bind as produce
 from oncelog.broker.handlers.write_txn_markers import bind as handle_markers
 from oncelog.broker.requests.context import RequestContext
-from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
 from oncelog.log.steps import at_once
 from oncelog.net.eager import start_eagerly
@@ -73,7 +73,7 @@ class GatedDisk(OsDisk):
 def live(
     tmp_path: Path,
     life: Callable[[Broker, GatedDisk], Awaitable[None]],
-    tree: MemoryTree | None = None,
+    store: MemoryStore | None = None,
     **settings: str,
 ) -> None:
     """A broker whose blocking code runs inline, once `disk.gate` is open."""
@@ -88,8 +88,8 @@ def live(
 
         given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "data")}
         given |= {key.replace("_", "."): value for key, value in settings.items()}
-        metadata = tree or MemoryTree(lambda: NOW)
-        broker = Broker(load(given), disk=disk, tree=metadata, now_ms=lambda: NOW, offload=offload)
+        metadata = store or MemoryStore(lambda: NOW)
+        broker = Broker(load(given), disk=disk, store=metadata, now_ms=lambda: NOW, offload=offload)
         await broker.start()
         try:
             await asyncio.wait_for(life(broker, disk), 30)
@@ -272,7 +272,7 @@ def latest(broker: Broker, timestamp: int = -1, version: int = 5) -> tuple[int, 
 
 
 def test_what_was_not_synced_before_the_end_is_synced_before_it_is_told(tmp_path: Path) -> None:
-    tree = MemoryTree(lambda: NOW)
+    store = MemoryStore(lambda: NOW)
 
     async def first(broker: Broker, disk: GatedDisk) -> None:
         await broker.topics.create("t", partitions=1)
@@ -302,10 +302,10 @@ def test_what_was_not_synced_before_the_end_is_synced_before_it_is_told(tmp_path
         disk.gate.set()
         assert outcome(await more).base_offset == 3
 
-    live(tmp_path, first, tree=tree, log_flush_interval_messages="1")
+    live(tmp_path, first, store=store, log_flush_interval_messages="1")
     shutil.rmtree(tmp_path / "data")
     (tmp_path / "killed").rename(tmp_path / "data")
-    live(tmp_path, second, tree=tree, log_flush_interval_messages="1")
+    live(tmp_path, second, store=store, log_flush_interval_messages="1")
 
 
 def write_markers(broker: Broker, *partitions: int) -> asyncio.Task[WriteTxnMarkersResponse]:

@@ -6,7 +6,7 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
 from oncelog.broker.storage.checkpoints import Written
-from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
 from oncelog.log.log import Log
 from oncelog.protocol.errors import ProtocolError
@@ -31,8 +31,8 @@ def test_old_segments_go_producers_are_forgotten_and_checkpoints_are_written(tmp
     async def run() -> None:
         now = 1_000_000
         config = load(QUICK | {"log.dirs": str(tmp_path)})
-        tree = MemoryTree(lambda: now)
-        broker = Broker(config, disk=OsDisk(), tree=tree, now_ms=lambda: now)
+        store = MemoryStore(lambda: now)
+        broker = Broker(config, disk=OsDisk(), store=store, now_ms=lambda: now)
         await broker.start()
         await broker.topics.create("t", partitions=1, configs=TOPIC)
         replica = broker.partitions.find("t", 0)
@@ -59,7 +59,7 @@ def test_an_expired_producer_is_known_until_the_round_that_forgets_it(tmp_path: 
     async def run() -> None:
         now = 1_000_000
         config = load(QUICK | {"log.dirs": str(tmp_path), "producer.id.expiration.check.interval.ms": "600000"})
-        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: now), now_ms=lambda: now)
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: now), now_ms=lambda: now)
         await broker.start()
         await broker.topics.create("t", partitions=1, configs={})
         replica = broker.partitions.find("t", 0)
@@ -80,7 +80,7 @@ def test_a_round_that_fails_is_told_and_the_next_one_comes(
 ) -> None:
     async def run() -> None:
         config = load(QUICK | {"log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: 1_000_000)
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 1_000_000)
         seen: list[int] = []
         written: list[int] = []
 

@@ -28,7 +28,7 @@ from oncelog.broker.requests.large_messages import (
     free,
 )
 from oncelog.broker.turns import ITEMS_A_TURN
-from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
 from oncelog.log.steps import at_once
 from oncelog.log.validate import MOST_NAMED
@@ -77,7 +77,7 @@ def live(folder: Path, body: Callable[[Broker, Workers], Awaitable[None]]) -> No
     async def run() -> None:
         workers = Workers()
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder)})
-        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: NOW, offload=workers)
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: NOW, offload=workers)
         await broker.start()
         await broker.topics.create("plain", partitions=300)
         await broker.topics.create("compacted", partitions=1, configs={"cleanup.policy": "compact"})

@@ -18,10 +18,10 @@ from oncelog.cluster import configs, features
 from oncelog.cluster.changes import PATH, ChangeLog
 from oncelog.cluster.image import MetadataDelta
 from oncelog.cluster.image_nodes import prepare
+from oncelog.cluster.store import Node, UnavailableError
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import erase_topic, write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
-from oncelog.cluster.tree import Node, UnavailableError
-from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from support.broker_fixtures import BrokerStorage, append
 
@@ -29,7 +29,7 @@ TOPIC = TopicInfo("t", UUID(int=1, version=4), (PartitionInfo(1, 0, (1,), (1,)),
 LOGGER = logging.getLogger("test")
 
 
-class UnreadableTree(MemoryTree):
+class UnreadableTree(MemoryStore):
     """A tree that accepts writes. The log of changes cannot be read `failures` times."""
 
     failures = 0
@@ -48,14 +48,14 @@ def with_loader(body: Callable[[UnreadableTree, MetadataLoader, MetadataCache], 
         return work(*arguments)
 
     async def main() -> None:
-        tree = UnreadableTree(lambda: 0)
-        prepare(tree)
-        features.initialize(tree, {})
+        store = UnreadableTree(lambda: 0)
+        prepare(store)
+        features.initialize(store, {})
         workers, cache = Workers(offload, LOGGER), MetadataCache()
-        loader = MetadataLoader(tree, cache, workers, LOGGER)
+        loader = MetadataLoader(store, cache, workers, LOGGER)
         loader.load()
         try:
-            await body(tree, loader, cache)
+            await body(store, loader, cache)
         finally:
             await workers.close()
 
@@ -64,7 +64,7 @@ def with_loader(body: Callable[[UnreadableTree, MetadataLoader, MetadataCache], 
 
 def test_a_topic_that_another_writer_creates_and_deletes_is_followed(storage: BrokerStorage) -> None:
     async def life(broker: Broker) -> None:
-        log = ChangeLog(broker.tree)
+        log = ChangeLog(broker.store)
         write_topic(log, TOPIC)
         assert broker.metadata.image.topic("t") is None
         await broker.loader.catch_up()
@@ -86,7 +86,7 @@ def test_settings_of_brokers_that_another_writer_changes_are_followed(storage: B
         await broker.topics.create("t", partitions=1)
         log = broker.partitions.find("t", 0).log
         change = {"log.retention.ms": "77", "max.connections": "5"}
-        configs.update_broker(ChangeLog(broker.tree), None, lambda _: change)
+        configs.update_broker(ChangeLog(broker.store), None, lambda _: change)
         await broker.loader.catch_up()
         assert (log.config.retention_ms, broker.server.limits.max_connections) == (77, 5)
 
@@ -96,15 +96,15 @@ def test_settings_of_brokers_that_another_writer_changes_are_followed(storage: B
 def test_a_change_that_cannot_be_read_is_a_time_out_and_is_followed_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "FIRST_PAUSE_S", 0.001)
 
-    async def body(tree: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+    async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
         applied = asyncio.Event()
         loader.subscribe(lambda delta: applied.set())
-        tree.failures = 2
+        store.failures = 2
 
         async def change() -> None:
             async with loader.changing() as log:
                 write_topic(log, TOPIC)
-                tree.hidden = True
+                store.hidden = True
 
         with pytest.raises(ProtocolError, match="it cannot be read now") as caught:
             await change()
@@ -117,7 +117,7 @@ def test_a_change_that_cannot_be_read_is_a_time_out_and_is_followed_later(monkey
 
 
 def test_a_change_whose_answer_was_lost_is_followed() -> None:
-    async def body(tree: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+    async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
         async def change() -> None:
             async with loader.changing() as log:
                 write_topic(log, TOPIC)
@@ -131,7 +131,7 @@ def test_a_change_whose_answer_was_lost_is_followed() -> None:
 
 
 def test_a_subscriber_that_fails_does_not_keep_others_from_the_change(caplog: pytest.LogCaptureFixture) -> None:
-    async def body(tree: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+    async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
         seen: list[str] = []
 
         def failing(delta: MetadataDelta) -> None:
@@ -139,7 +139,7 @@ def test_a_subscriber_that_fails_does_not_keep_others_from_the_change(caplog: py
 
         loader.subscribe(failing)
         loader.subscribe(lambda delta: seen.extend(topic.name for topic in delta.created_topics))
-        write_topic(ChangeLog(tree), TOPIC)
+        write_topic(ChangeLog(store), TOPIC)
         await loader.catch_up()
         assert seen == ["t"]
         assert "cannot apply change 1 of the metadata" in caplog.text
@@ -148,7 +148,7 @@ def test_a_subscriber_that_fails_does_not_keep_others_from_the_change(caplog: py
 
 
 def test_subscribers_apply_a_change_although_its_request_is_cancelled() -> None:
-    async def body(tree: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+    async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
         begun, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def slow(delta: MetadataDelta) -> None:
@@ -157,7 +157,7 @@ def test_subscribers_apply_a_change_although_its_request_is_cancelled() -> None:
             ended.set()
 
         loader.subscribe(slow)
-        write_topic(ChangeLog(tree), TOPIC)
+        write_topic(ChangeLog(store), TOPIC)
         request: asyncio.Future[None] = asyncio.ensure_future(loader.catch_up())
         await begun.wait()
         request.cancel()
@@ -169,7 +169,7 @@ def test_subscribers_apply_a_change_although_its_request_is_cancelled() -> None:
 
 
 def test_deltas_are_applied_one_after_the_other() -> None:
-    async def body(tree: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+    async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
         steps: list[str] = []
 
         async def slow(delta: MetadataDelta) -> None:
@@ -178,7 +178,7 @@ def test_deltas_are_applied_one_after_the_other() -> None:
             steps.append("end")
 
         loader.subscribe(slow)
-        log = ChangeLog(tree)
+        log = ChangeLog(store)
 
         async def change(work: Callable[[ChangeLog, TopicInfo], None]) -> None:
             work(log, TOPIC)

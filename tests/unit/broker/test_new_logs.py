@@ -16,7 +16,7 @@ from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.produce import bind as produce
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.storage.new_logs import LOGS_A_JOB
-from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import Buffer, OsDisk
 from oncelog.log.steps import at_once
 from oncelog.net.server import Holds
@@ -70,7 +70,7 @@ def live(folder: Path, body: Callable[[Broker, CreatingDisk, Workers], Awaitable
     async def run() -> None:
         workers, disk = Workers(), CreatingDisk()
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), "log.cleaner.enable": "false"})
-        broker = Broker(config, disk=disk, tree=MemoryTree(lambda: 0), now_ms=lambda: NOW, offload=workers)
+        broker = Broker(config, disk=disk, store=MemoryStore(lambda: 0), now_ms=lambda: NOW, offload=workers)
         await broker.start()
         await broker.topics.create("t", partitions=MANY)
         disk.threads.clear()

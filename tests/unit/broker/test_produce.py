@@ -7,7 +7,7 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.produce import bind
 from oncelog.broker.requests.context import RequestContext
-from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
 from oncelog.net.server import BadFrameError
 from oncelog.protocol.apis import ApiKey
@@ -24,7 +24,7 @@ def test_without_acknowledgement_an_error_closes_the_connection_and_is_no_fault_
 
     async def run() -> None:
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-        broker = Broker(config, disk=OsDisk(), tree=MemoryTree(lambda: 0), now_ms=lambda: 1_000)
+        broker = Broker(config, disk=OsDisk(), store=MemoryStore(lambda: 0), now_ms=lambda: 1_000)
         await broker.start()
         await broker.topics.create("t", partitions=1)
         assert bind(broker.parts)(request(0), CONTEXT) is None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.cluster.tree import OutcomeUnknownError, UnavailableError
+from oncelog.cluster.store import OutcomeUnknownError, UnavailableError
 from oncelog.coordinator.producer_ids import BLOCK_PATH
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -17,7 +17,7 @@ from support.transaction_fixtures import E, Setup, with_broker
 
 
 def block(world: World) -> tuple[int, int, int]:
-    fields = json.loads(world.tree.get(BLOCK_PATH).data)
+    fields = json.loads(world.store.get(BLOCK_PATH).data)
     return fields["broker"], int(fields["block_start"]), int(fields["block_end"])
 
 
@@ -55,7 +55,7 @@ def test_a_store_that_fails_is_asked_again(
         ids = setup.broker.producer_ids.ids
         while ids.remaining > 1:
             ids.take()
-        write = setup.world.tree.set
+        write = setup.world.store.set
         failures = [failure] * 3
 
         def fail(*args: Any) -> int:
@@ -63,7 +63,7 @@ def test_a_store_that_fails_is_asked_again(
                 raise failures.pop()
             return write(*args)
 
-        monkeypatch.setattr(setup.world.tree, "set", fail)
+        monkeypatch.setattr(setup.world.store, "set", fail)
         codes = []
         producer_id = -1
         while producer_id < 1000:

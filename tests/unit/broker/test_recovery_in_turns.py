@@ -15,7 +15,7 @@ from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
 from oncelog.broker.storage.partitions import STEPS_A_TURN, STEPS_AT_ONCE, Partitions
 from oncelog.cluster.replica import Replica
-from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.log.disk import OsDisk
 from oncelog.log.recovery import BATCHES_A_STEP
 from oncelog.protocol.errors import ErrorCode, ProtocolError
@@ -26,10 +26,10 @@ NOW = 1_700_000_000_000
 BATCHES = 3 * STEPS_AT_ONCE * BATCHES_A_STEP
 
 
-def live(folder: Path, tree: MemoryTree, body: Callable[[Broker], Awaitable[None]], *, crash: bool = False) -> None:
+def live(folder: Path, store: MemoryStore, body: Callable[[Broker], Awaitable[None]], *, crash: bool = False) -> None:
     async def run() -> None:
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder)})
-        broker = Broker(config, disk=OsDisk(), tree=tree, now_ms=lambda: NOW)
+        broker = Broker(config, disk=OsDisk(), store=store, now_ms=lambda: NOW)
         await broker.start()
         try:
             await asyncio.wait_for(body(broker), 60)
@@ -47,9 +47,9 @@ def append(broker: Broker, topic: str, partition: int = 0) -> int:
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> MemoryTree:
+def store(tmp_path: Path) -> MemoryStore:
     """The metadata of a broker that died with a long log and a short one."""
-    tree = MemoryTree(lambda: NOW)
+    store = MemoryStore(lambda: NOW)
 
     async def first(broker: Broker) -> None:
         for topic in ("long", "short"):
@@ -58,11 +58,11 @@ def tree(tmp_path: Path) -> MemoryTree:
         for _ in range(BATCHES):
             append(broker, "long")
 
-    live(tmp_path, tree, first, crash=True)
-    return tree
+    live(tmp_path, store, first, crash=True)
+    return store
 
 
-def test_request_for_a_log_that_takes_long_to_recover_is_told_to_come_again(tmp_path: Path, tree: MemoryTree) -> None:
+def test_request_for_a_log_that_takes_long_to_recover_is_told_to_come_again(tmp_path: Path, store: MemoryStore) -> None:
     async def body(broker: Broker) -> None:
         with pytest.raises(ProtocolError, match="long-0 is being recovered") as caught:
             append(broker, "long")
@@ -75,14 +75,14 @@ def test_request_for_a_log_that_takes_long_to_recover_is_told_to_come_again(tmp_
         assert turns > 3, "others have their turn meanwhile"
         assert append(broker, "long") == BATCHES
 
-    live(tmp_path, tree, body)
+    live(tmp_path, store, body)
 
 
 def test_requests_for_many_logs_wait_for_few_steps_of_their_recovery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs, batches = 2 * STEPS_A_TURN, BATCHES_A_STEP + 50
-    tree = MemoryTree(lambda: NOW)
+    store = MemoryStore(lambda: NOW)
 
     async def first(broker: Broker) -> None:
         await broker.topics.create("t", partitions=logs)
@@ -101,7 +101,7 @@ def test_requests_for_many_logs_wait_for_few_steps_of_their_recovery(
             await asyncio.sleep(0)
             assert len(steps) - before <= STEPS_A_TURN + 1, "and for one in the background"
 
-    live(tmp_path, tree, first, crash=True)
+    live(tmp_path, store, first, crash=True)
     steps: list[tuple[str, int]] = []
     advance = Partitions._advance
 
@@ -112,10 +112,10 @@ def test_requests_for_many_logs_wait_for_few_steps_of_their_recovery(
         return replica
 
     monkeypatch.setattr(Partitions, "_advance", advanced)
-    live(tmp_path, tree, second)
+    live(tmp_path, store, second)
 
 
-def test_recovery_of_a_topic_that_is_deleted_ends(tmp_path: Path, tree: MemoryTree) -> None:
+def test_recovery_of_a_topic_that_is_deleted_ends(tmp_path: Path, store: MemoryStore) -> None:
     async def body(broker: Broker) -> None:
         with pytest.raises(ProtocolError, match="long-0 is being recovered"):
             append(broker, "long")
@@ -128,10 +128,10 @@ def test_recovery_of_a_topic_that_is_deleted_ends(tmp_path: Path, tree: MemoryTr
         assert append(broker, "long") == 1
         assert broker.directories.online
 
-    live(tmp_path, tree, body)
+    live(tmp_path, store, body)
 
 
-def test_broker_that_stops_during_a_recovery_recovers_at_the_next_start(tmp_path: Path, tree: MemoryTree) -> None:
+def test_broker_that_stops_during_a_recovery_recovers_at_the_next_start(tmp_path: Path, store: MemoryStore) -> None:
     async def interrupted(broker: Broker) -> None:
         with pytest.raises(ProtocolError, match="long-0 is being recovered"):
             append(broker, "long")
@@ -140,11 +140,11 @@ def test_broker_that_stops_during_a_recovery_recovers_at_the_next_start(tmp_path
         await broker.partitions.open_in_turns("long", 0)
         assert append(broker, "long") == BATCHES
 
-    live(tmp_path, tree, interrupted)
-    live(tmp_path, tree, again)
+    live(tmp_path, store, interrupted)
+    live(tmp_path, store, again)
 
 
-def test_settings_that_change_during_a_recovery_reach_the_log(tmp_path: Path, tree: MemoryTree) -> None:
+def test_settings_that_change_during_a_recovery_reach_the_log(tmp_path: Path, store: MemoryStore) -> None:
     async def body(broker: Broker) -> None:
         with pytest.raises(ProtocolError, match="long-0 is being recovered"):
             append(broker, "long")
@@ -152,7 +152,7 @@ def test_settings_that_change_during_a_recovery_reach_the_log(tmp_path: Path, tr
         await broker.partitions.open_in_turns("long", 0)
         assert broker.partitions.find("long", 0).log.config.retention_ms == 12_345
 
-    live(tmp_path, tree, body)
+    live(tmp_path, store, body)
 
 
 def test_a_worker_looks_at_the_files_of_logs_before_they_are_opened(storage: BrokerStorage) -> None:

@@ -26,10 +26,10 @@ from oncelog.broker.storage.checkpoints import Checkpoints
 from oncelog.broker.turns import ITEMS_A_TURN
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.replica import Replica
+from oncelog.cluster.store import Create, MetadataStore, Operation, UnavailableError
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import erase_topic
 from oncelog.cluster.topics import INTERNAL_TOPICS, TopicInfo
-from oncelog.cluster.tree import Create, Operation, Tree, UnavailableError
-from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.log.disk import OsDisk
 from oncelog.log.log import Origin
 from oncelog.log.retention import apply_retention
@@ -60,7 +60,7 @@ class CrashStorage:
 
     def __init__(self, directory: Path, **settings: str) -> None:
         self.directory = directory / "0"
-        self.tree: Tree = MemoryTree(lambda: NOW)
+        self.store: MetadataStore = MemoryStore(lambda: NOW)
         self.disk = OsDisk()
         self._settings = {key.replace("_", "."): value for key, value in settings.items()}
 
@@ -69,7 +69,7 @@ class CrashStorage:
 
         async def run() -> None:
             settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.directory)}
-            broker = Broker(load(settings | self._settings), disk=self.disk, tree=self.tree, now_ms=lambda: NOW)
+            broker = Broker(load(settings | self._settings), disk=self.disk, store=self.store, now_ms=lambda: NOW)
             await broker.start()
             try:
                 await life(broker)
@@ -154,7 +154,7 @@ def test_what_an_interrupted_deletion_left_is_not_its_namesakes(storage: CrashSt
             append(replica)
         replica.log.advance_log_start(retained_from)
         broker.checkpoints.write_now()
-        erase_topic(ChangeLog(broker.tree), topic)  # and now the power fails
+        erase_topic(ChangeLog(broker.store), topic)  # and now the power fails
 
     async def second(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1)
@@ -175,7 +175,7 @@ def test_an_interrupted_deletion_is_finished_by_the_next_start(storage: CrashSto
     async def first(broker: Broker) -> None:
         topic = await broker.topics.create("t", partitions=1)
         append(broker.partitions.find("t", 0))
-        erase_topic(ChangeLog(broker.tree), topic)
+        erase_topic(ChangeLog(broker.store), topic)
         at_once(broker.partitions.dropping(topic))  # and now the power fails
 
     async def second(broker: Broker) -> None:
@@ -322,14 +322,14 @@ def test_an_internal_topic_that_a_user_creates_has_its_coordinators(storage: Cra
 
 
 def test_who_needs_an_internal_topic_that_cannot_be_made_is_told_to_come_again(storage: CrashStorage) -> None:
-    class Full(MemoryTree):
+    class Full(MemoryStore):
         def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
             """Takes no more topics."""
             if any(isinstance(change, Create) and "__" in change.path for change in operations):
                 raise UnavailableError("disk full")
             super().multi(operations, session=session)
 
-    storage.tree = Full(lambda: NOW)
+    storage.store = Full(lambda: NOW)
 
     async def life(broker: Broker) -> None:
         context = RequestContext(10, 3, 1, "", "", 1)

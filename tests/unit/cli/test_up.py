@@ -316,7 +316,7 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
 def test_a_broker_imports_nothing_heavy() -> None:
     code = """
 import sys
-import oncelog.broker.process, oncelog.broker.broker, oncelog.cluster.tree_sqlite, oncelog.log.disk
+import oncelog.broker.process, oncelog.broker.broker, oncelog.cluster.store_sqlite, oncelog.log.disk
 heavy = {"numpy", "pyarrow", "numba", "rich", "click", "oncelog.client", "pandas"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """

@@ -9,36 +9,36 @@ import pytest
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.features import PATH, Change, initialize, read, update
 from oncelog.cluster.image_nodes import prepare, read_changes, read_image
-from oncelog.cluster.tree import Operation, OutcomeUnknownError, UnavailableError
-from oncelog.cluster.tree_memory import MemoryTree
+from oncelog.cluster.store import Operation, OutcomeUnknownError, UnavailableError
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import UpgradeType
 
 SUPPORTED = {"transaction.version": (0, 2), "other": (1, 3)}
 
 
-def opened(tree: MemoryTree, **initial: int) -> ChangeLog:
-    prepare(tree)
-    initialize(tree, {name.replace("_", "."): level for name, level in initial.items()})
-    return ChangeLog(tree)
+def opened(store: MemoryStore, **initial: int) -> ChangeLog:
+    prepare(store)
+    initialize(store, {name.replace("_", "."): level for name, level in initial.items()})
+    return ChangeLog(store)
 
 
 def test_a_new_cluster_has_its_initial_levels_and_an_old_one_its_own() -> None:
-    tree = MemoryTree(lambda: 0)
-    opened(tree, transaction_version=1, other=0)
-    assert read(tree) == ({"transaction.version": 1}, 0)
-    opened(tree, transaction_version=2)
-    assert read(tree) == ({"transaction.version": 1}, 0)
-    assert tree.get(PATH).data == b'{"features":{"transaction.version":1},"status":1,"version":2}'
+    store = MemoryStore(lambda: 0)
+    opened(store, transaction_version=1, other=0)
+    assert read(store) == ({"transaction.version": 1}, 0)
+    opened(store, transaction_version=2)
+    assert read(store) == ({"transaction.version": 1}, 0)
+    assert store.get(PATH).data == b'{"features":{"transaction.version":1},"status":1,"version":2}'
 
 
 def test_a_change_is_in_the_next_image() -> None:
-    tree = MemoryTree(lambda: 0)
-    log = opened(tree, transaction_version=2)
-    before = read_image(tree)
+    store = MemoryStore(lambda: 0)
+    log = opened(store, transaction_version=2)
+    before = read_image(store)
     update(log, [Change("transaction.version", 0, UpgradeType.SAFE_DOWNGRADE), Change("other", 3)], SUPPORTED)
     assert before.feature_level("transaction.version") == 2
-    delta = read_changes(tree, before)
+    delta = read_changes(store, before)
     assert delta is not None
     assert delta.features_changed
     levels = delta.after.feature_level("transaction.version"), delta.after.feature_level("other")
@@ -46,15 +46,15 @@ def test_a_change_is_in_the_next_image() -> None:
 
 
 def test_of_two_changes_of_one_feature_the_last_counts() -> None:
-    tree = MemoryTree(lambda: 0)
-    update(opened(tree), [Change("other", 9), Change("other", 2)], SUPPORTED)
-    assert read(tree)[0] == {"other": 2}
+    store = MemoryStore(lambda: 0)
+    update(opened(store), [Change("other", 9), Change("other", 2)], SUPPORTED)
+    assert read(store)[0] == {"other": 2}
 
 
 def test_a_race_is_decided_on_what_the_other_has_written() -> None:
     """A change that was an upgrade when it was requested may be a downgrade by now."""
 
-    class Overtaken(MemoryTree):
+    class Overtaken(MemoryStore):
         other: Callable[[], None] | None = None
 
         def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
@@ -63,16 +63,16 @@ def test_a_race_is_decided_on_what_the_other_has_written() -> None:
                 other()
             super().multi(operations, session=session)
 
-    tree = Overtaken(lambda: 0)
-    log = opened(tree)
-    tree.other = lambda: update(log, [Change("other", 3)], SUPPORTED)
+    store = Overtaken(lambda: 0)
+    log = opened(store)
+    store.other = lambda: update(log, [Change("other", 3)], SUPPORTED)
     with pytest.raises(ProtocolError, match="without setting the upgrade type") as caught:
         update(log, [Change("other", 2)], SUPPORTED)
     assert caught.value.code == ErrorCode.INVALID_UPDATE_VERSION
-    assert read(tree) == ({"other": 3}, 1)
+    assert read(store) == ({"other": 3}, 1)
 
 
-class Failing(MemoryTree):
+class Failing(MemoryStore):
     """`multi` fails: before anything happened, or after all of it."""
 
     error: type[Exception] | None = None
@@ -88,11 +88,11 @@ class Failing(MemoryTree):
 def test_a_failing_store_is_reported_and_the_next_image_has_what_was_written(
     error: type[Exception], level: int
 ) -> None:
-    tree = Failing(lambda: 0)
-    log = opened(tree)
-    tree.error = error
+    store = Failing(lambda: 0)
+    log = opened(store)
+    store.error = error
     with pytest.raises(ProtocolError) as caught:
         update(log, [Change("other", 1)], SUPPORTED)
     assert caught.value.code == ErrorCode.REQUEST_TIMED_OUT
-    tree.error = None
-    assert read_image(tree).feature_level("other") == level
+    store.error = None
+    assert read_image(store).feature_level("other") == level

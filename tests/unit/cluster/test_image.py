@@ -14,10 +14,10 @@ from oncelog.cluster.changes import KEPT, PATH, ChangeLog
 from oncelog.cluster.features import initialize
 from oncelog.cluster.image import MetadataImage, difference
 from oncelog.cluster.image_nodes import prepare, read_changes, read_image
+from oncelog.cluster.store import BadVersionError, MetadataStore, Operation, Set
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import add_partitions, erase_topic, write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
-from oncelog.cluster.tree import BadVersionError, Operation, Set, Tree
-from oncelog.cluster.tree_memory import MemoryTree
 
 LED = PartitionInfo(1, 0, (1,), (1,))
 
@@ -26,11 +26,11 @@ def topic(name: str, number: int = 1, partitions: int = 1, **settings: str) -> T
     return TopicInfo(name, UUID(int=number), (LED,) * partitions, {k.replace("_", "."): v for k, v in settings.items()})
 
 
-def new_tree() -> MemoryTree:
-    tree = MemoryTree(lambda: 0)
-    prepare(tree)
-    initialize(tree, {"transaction.version": 2})
-    return tree
+def new_tree() -> MemoryStore:
+    store = MemoryStore(lambda: 0)
+    prepare(store)
+    initialize(store, {"transaction.version": 2})
+    return store
 
 
 def test_an_image_with_other_topics_leaves_the_first_one_as_it_was() -> None:
@@ -81,8 +81,8 @@ def test_a_topic_that_was_created_again_is_both_deleted_and_created() -> None:
 
 
 def test_each_change_of_a_topic_is_in_the_next_delta() -> None:
-    tree = new_tree()
-    log, image = ChangeLog(tree), read_image(tree)
+    store = new_tree()
+    log, image = ChangeLog(store), read_image(store)
     seen = []
     for change in (
         lambda: write_topic(log, topic("t")),
@@ -91,11 +91,11 @@ def test_each_change_of_a_topic_is_in_the_next_delta() -> None:
         lambda: erase_topic(log, topic("t", partitions=2)),
     ):
         change()
-        delta = read_changes(tree, image)
+        delta = read_changes(store, image)
         assert delta is not None
         seen.append((delta.created_topics, delta.changed_topics, delta.deleted_topics))
         image = delta.after
-        assert image == read_image(tree)
+        assert image == read_image(store)
     last = topic("t", partitions=2, retention_ms="5")
     assert seen == [
         ((topic("t"),), (), ()),
@@ -103,15 +103,15 @@ def test_each_change_of_a_topic_is_in_the_next_delta() -> None:
         ((), (last,), ()),
         ((), (), (last,)),
     ]
-    assert read_changes(tree, image) is None
+    assert read_changes(store, image) is None
 
 
 def test_settings_of_brokers_are_in_the_next_delta() -> None:
-    tree = new_tree()
-    image = read_image(tree)
-    configs.update_broker(ChangeLog(tree), None, lambda _: {"max.connections": "7"})
-    configs.update_broker(ChangeLog(tree), 3, lambda _: {"max.connections": "8"})
-    delta = read_changes(tree, image)
+    store = new_tree()
+    image = read_image(store)
+    configs.update_broker(ChangeLog(store), None, lambda _: {"max.connections": "7"})
+    configs.update_broker(ChangeLog(store), 3, lambda _: {"max.connections": "8"})
+    delta = read_changes(store, image)
     assert delta is not None
     assert delta.broker_configs_changed
     assert delta.after.broker_configs == {None: {"max.connections": "7"}, 3: {"max.connections": "8"}}
@@ -119,21 +119,21 @@ def test_settings_of_brokers_are_in_the_next_delta() -> None:
 
 @pytest.mark.parametrize("changes", [KEPT, KEPT + 1])
 def test_a_reader_that_missed_too_many_changes_reads_everything(changes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = new_tree()
-    image, log = read_image(tree), ChangeLog(tree)
+    store = new_tree()
+    image, log = read_image(store), ChangeLog(store)
     for number in range(changes):
         write_topic(log, topic(f"t{number}", number))
-    read: list[Tree] = []
+    read: list[MetadataStore] = []
     everything = image_nodes.read_image
-    monkeypatch.setattr(image_nodes, "read_image", lambda tree: read.append(tree) or everything(tree))
-    delta = read_changes(tree, image)
+    monkeypatch.setattr(image_nodes, "read_image", lambda store: read.append(store) or everything(store))
+    delta = read_changes(store, image)
     assert delta is not None
     assert len(delta.created_topics) == changes
     assert bool(read) is (changes > KEPT)
 
 
 def test_two_writers_both_log_their_changes() -> None:
-    class Overtaken(MemoryTree):
+    class Overtaken(MemoryStore):
         other: TopicInfo | None = None
 
         def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
@@ -142,27 +142,27 @@ def test_two_writers_both_log_their_changes() -> None:
                 write_topic(ChangeLog(self), other)
             super().multi(operations, session=session)
 
-    tree = Overtaken(lambda: 0)
-    prepare(tree)
-    initialize(tree, {})
-    image = read_image(tree)
-    tree.other = topic("first", 1)
-    write_topic(ChangeLog(tree), topic("second", 2))
-    delta = read_changes(tree, image)
+    store = Overtaken(lambda: 0)
+    prepare(store)
+    initialize(store, {})
+    image = read_image(store)
+    store.other = topic("first", 1)
+    write_topic(ChangeLog(store), topic("second", 2))
+    delta = read_changes(store, image)
     assert delta is not None
     assert delta.created_topics == (topic("first", 1), topic("second", 2))
 
 
 def test_another_version_of_the_changed_node_is_no_reason_to_try_again() -> None:
-    tree = new_tree()
-    tree.create("/node")
+    store = new_tree()
+    store.create("/node")
     with pytest.raises(BadVersionError):
-        ChangeLog(tree).write([Set("/node", b"", 5)], "/node")
-    assert tree.get(PATH).data == b""
+        ChangeLog(store).write([Set("/node", b"", 5)], "/node")
+    assert store.get(PATH).data == b""
 
 
 def test_a_topic_that_is_deleted_while_it_is_read_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Deleted(MemoryTree):
+    class Deleted(MemoryStore):
         at: str | None = None
 
         def get(self, path: str) -> Any:
@@ -171,13 +171,13 @@ def test_a_topic_that_is_deleted_while_it_is_read_is_gone(monkeypatch: pytest.Mo
                 erase_topic(ChangeLog(self), topic("t", partitions=2))
             return super().get(path)
 
-    tree = Deleted(lambda: 0)
-    prepare(tree)
-    initialize(tree, {})
-    image = read_image(tree)
-    write_topic(ChangeLog(tree), topic("t", partitions=2))
-    tree.at = "/brokers/topics/t/partitions/1/state"
-    delta = read_changes(tree, image)
+    store = Deleted(lambda: 0)
+    prepare(store)
+    initialize(store, {})
+    image = read_image(store)
+    write_topic(ChangeLog(store), topic("t", partitions=2))
+    store.at = "/brokers/topics/t/partitions/1/state"
+    delta = read_changes(store, image)
     assert delta is not None
     assert delta.created_topics == ()
-    assert read_changes(tree, replace(delta.after)) is not None
+    assert read_changes(store, replace(delta.after)) is not None

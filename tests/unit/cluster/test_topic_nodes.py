@@ -7,10 +7,10 @@ import pytest
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.features import initialize
 from oncelog.cluster.image_nodes import cluster_id, prepare, read_image
+from oncelog.cluster.store import Operation, OutcomeUnknownError, UnavailableError
+from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import add_partitions, erase_topic, write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo, assign, check_topic_name
-from oncelog.cluster.tree import Operation, OutcomeUnknownError, UnavailableError
-from oncelog.cluster.tree_memory import MemoryTree
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 TOPIC = TopicInfo(
@@ -21,53 +21,53 @@ TOPIC = TopicInfo(
 )
 
 
-def prepared(tree: MemoryTree) -> ChangeLog:
-    prepare(tree)
-    initialize(tree, {})
-    return ChangeLog(tree)
+def prepared(store: MemoryStore) -> ChangeLog:
+    prepare(store)
+    initialize(store, {})
+    return ChangeLog(store)
 
 
-def found(tree: MemoryTree, name: str) -> TopicInfo | None:
-    return read_image(tree).topic(name)
+def found(store: MemoryStore, name: str) -> TopicInfo | None:
+    return read_image(store).topic(name)
 
 
 def test_a_topic_comes_back_from_the_tree_as_it_was() -> None:
-    tree = MemoryTree(lambda: 0)
-    write_topic(prepared(tree), TOPIC)
-    image = read_image(tree)
+    store = MemoryStore(lambda: 0)
+    write_topic(prepared(store), TOPIC)
+    image = read_image(store)
     assert list(image.topics()) == [TOPIC]
     assert image.topic_by_id(TOPIC.topic_id) == TOPIC
 
 
 def test_the_tree_is_laid_out_as_kafkas() -> None:
-    tree = MemoryTree(lambda: 0)
-    write_topic(prepared(tree), TOPIC)
-    assert tree.get("/brokers/topics/flights/partitions/1/state").data == (
+    store = MemoryStore(lambda: 0)
+    write_topic(prepared(store), TOPIC)
+    assert store.get("/brokers/topics/flights/partitions/1/state").data == (
         b'{"leader":1,"leader_epoch":3,"isr":[1],"controller_epoch":0,"version":1}'
     )
-    assert tree.get("/config/topics/flights").data == b'{"config":{"segment.bytes":"1000"},"version":1}'
+    assert store.get("/config/topics/flights").data == b'{"config":{"segment.bytes":"1000"},"version":1}'
 
 
 def test_a_topic_is_created_once_and_erased_whole() -> None:
-    tree = MemoryTree(lambda: 0)
-    log = prepared(tree)
+    store = MemoryStore(lambda: 0)
+    log = prepared(store)
     write_topic(log, TOPIC)
     with pytest.raises(ProtocolError) as refused:
         write_topic(log, TOPIC)
     assert refused.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
     erase_topic(log, TOPIC)
-    assert tree.children("/brokers/topics") == []
-    assert tree.children("/config/topics") == []
+    assert store.children("/brokers/topics") == []
+    assert store.children("/config/topics") == []
     with pytest.raises(ProtocolError) as missing:
         erase_topic(log, TOPIC)
     assert missing.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_the_cluster_id_stays() -> None:
-    tree = MemoryTree(lambda: 0)
-    prepare(tree)
-    assert cluster_id(tree, "first") == "first"
-    assert cluster_id(tree, "second") == "first"
+    store = MemoryStore(lambda: 0)
+    prepare(store)
+    assert cluster_id(store, "first") == "first"
+    assert cluster_id(store, "second") == "first"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250, "grün", "a b"])
@@ -85,7 +85,7 @@ def test_assignment_goes_round_the_brokers() -> None:
 
 
 def test_a_tree_that_cannot_be_written_is_reported_as_a_time_out() -> None:
-    class Away(MemoryTree):
+    class Away(MemoryStore):
         away = False
 
         def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
@@ -94,20 +94,20 @@ def test_a_tree_that_cannot_be_written_is_reported_as_a_time_out() -> None:
                 raise UnavailableError("disk full")
             super().multi(operations, session=session)
 
-    tree = Away(lambda: 0)
-    log = prepared(tree)
+    store = Away(lambda: 0)
+    log = prepared(store)
     topic = TopicInfo("t", UUID(int=5), (PartitionInfo(1, 0, (1,), (1,)),))
-    tree.away = True
+    store.away = True
     for change in (write_topic, erase_topic):
         with pytest.raises(ProtocolError, match="disk full") as caught:
             change(log, topic)
         assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
-    tree.away = False
+    store.away = False
     write_topic(log, topic)
     erase_topic(log, topic)
 
 
-class LosesAnswers(MemoryTree):
+class LosesAnswers(MemoryStore):
     """A tree whose next change is made, or not, without an answer."""
 
     lose: bool | None = None
@@ -122,11 +122,11 @@ class LosesAnswers(MemoryTree):
 
 @pytest.mark.parametrize("made", [True, False])
 def test_a_lost_answer_is_looked_up_in_the_tree(made: bool) -> None:
-    tree = LosesAnswers(lambda: 0)
-    log = prepared(tree)
+    store = LosesAnswers(lambda: 0)
+    log = prepared(store)
 
     def change(what: str) -> None:
-        tree.lose = made
+        store.lose = made
         work: dict[str, Callable[[], object]] = {
             "write": lambda: write_topic(log, TOPIC),
             "grow": lambda: add_partitions(log, TOPIC, [PartitionInfo(1, 0, (1,), (1,))]),
@@ -142,25 +142,25 @@ def test_a_lost_answer_is_looked_up_in_the_tree(made: bool) -> None:
             work[what]()
 
     change("write")
-    assert found(tree, "flights") == TOPIC
+    assert found(store, "flights") == TOPIC
     change("grow")
-    grown = found(tree, "flights")
+    grown = found(store, "flights")
     assert grown is not None
     assert grown.partition_count == 2 + made
     if made:
         erase_topic(log, grown)
     else:
         change("erase")
-    assert found(tree, "flights") is None
+    assert found(store, "flights") is None
 
 
 def test_another_topic_of_the_name_is_not_taken_for_ours() -> None:
-    tree = LosesAnswers(lambda: 0)
-    log = prepared(tree)
+    store = LosesAnswers(lambda: 0)
+    log = prepared(store)
     write_topic(log, TOPIC)
-    tree.lose = False
+    store.lose = False
     other = replace(TOPIC, topic_id=UUID("22345678-1234-4234-8234-123456789abc"))
     with pytest.raises(ProtocolError) as caught:
         write_topic(log, other)
     assert caught.value.code == ErrorCode.REQUEST_TIMED_OUT
-    assert found(tree, "flights") == TOPIC
+    assert found(store, "flights") == TOPIC

@@ -8,38 +8,38 @@ from contextlib import suppress
 from typing import Any
 
 from oncelog.broker.workers import Workers
-from oncelog.cluster.tree import (
+from oncelog.cluster.store import (
     BadVersionError,
+    MetadataStore,
     NodeExistsError,
     NoNodeError,
     OutcomeUnknownError,
-    Tree,
-    TreeError,
+    StoreError,
 )
 from oncelog.coordinator.producer_ids import BLOCK_PATH, AnswerLostError, ProducerIds, acquire_block
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 
-class TreeBlockStore:
+class BlockNode:
     """The node of the producer id blocks in the tree. All methods block."""
 
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
 
     def read(self) -> tuple[bytes, int]:
         """Return the newest block and its version. Create the node if it does not exist."""
         try:
-            node = self._tree.get(BLOCK_PATH)
+            node = self._store.get(BLOCK_PATH)
         except NoNodeError:
             with suppress(NodeExistsError):  # another broker was quicker
-                self._tree.create(BLOCK_PATH)
-            node = self._tree.get(BLOCK_PATH)
+                self._store.create(BLOCK_PATH)
+            node = self._store.get(BLOCK_PATH)
         return node.data, node.version
 
     def write(self, data: bytes, version: int) -> bool:
         """Compare and set. Return False for another version; raise AnswerLostError if the outcome is not known."""
         try:
-            self._tree.set(BLOCK_PATH, data, version)
+            self._store.set(BLOCK_PATH, data, version)
         except BadVersionError:
             return False
         except OutcomeUnknownError as error:
@@ -50,9 +50,9 @@ class TreeBlockStore:
 class ProducerIdBlocks:
     """Reserve blocks of producer ids ahead of their use."""
 
-    def __init__(self, tree: Tree, node_id: int, workers: Workers, logger: logging.Logger) -> None:
+    def __init__(self, store: MetadataStore, node_id: int, workers: Workers, logger: logging.Logger) -> None:
         self.ids = ProducerIds(self.reserve)
-        self._store = TreeBlockStore(tree)
+        self._store = BlockNode(store)
         self._node_id = node_id
         self._workers = workers
         self._logger = logger
@@ -73,7 +73,7 @@ class ProducerIdBlocks:
         assert self._reserving is not None
         try:
             await asyncio.shield(self._reserving)
-        except TreeError as error:
+        except StoreError as error:
             message = f"the broker cannot reserve producer ids: {error!r}"
             raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message) from error
 

@@ -15,8 +15,8 @@ from oncelog.broker.storage.data_directory import STRAY_SUFFIX, DataDirectory
 from oncelog.cluster import kafka_metadata
 from oncelog.cluster.image_nodes import cluster_id, is_new, prepare, read_image
 from oncelog.cluster.kafka_metadata import BOOTSTRAP, FOLDER
+from oncelog.cluster.store import MetadataStore, NoNodeError
 from oncelog.cluster.topics import parse_topic_id
-from oncelog.cluster.tree import NoNodeError, Tree
 from oncelog.coordinator.producer_ids import BLOCK_PATH, parse_block
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
@@ -31,7 +31,7 @@ class Exported(NamedTuple):
     set_aside: tuple[str, ...]
 
 
-def export(tree: Tree, directories: Sequence[DataDirectory], now_ms: int) -> Exported:
+def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: int) -> Exported:
     """Writes the bootstrap file into the first directory; no broker may run on them. Blocks.
 
     Where it is interrupted it may be done again. As long as an older metadata log is in its place, Kafka looks at that,
@@ -40,11 +40,11 @@ def export(tree: Tree, directories: Sequence[DataDirectory], now_ms: int) -> Exp
     Raises INCONSISTENT_CLUSTER_ID for directories that are not this cluster's, or where Kafka has run since they were
     taken over; KAFKA_STORAGE_ERROR, OSError.
     """
-    prepare(tree)
-    if is_new(tree):
+    prepare(store)
+    if is_new(store):
         raise ProtocolError(ErrorCode.INCONSISTENT_CLUSTER_ID, "there is no cluster in this metadata")
-    own_id = cluster_id(tree, "")
-    image = read_image(tree)
+    own_id = cluster_id(store, "")
+    image = read_image(store)
     homes: dict[tuple[str, int], UUID] = {}
     ids = []
     for directory in directories:
@@ -54,12 +54,12 @@ def export(tree: Tree, directories: Sequence[DataDirectory], now_ms: int) -> Exp
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory.path} was never used: start it once")
         ids.append(parse_topic_id(text))
         homes |= dict.fromkeys(directory.list_partitions(), ids[-1])
-        check_seen(directory, tree)
+        check_seen(directory, store)
     settings = {"" if key is None else str(key): dict(found) for key, found in image.broker_configs.items()}
     data = kafka_metadata.bootstrap(
         image.topics(),
         lambda topic, partition: homes.get((topic, partition), ids[0]),
-        next_producer_id=_next_producer_id(tree),
+        next_producer_id=_next_producer_id(store),
         features={**image.feature_levels, "group.version": 1},
         broker_configs=settings,
         now_ms=now_ms,
@@ -84,9 +84,9 @@ def _set_aside(directory: DataDirectory, now_ms: int) -> str:
     return aside
 
 
-def _next_producer_id(tree: Tree) -> int:
+def _next_producer_id(store: MetadataStore) -> int:
     try:
-        data = tree.get(BLOCK_PATH).data
+        data = store.get(BLOCK_PATH).data
     except NoNodeError:
         return 0
     return parse_block(data).end + 1 if data else 0

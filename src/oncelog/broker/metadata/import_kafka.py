@@ -22,8 +22,8 @@ from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.cluster import configs, kafka_metadata, topic_nodes
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.kafka_metadata import FOLDER, KafkaMetadata
+from oncelog.cluster.store import MetadataStore, NodeExistsError, NoNodeError, ensure
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
-from oncelog.cluster.tree import NodeExistsError, NoNodeError, Tree, ensure
 from oncelog.coordinator.producer_ids import BLOCK_PATH, BLOCK_SIZE, ProducerIdBlock, encode_block
 from oncelog.coordinator.transactions.records import decode_record
 from oncelog.log.checkpoint import CorruptCheckpointError, decode_checkpoint
@@ -56,14 +56,14 @@ class LogDirectoryImport:
     def __init__(
         self,
         directories: LogDirectories,
-        tree: Tree,
+        store: MetadataStore,
         config: BrokerConfig,
         new_topic_id: Callable[[], UUID],
         logger: logging.Logger,
     ) -> None:
         self._directories = directories
-        self._tree = tree
-        self._changes = ChangeLog(tree)
+        self._store = store
+        self._changes = ChangeLog(store)
         self._config = config
         self._new_topic_id = new_topic_id
         self._logger = logger
@@ -86,7 +86,7 @@ class LogDirectoryImport:
                 found = kafka_metadata.read(directory.disk, folder)
                 self._take(self._from_kafka(found), found.next_producer_id)
                 self._take_settings(found)
-                note_seen(self._tree, directory)
+                note_seen(self._store, directory)
                 self._logger.info("took over %d topics of Apache Kafka from %s", len(found.topics), folder)
                 return {name: min(found.features.get(name, 0), most) for name, (_, most) in SUPPORTED_FEATURES.items()}
         topics = self._from_folders()
@@ -139,8 +139,8 @@ class LogDirectoryImport:
 
     def _start_over(self) -> None:
         """Delete what an interrupted attempt has imported: Kafka may have run since, and changed it."""
-        for name in self._tree.children(topic_nodes.TOPICS):
-            topic_nodes.erase_topic(self._changes, topic_nodes.read_topic(self._tree, name))
+        for name in self._store.children(topic_nodes.TOPICS):
+            topic_nodes.erase_topic(self._changes, topic_nodes.read_topic(self._store, name))
 
     def _take(self, topics: list[TopicInfo], next_producer_id: int) -> None:
         for topic in topics:
@@ -148,8 +148,8 @@ class LogDirectoryImport:
         if next_producer_id > 0:
             block = encode_block(ProducerIdBlock(self._config.node_id, 0, next_producer_id - 1))
             with suppress(NodeExistsError):
-                self._tree.create(BLOCK_PATH)
-            self._tree.set(BLOCK_PATH, block)
+                self._store.create(BLOCK_PATH)
+            self._store.set(BLOCK_PATH, block)
 
     # -- Apache Kafka -----------------------------------------------------------------------------------------------
 
@@ -235,26 +235,26 @@ def _always(settings: dict[str, str]) -> configs.Change:
     return lambda _: dict(settings)
 
 
-def note_seen(tree: Tree, directory: DataDirectory) -> None:
+def note_seen(store: MetadataStore, directory: DataDirectory) -> None:
     """Notes that nothing in a directory's `__cluster_metadata-0` is news. OSError."""
-    ensure(tree, SEEN_PATH)
-    tree.set(SEEN_PATH, json.dumps(kafka_metadata.position(directory.disk, f"{directory.path}/{FOLDER}")).encode())
+    ensure(store, SEEN_PATH)
+    store.set(SEEN_PATH, json.dumps(kafka_metadata.position(directory.disk, f"{directory.path}/{FOLDER}")).encode())
 
 
-def check_all_seen(directories: Iterable[DataDirectory], tree: Tree) -> None:
+def check_all_seen(directories: Iterable[DataDirectory], store: MetadataStore) -> None:
     """As `check_seen`, of those directories that can be read."""
     for directory in directories:
         with suppress(OSError):  # it is offline by now
-            check_seen(directory, tree)
+            check_seen(directory, store)
 
 
-def check_seen(directory: DataDirectory, tree: Tree) -> None:
+def check_seen(directory: DataDirectory, store: MetadataStore) -> None:
     """Raises INCONSISTENT_CLUSTER_ID if Apache Kafka has run on a directory since its metadata was read; OSError."""
     found = kafka_metadata.position(directory.disk, f"{directory.path}/{FOLDER}")
     if found is None:
         return
     try:
-        seen = json.loads(tree.get(SEEN_PATH).data)
+        seen = json.loads(store.get(SEEN_PATH).data)
     except NoNodeError:
         seen = None
     if seen != found:

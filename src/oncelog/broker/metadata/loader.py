@@ -18,7 +18,7 @@ from oncelog.cluster import changes
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.image import MetadataDelta, MetadataImage
 from oncelog.cluster.image_nodes import read_changes, read_image
-from oncelog.cluster.tree import Tree, TreeError
+from oncelog.cluster.store import MetadataStore, StoreError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 Subscriber = Callable[[MetadataDelta], Awaitable[None] | None]
@@ -37,12 +37,12 @@ class MetadataCache:
 class MetadataLoader:
     """Read changes of the metadata in their order."""
 
-    def __init__(self, tree: Tree, cache: MetadataCache, workers: Workers, logger: logging.Logger) -> None:
-        self._tree = tree
+    def __init__(self, store: MetadataStore, cache: MetadataCache, workers: Workers, logger: logging.Logger) -> None:
+        self._store = store
         self._cache = cache
         self._workers = workers
         self._logger = logger
-        self._log = ChangeLog(tree)
+        self._log = ChangeLog(store)
         self._subscribers: list[Subscriber] = []
         self._changing = asyncio.Lock()
         self._publishing = asyncio.Lock()
@@ -54,8 +54,8 @@ class MetadataLoader:
 
     def load(self) -> None:
         """Read the whole image, and watch the tree. Blocks."""
-        self._tree.watch(changes.PATH, self._notice)
-        self._cache.image = read_image(self._tree)
+        self._store.watch(changes.PATH, self._notice)
+        self._cache.image = read_image(self._store)
 
     @asynccontextmanager
     async def changing(self, deadline: Deadline | None = None) -> AsyncIterator[ChangeLog]:
@@ -74,13 +74,13 @@ class MetadataLoader:
                 raise
             try:
                 await self.catch_up()
-            except TreeError as error:
+            except StoreError as error:
                 self._workers.spawn(self._keep_trying(), "catch up with the metadata")
                 message = f"the metadata is changed, but it cannot be read now: {error!r}"
                 raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message) from error
 
     async def catch_up(self) -> None:
-        """Read what has changed, and publish it. Raises TreeError if the tree cannot be read now."""
+        """Read what has changed, and publish it. Raises StoreError if the tree cannot be read now."""
         # A task, because a subscriber must not stop in the middle if the caller is cancelled.
         await asyncio.shield(self._workers.task(self._catch_up(), "catch up with the metadata"))
 
@@ -100,12 +100,12 @@ class MetadataLoader:
 
     def _read(self) -> MetadataDelta | None:
         """Return what has changed in the tree, or None. Runs in a worker thread."""
-        self._tree.poll()
+        self._store.poll()
         if not self._is_stale:
             return None
         self._is_stale = False
         try:
-            return read_changes(self._tree, self._cache.image)
+            return read_changes(self._store, self._cache.image)
         except BaseException:
             self._is_stale = True
             raise
@@ -117,7 +117,7 @@ class MetadataLoader:
         """Catch up after an error. If the tree cannot be read now, try again in the background."""
         try:
             await self.catch_up()
-        except TreeError:
+        except StoreError:
             self._workers.spawn(self._keep_trying(), "catch up with the metadata")
 
     async def _keep_trying(self) -> None:
@@ -126,7 +126,7 @@ class MetadataLoader:
             await asyncio.sleep(pause_s)
             try:
                 return await self._catch_up()
-            except TreeError as error:
+            except StoreError as error:
                 self._logger.error("the metadata cannot be read: %r", error)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 

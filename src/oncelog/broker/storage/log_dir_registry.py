@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from oncelog.cluster.tree import NoNodeError, Tree, ensure
+from oncelog.cluster.store import MetadataStore, NoNodeError, ensure
 
 PATH = "/oncelog/log_dirs"
 
@@ -25,18 +25,18 @@ class _Node(msgspec.Struct):
     version: int = 1
 
 
-def read(tree: Tree, node_id: int) -> Known:
+def read(store: MetadataStore, node_id: int) -> Known:
     """Those of a broker (blocking); none before its first start."""
     try:
-        node = tree.get(f"{PATH}/{node_id}")
+        node = store.get(f"{PATH}/{node_id}")
     except NoNodeError:
         return {}
     found = msgspec.json.decode(node.data, type=_Node).log_dirs
     return {UUID(text): path for text, path in found.items()}
 
 
-def write(tree: Tree, node_id: int, known: Mapping[UUID, str]) -> None:
+def write(store: MetadataStore, node_id: int, known: Mapping[UUID, str]) -> None:
     """Notes them (blocking): only this broker does."""
     path = f"{PATH}/{node_id}"
-    ensure(tree, path)
-    tree.set(path, msgspec.json.encode(_Node({str(key): value for key, value in known.items()})))
+    ensure(store, path)
+    store.set(path, msgspec.json.encode(_Node({str(key): value for key, value in known.items()})))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from oncelog.cluster.tree import (
+from oncelog.cluster.store import (
     ANY,
     Create,
     Delete,
@@ -69,8 +69,8 @@ class _MemoryRows:
             self.rows[path] = row
 
 
-class MemoryTree:
-    """A `Tree` for one thread; `now_ms` is the clock of its sessions."""
+class MemoryStore:
+    """A `MetadataStore` for one thread; `now_ms` is the clock of its sessions."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -149,7 +149,7 @@ class MemoryTree:
                 self.multi([Delete(path) for path in sorted(mine)])
 
     def watch(self, path: str, callback: Callable[[str], None]) -> Callable[[], None]:
-        """See `Tree.watch`."""
+        """See `MetadataStore.watch`."""
         return self._watches.add(path, callback, self._rows.find(path))
 
     def poll(self) -> None:

@@ -1,12 +1,12 @@
-"""The versioned tree: the one small interface for metadata that several brokers share.
+"""The metadata store: a versioned tree that several brokers share, behind one small interface.
 
-It is laid out as Kafka's ZooKeeper tree (`/brokers/ids`, `/latest_producer_id_block`, ...) and behaves like
-it: nodes hold bytes and a version that every set raises by one, writes may ask for a version, `multi` does
-several changes or none, and ephemeral nodes live as long as their session. Paths start with `/`, have no
-empty part and no `/` at the end; the root exists.
+The tree is laid out as Kafka's ZooKeeper tree (`/brokers/ids`, `/latest_producer_id_block`, ...) and behaves like it.
+A node holds bytes and a version, which every set raises by one. A write may require a version. `multi` makes several
+changes or none. An ephemeral node lives as long as its session. A path starts with `/`, has no empty part and no `/` at
+its end. The root exists.
 
-The interface blocks and is small on purpose: `MemoryTree` serves tests and the simulation,
-`tree_sqlite.SqliteTree` the brokers of one machine (call it from worker threads).
+All methods block. `store_memory.MemoryStore` serves tests and the simulation. `store_sqlite.SqliteStore` serves the
+brokers of one machine; they call it from worker threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ANY = -1
 """The version that matches every version."""
 
 
-class TreeError(Exception):
+class StoreError(Exception):
     """A refused operation; `path` says at which node (or, for SessionExpiredError, which session)."""
 
     def __init__(self, path: str) -> None:
@@ -27,35 +27,35 @@ class TreeError(Exception):
         self.path = path
 
 
-class NoNodeError(TreeError):
+class NoNodeError(StoreError):
     """The node, or the parent of one to be made, does not exist."""
 
 
-class NodeExistsError(TreeError):
+class NodeExistsError(StoreError):
     """The node exists already."""
 
 
-class BadVersionError(TreeError):
+class BadVersionError(StoreError):
     """The node has another version: somebody else wrote it."""
 
 
-class NotEmptyError(TreeError):
+class NotEmptyError(StoreError):
     """The node has children and cannot be deleted."""
 
 
-class EphemeralParentError(TreeError):
+class EphemeralParentError(StoreError):
     """Ephemeral nodes have no children."""
 
 
-class SessionExpiredError(TreeError):
+class SessionExpiredError(StoreError):
     """The session's lease is over or somebody opened one of the same owner; its ephemeral nodes are gone."""
 
 
-class OutcomeUnknownError(TreeError):
+class OutcomeUnknownError(StoreError):
     """The store failed in the middle of a write, which may or may not have happened."""
 
 
-class UnavailableError(TreeError):
+class UnavailableError(StoreError):
     """The store cannot be reached or written now; nothing happened."""
 
 
@@ -106,8 +106,8 @@ class Check:
 Operation = Create | Set | Delete | Check
 
 
-class Tree(Protocol):
-    """See the module; `TreeError`s are raised where methods say so.
+class MetadataStore(Protocol):
+    """See the module; `StoreError`s are raised where methods say so.
 
     Any method that writes may also raise UnavailableError or OutcomeUnknownError.
     """
@@ -160,13 +160,13 @@ class Tree(Protocol):
         """Gives files back; ephemeral nodes stay until their session ends."""
 
 
-def ensure(tree: Tree, path: str) -> None:
+def ensure(store: MetadataStore, path: str) -> None:
     """Makes the node and its ancestors, empty, where they are missing."""
     parts = path.strip("/").split("/")
     for depth in range(1, len(parts) + 1):
         ancestor = "/" + "/".join(parts[:depth])
         try:
-            tree.create(ancestor)
+            store.create(ancestor)
         except NodeExistsError:
             continue
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from oncelog.cluster.tree import (
+from oncelog.cluster.store import (
     ANY,
     Create,
     Delete,
@@ -93,8 +93,8 @@ class _SqliteRows:
         return sorted(child.rpartition("/")[2] for (child,) in found)
 
 
-class SqliteTree:
-    """A `Tree` in the file `path`; any thread, any process of this machine. `now_ms` is for tests."""
+class SqliteStore:
+    """A `MetadataStore` in the file `path`; any thread, any process of this machine. `now_ms` is for tests."""
 
     def __init__(self, path: str, *, now_ms: Callable[[], int] = monotonic_ms) -> None:
         self._now_ms = now_ms
@@ -208,7 +208,7 @@ class SqliteTree:
             self._end_session(session)
 
     def watch(self, path: str, callback: Callable[[str], None]) -> Callable[[], None]:
-        """See `Tree.watch`."""
+        """See `MetadataStore.watch`."""
         with self._lock:
             return self._watches.add(path, callback, self._rows.find(path))
 

@@ -1,0 +1,363 @@
+"""One contract, held by every tree."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from oncelog.cluster import store_sqlite as tree_sqlite
+from oncelog.cluster.store import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    EphemeralParentError,
+    MetadataStore,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionExpiredError,
+    Set,
+    UnavailableError,
+    ensure,
+)
+from oncelog.cluster.store_memory import MemoryStore
+from oncelog.cluster.store_sqlite import SqliteStore
+
+OpenTree = Callable[[], MetadataStore]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[MetadataStore]:
+    made: MetadataStore = (
+        MemoryStore(clock) if request.param == "memory" else SqliteStore(str(tmp_path / "tree.db"), now_ms=clock)
+    )
+    yield made
+    made.close()
+
+
+def test_nodes_hold_data_and_a_version(store: MetadataStore) -> None:
+    store.create("/a", b"one")
+    assert store.get("/a") == (b"one", 0, None)
+    assert store.set("/a", b"two", 0) == 1
+    assert store.set("/a", b"three") == 2
+    assert store.get("/a") == (b"three", 2, None)
+    assert store.exists("/a")
+    store.delete("/a", 2)
+    assert not store.exists("/a")
+    with pytest.raises(NoNodeError):
+        store.get("/a")
+
+
+def test_refusals(store: MetadataStore) -> None:
+    store.create("/a", b"one")
+    with pytest.raises(NodeExistsError):
+        store.create("/a", b"two")
+    with pytest.raises(NoNodeError) as caught:
+        store.create("/b/c")
+    assert caught.value.path == "/b"
+    for refused in (lambda: store.set("/a", b"x", 1), lambda: store.delete("/a", 1)):
+        with pytest.raises(BadVersionError):
+            refused()
+    for refused in (
+        lambda: store.set("/b", b"x"),
+        lambda: store.delete("/b"),
+        lambda: store.children("/b"),
+        lambda: store.multi([Check("/b")]),
+    ):
+        with pytest.raises(NoNodeError):
+            refused()
+    store.create("/a/b")
+    for path in ("/a", "/"):
+        with pytest.raises(NotEmptyError):
+            store.delete(path)
+    assert store.get("/a") == (b"one", 0, None)
+
+
+@pytest.mark.parametrize("path", ["", "a", "/a/", "//", "/a//b"])
+def test_malformed_paths(store: MetadataStore, path: str) -> None:
+    with pytest.raises(ValueError, match="not a path"):
+        store.create(path)
+
+
+def test_children_are_names_in_order(store: MetadataStore) -> None:
+    ensure(store, "/brokers/ids")
+    ensure(store, "/brokers/topics/t")
+    assert store.children("/") == ["brokers"]
+    assert store.children("/brokers") == ["ids", "topics"]
+    assert store.children("/brokers/ids") == []
+    for name in ("9", "10", "1"):
+        store.create(f"/brokers/ids/{name}")
+    assert store.children("/brokers/ids") == ["1", "10", "9"]
+    store.delete("/brokers/ids/10")
+    assert store.children("/brokers/ids") == ["1", "9"]
+
+
+def test_a_node_made_anew_starts_at_version_0(store: MetadataStore) -> None:
+    store.create("/a")
+    store.set("/a", b"x")
+    store.delete("/a")
+    store.create("/a")
+    assert store.get("/a").version == 0
+
+
+def test_multi_is_all_or_nothing(store: MetadataStore) -> None:
+    store.create("/epoch", b"1")
+    store.create("/gone", b"old")
+    store.multi([Check("/epoch", 0), Create("/new"), Create("/new/b", b"n"), Delete("/gone"), Set("/epoch", b"2", 0)])
+    assert store.get("/new/b").data == b"n"
+    assert store.get("/epoch") == (b"2", 1, None)
+    with pytest.raises(BadVersionError):
+        store.multi([Create("/other"), Delete("/new/b"), Set("/new", b"x"), Check("/epoch", 0)])
+    assert store.children("/") == ["epoch", "new"]
+    assert store.get("/new") == (b"", 0, None)
+    assert store.children("/new") == ["b"]
+
+
+def test_ephemeral_nodes_end_with_their_session(store: MetadataStore, clock: Clock) -> None:
+    session = store.open_session("broker-1", 100)
+    store.create("/one", session=session)
+    with pytest.raises(EphemeralParentError):
+        store.create("/one/below")
+    clock.ms += 99
+    store.renew(session)
+    clock.ms += 99
+    store.poll()
+    assert store.get("/one").session == session
+    clock.ms += 1
+    store.poll()
+    with pytest.raises(NoNodeError):
+        store.get("/one")
+    for refused in (
+        lambda: store.renew(session),
+        lambda: store.create("/one", session=session),
+        lambda: store.multi([Create("/two")], session=session),
+    ):
+        with pytest.raises(SessionExpiredError):
+            refused()
+    assert store.children("/") == []
+    store.close_session(session)
+
+
+def test_a_write_finds_overdue_sessions_without_a_poll(store: MetadataStore, clock: Clock) -> None:
+    session = store.open_session("broker-1", 100)
+    store.create("/controller", b"1", session=session)
+    clock.ms += 100
+    store.create("/controller", b"2")
+    assert store.get("/controller") == (b"2", 0, None)
+
+
+def test_a_new_session_of_the_same_owner_fences_the_old_one(store: MetadataStore) -> None:
+    zombie = store.open_session("broker-1", 1000)
+    store.create("/one", b"zombie", session=zombie)
+    session = store.open_session("broker-1", 1000)
+    assert session != zombie
+    store.create("/one", b"successor", session=session)
+    with pytest.raises(SessionExpiredError):
+        store.multi([Set("/one", b"zombie")], session=zombie)
+    assert store.get("/one").data == b"successor"
+
+
+def test_closing_a_session_leaves_others_alone(store: MetadataStore) -> None:
+    first, second = store.open_session("a", 1000), store.open_session("b", 1000)
+    store.create("/a", session=first)
+    store.create("/b", session=second)
+    store.close_session(first)
+    assert store.children("/") == ["b"]
+
+
+def test_watches_see_data_children_birth_and_death(store: MetadataStore) -> None:
+    seen: list[str] = []
+    cancel = store.watch("/a", seen.append)
+    store.poll()
+    assert seen == []
+    expected = 0
+    for change in (
+        lambda: store.create("/a"),
+        lambda: store.set("/a", b"x"),
+        lambda: store.create("/a/b"),
+        lambda: store.delete("/a/b"),
+        lambda: store.delete("/a"),
+    ):
+        change()
+        expected += 1
+        store.poll()
+        store.poll()
+        assert seen == ["/a"] * expected
+    store.create("/other")
+    store.poll()
+    assert len(seen) == expected
+    store.create("/a")
+    store.delete("/a")
+    store.create("/a")
+    cancel()
+    store.poll()
+    assert len(seen) == expected
+
+
+def test_a_grandchild_is_not_watched_but_a_rebirth_is(store: MetadataStore) -> None:
+    store.create("/a")
+    store.create("/a/b")
+    seen: list[str] = []
+    store.watch("/a", seen.append)
+    store.watch("/a/b", seen.append)
+    store.create("/a/b/c")
+    store.delete("/a/b/c")
+    store.poll()
+    assert seen == ["/a/b"]
+    store.delete("/a/b")
+    store.create("/a/b")
+    store.poll()
+    assert sorted(seen) == ["/a", "/a/b", "/a/b"]
+
+
+def test_a_watch_sees_a_session_end(store: MetadataStore, clock: Clock) -> None:
+    session = store.open_session("broker-1", 100)
+    store.create("/one", session=session)
+    seen: list[str] = []
+    store.watch("/one", seen.append)
+    clock.ms += 100
+    store.poll()
+    assert seen == ["/one"]
+
+
+# -- what only a file can do ---------------------------------------------------------------------------------
+
+
+def test_sqlite_keeps_what_it_was_told(tmp_path: Path) -> None:
+    path = str(tmp_path / "tree.db")
+    store = SqliteStore(path)
+    store.create("/a", b"one")
+    store.set("/a", b"two")
+    store.close()
+    again = SqliteStore(path)
+    assert again.get("/a") == (b"two", 1, None)
+    again.close()
+
+
+def test_sqlite_sessions_of_before_a_reboot_are_over(tmp_path: Path) -> None:
+    path, clock = str(tmp_path / "tree.db"), Clock()
+    store = SqliteStore(path, now_ms=clock)
+    store.create("/one", session=store.open_session("broker-1", 1000))
+    clock.ms = 5
+    store.poll()
+    assert store.children("/") == []
+    store.close()
+
+
+def test_sqlite_watches_see_another_connection(tmp_path: Path) -> None:
+    path = str(tmp_path / "tree.db")
+    mine, other = SqliteStore(path), SqliteStore(path)
+    seen: list[str] = []
+    mine.watch("/a", seen.append)
+    mine.poll()
+    other.create("/a")
+    mine.poll()
+    mine.poll()
+    assert seen == ["/a"]
+    mine.close()
+    other.close()
+
+
+def _count_up(path: str, times: int) -> None:
+    store = SqliteStore(path)
+    for _ in range(times):
+        while True:
+            node = store.get("/counter")
+            try:
+                store.set("/counter", str(int(node.data) + 1).encode(), node.version)
+            except BadVersionError:
+                continue
+            break
+    store.close()
+
+
+def test_sqlite_compare_and_set_over_processes(tmp_path: Path) -> None:
+    path = str(tmp_path / "tree.db")
+    context = multiprocessing.get_context("spawn")
+    starters = [context.Process(target=SqliteStore, args=(path,)) for _ in range(3)]
+    for process in starters:  # three that make the file at once
+        process.start()
+    for process in starters:
+        process.join()
+    assert [process.exitcode for process in starters] == [0, 0, 0]
+    store = SqliteStore(path)
+    store.create("/counter", b"0")
+    processes = [context.Process(target=_count_up, args=(path, 20)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert store.get("/counter") == (b"60", 60, None)
+    store.close()
+
+
+def test_sqlite_waits_for_a_process_that_creates_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "tree.db")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    pauses = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            other.execute("ROLLBACK")
+
+    monkeypatch.setattr("oncelog.cluster.store_sqlite.time.sleep", pause)
+    store = SqliteStore(path)
+    assert len(pauses) == 3
+    store.create("/n")
+    store.close()
+    other.close()
+
+
+def test_sqlite_waits_for_a_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "tree.db")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr(tree_sqlite, "BUSY_TIMEOUT_S", 0.05)
+    with pytest.raises(UnavailableError, match=r"tree\.db: database is locked"):
+        SqliteStore(path)
+    other.close()
+
+
+def test_sqlite_from_several_threads(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "tree.db"))
+    threads = [threading.Thread(target=store.create, args=(f"/n{number}",)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.children("/") == sorted(f"n{number}" for number in range(8))
+    store.close()
+
+
+def test_sqlite_that_is_full_changes_nothing_and_says_so(tmp_path: Path) -> None:
+    path = str(tmp_path / "tree.db")
+    store = SqliteStore(path)
+    store._connection.execute("PRAGMA max_page_count = 20")
+    with pytest.raises(UnavailableError, match="full"):
+        store.multi([Create("/a"), Create("/b", bytes(1_000_000))])
+    assert store.children("/") == []
+    store.create("/a")
+    assert store.exists("/a")
+    store.close()
