@@ -119,7 +119,8 @@ def report(choice: Choice, entries: Mapping[str, Entry], day: date) -> str:
     return (
         f"Run {len(choice.changed)} files that changed or have no record. "
         f"Run {len(choice.again)} remembered files again (share {share} of {SHARES}, by the date {day}). "
-        f"Remember {len(choice.remembered)} files with {skipped} tests. scripts/control --all runs all."
+        f"Remember {len(choice.remembered)} files with {skipped} tests. "
+        f"scripts/control --all runs all, --record writes what passes to {RECORD.relative_to(ROOT)}."
     )
 
 

@@ -27,7 +27,11 @@ case $*  in
     while [ -e "$LOG.hang" ]; do sleep 0.05; done
     echo installed >>"$LOG"
     for word; do :; done; echo "$word" >>"$LOG.extras" ;;
-"-m pytest"*) echo tested >>"$LOG" ;;
+"-m pytest"*)
+    echo tested >>"$LOG"; echo "$*" >>"$LOG.arguments"
+    if [ -e "$LOG.status" ]; then status=$(cat "$LOG.status"); rm "$LOG.status"; exit "$status"; fi ;;
+"-m support.control choose"*) echo tests/a.py tests/b.py ;;
+"-m support.control record"*) echo recorded >>"$LOG" ;;
 "-u "*) echo shown >>"$LOG" ;;
 esac
 """
@@ -173,6 +177,43 @@ def test_tests_run_with_the_python_that_is_named(checkout: Path, begin: Callable
     assert (checkout / ".cache" / "venv-3.13" / "bin" / "python").exists()
     assert not (checkout / ".venv").exists()
     assert begin("test", "--python", PATH=path).wait() == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first_status", "done", "status"),
+    [
+        ([], 0, ["tested"], 0),
+        (["--record", "--all"], 0, ["tested", "recorded"], 0),
+        (["--record"], 1, ["tested", "tested", "recorded"], 0),  # what failed has passed the second time
+        (["--record"], 2, ["tested"], 2),  # interrupted
+        (["tests/a.py"], 0, [], 1),
+    ],
+)
+def test_control_runs_what_is_chosen_and_repeats_what_failed(
+    checkout: Path,
+    begin: Callable[..., subprocess.Popen[bytes]],
+    arguments: list[str],
+    first_status: int,
+    done: list[str],
+    status: int,
+) -> None:
+    for program in (".venv/bin/python", "programs/java"):
+        path = checkout / program
+        path.parent.mkdir(parents=True)
+        path.write_text(FAKE_PYTHON)
+        path.chmod(0o755)
+    stamp = subprocess.run(["cksum", "pyproject.toml"], cwd=checkout, capture_output=True, check=True).stdout
+    (checkout / ".venv" / ".installed").write_bytes(stamp)
+    (checkout / "log.status").write_text(str(first_status))
+    (checkout / ".complete").touch()
+    path = f"{checkout / 'programs'}:/usr/bin:/bin"
+    assert begin("control", *arguments, PATH=path, ONCELOG_KAFKA_LIBS=str(checkout)).wait() == status
+    log = checkout / "log"
+    assert (log.read_text().split() if log.exists() else []) == done
+    if "tested" in done:
+        runs = (checkout / "log.arguments").read_text().splitlines()
+        assert all(run.endswith("tests/a.py tests/b.py") for run in runs)
+        assert ["--last-failed" in run for run in runs] == [False, True][: len(runs)]
 
 
 def test_sigterm_leaves_no_broker_behind(checkout: Path, begin: Callable[..., subprocess.Popen[bytes]]) -> None:
