@@ -248,7 +248,7 @@ class TransactionMachine(RuleBasedStateMachine):
         results = {partition: data.draw(st.sampled_from(ERRORS)) for partition in markers.partitions}
         self.driver.report(markers, results)
         self.old_markers.append(markers)
-        if self.driver.coordinator.wants(markers):
+        if self.driver.coordinator.needs(markers):
             self.driver.markers.append(markers)
 
     @precondition(lambda self: self.driver.markers)
@@ -333,7 +333,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def whatever_is_prepared_has_markers_under_way(self) -> None:
         prepared = {name for name, state in self.driver.coordinator.transactions.items() if state.prepared}
         assert prepared == set(self.driver.endings)
-        under_way = {m.transactional_id for m in self.driver.markers if self.driver.coordinator.wants(m)}
+        under_way = {m.transactional_id for m in self.driver.markers if self.driver.coordinator.needs(m)}
         unwritten = {name for name, ending in self.driver.endings.items() if ending.unwritten}
         assert unwritten <= under_way <= prepared
         if prepared - unwritten:  # all is written but the completion: somebody has to come back to it

@@ -139,7 +139,7 @@ class Driver:
                 if partition not in (deleted or ())
             }
             self.apply(self.coordinator.markers_written(markers, results, self.now_ms, deleted=deleted or ()))
-            if self.coordinator.wants(markers):
+            if self.coordinator.needs(markers):
                 self.markers.append(markers)
 
     def tick(self, ms: int = 0) -> None:

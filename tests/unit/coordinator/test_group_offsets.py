@@ -33,7 +33,7 @@ def committed(answer: Waiting | E) -> bool:
 # -- who may commit -------------------------------------------------------------------------------------------------
 
 
-def test_who_assigns_by_hand_commits_without_a_generation() -> None:
+def test_a_consumer_with_manual_assignment_commits_without_a_generation() -> None:
     driver = GroupDriver()
     assert driver.fetch() == -1
     assert committed(driver.commit({("t", 0): 5, ("u", 1): 6}))

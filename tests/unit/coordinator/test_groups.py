@@ -153,7 +153,7 @@ def test_members_without_an_assignment_get_an_empty_one() -> None:
     assert {m.member_id: m.assignment for m in last_group(driver).members} == {one: b"", two: b""}
 
 
-def test_who_does_not_rejoin_in_time_is_out_and_another_leads() -> None:
+def test_a_leader_that_does_not_rejoin_in_time_is_removed_and_replaced() -> None:
     driver = GroupDriver(GroupConfig(max_session_timeout_ms=10 * REBALANCE_MS))
     one, two = driver.stable_group(2, session_ms=5 * REBALANCE_MS)
     protocols = (("range", subscription("t", "u")),)
@@ -166,7 +166,7 @@ def test_who_does_not_rejoin_in_time_is_out_and_another_leads() -> None:
     assert driver.sync(one, 2).error is E.UNKNOWN_MEMBER_ID
 
 
-def test_who_does_not_sync_in_time_is_out() -> None:
+def test_a_member_that_does_not_sync_in_time_is_removed() -> None:
     driver = GroupDriver()
     one, two = driver.stable_group(2, rebalance_ms=SESSION_MS // 2)
     driver.join(one, rebalance_ms=SESSION_MS // 2)
@@ -213,7 +213,7 @@ def test_commits_are_signs_of_life() -> None:
     assert list(driver.group.members) == [one]
 
 
-def test_who_waits_for_us_is_not_silent() -> None:
+def test_a_member_that_waits_for_an_answer_does_not_expire() -> None:
     driver = GroupDriver()
     one, two = driver.stable_group(2, rebalance_ms=5 * SESSION_MS)
     waiting = driver.join(one, rebalance_ms=5 * SESSION_MS)
@@ -441,7 +441,7 @@ def test_groups_are_described() -> None:
 
 
 @pytest.mark.parametrize(("version", "error"), [(5, E.NONE), (6, E.GROUP_ID_NOT_FOUND)])
-def test_what_is_not_there_is_dead(version: int, error: E) -> None:
+def test_a_missing_group_is_described_as_dead(version: int, error: E) -> None:
     described = describe_group({}, "nothing", version)
     assert (described.group_state, described.error_code) == ("Dead", error)
 

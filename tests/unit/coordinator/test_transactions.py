@@ -50,7 +50,7 @@ def test_partitions_that_are_in_it_already_cost_no_record(driver: Driver) -> Non
     assert len(driver.log) == before
 
 
-def test_who_may_add_partitions(driver: Driver) -> None:
+def test_only_the_current_producer_may_add_partitions(driver: Driver) -> None:
     producer_id, epoch = driver.session()
     assert driver.add("", (producer_id, epoch), A) == ErrorCode.INVALID_REQUEST
     assert driver.add("nobody", (producer_id, epoch), A) == UNKNOWN_ID
@@ -143,7 +143,7 @@ def test_older_enders_know_only_the_older_fencing_error(driver: Driver, version:
     assert response.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_who_may_end(driver: Driver) -> None:
+def test_only_the_current_producer_may_end_the_transaction(driver: Driver) -> None:
     producer_id, epoch = open_transaction(driver)
     for version in (4, 5):
         assert driver.end("", (producer_id, epoch), version=version).error_code == ErrorCode.INVALID_REQUEST
@@ -303,7 +303,7 @@ def test_results_of_a_former_ending_do_not_count(driver: Driver) -> None:
     driver.end("etl", following, commit=False)
     driver.apply(driver.coordinator.markers_written(late, {A: NONE}, driver.now_ms))
     assert driver.state().state is S.PREPARE_ABORT
-    assert not driver.coordinator.wants(late)
+    assert not driver.coordinator.needs(late)
 
 
 def test_completion_is_written_once_though_markers_are_reported_twice(driver: Driver) -> None:
@@ -332,7 +332,7 @@ def test_a_completion_that_cannot_be_written_is_tried_again(driver: Driver) -> N
 
 
 @pytest.mark.parametrize("level", [0, 1])
-def test_what_a_new_client_ends_under_an_old_level_outlives_the_coordinator(level: int) -> None:
+def test_a_new_clients_decision_under_an_old_level_survives_a_failover(level: int) -> None:
     """The client has not heard of a downgrade: the producer id that takes over, and its retry, must not be lost."""
     driver = Driver(TransactionConfig(transaction_version=level)).start()
     producer = at_epoch(driver, MAX_EPOCH - 1)

@@ -169,7 +169,7 @@ def test_a_transaction_behind_the_keys_of_this_round_stays_aborted() -> None:
     assert committed(log) == {b"a": b"1", b"b": b"1"}
 
 
-def test_what_is_undecided_or_uncommitted_is_left_alone() -> None:
+def test_undecided_and_uncommitted_records_are_not_cleaned() -> None:
     disk, log = new_log(COMPACT)
     put(log, (b"a", b"1"))
     log.roll(NOW)

@@ -191,7 +191,7 @@ MARKER = build_control_batch(True, producer_id=1, producer_epoch=0, coordinator_
         "txn without pid", "codec", "future",
     ],
 )  # fmt: skip
-def test_what_a_client_may_not_send(records: bytearray, code: ErrorCode) -> None:
+def test_invalid_records_of_a_client_are_rejected(records: bytearray, code: ErrorCode) -> None:
     disk, log = new_log(LogConfig(max_message_bytes=1000))
     assert code_of(lambda: append(log, records)) == code
     assert log.log_end_offset == 0
@@ -243,7 +243,7 @@ def test_a_batch_that_grows_above_the_limit_when_stored_is_refused(codec: Codec)
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
-def test_what_must_be_too_large_is_not_decompressed(codec: Codec) -> None:
+def test_a_batch_that_must_be_too_large_is_not_decompressed(codec: Codec) -> None:
     records = batch(value=bytes(100_000_000), codec=codec)
     _, log = new_log(LogConfig(compression=Codec.NONE, max_message_bytes=max(10_000, len(records))))
     tracemalloc.start()

@@ -177,7 +177,7 @@ def test_a_flipped_bit_ends_the_log_there() -> None:
     append(log, of_producer(1, bases[2] + 1))
 
 
-def test_what_lies_before_the_recovery_point_is_not_read_again() -> None:
+def test_records_before_the_recovery_point_are_not_read_again() -> None:
     disk, log = filled()
     bases = [segment.base_offset for segment in log.segments]
     offset, paths = log.pending_sync()

@@ -46,7 +46,7 @@ def test_the_active_segment_goes_as_well_and_sequences_go_on() -> None:
     assert append(log, of_producer(1, 40)).first_offset == 40
 
 
-def test_what_does_not_fit_goes() -> None:
+def test_segments_over_the_size_limit_are_deleted() -> None:
     size = filled().size_bytes // 4
     log = filled(retention_ms=-1, retention_bytes=2 * size)
     assert apply_retention(log, NOW) == 2
@@ -80,14 +80,14 @@ def test_a_log_that_is_closed_between_two_calls_touches_no_file(tmp_path: Path) 
     assert disk.failure is None
 
 
-def test_what_is_not_committed_stays() -> None:
+def test_uncommitted_segments_are_kept() -> None:
     _, log = new_log(LogConfig(retention_ms=1))
     log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
     assert apply_retention(log, NOW + 100) == 0
 
 
 @pytest.mark.parametrize("settings", [{"delete": False, "compact": True}, {"retention_ms": -1}])
-def test_what_is_kept_for_ever(settings: dict[str, object]) -> None:
+def test_unlimited_retention_keeps_all_segments(settings: dict[str, object]) -> None:
     log = filled(**settings)
     assert apply_retention(log, NOW + 10**12) == 0
 

@@ -81,7 +81,7 @@ class MarkerWriter:
         except ProtocolError as error:
             self._logger.info("markers of %s are left to its new coordinator: %s", markers.transactional_id, error)
             return
-        if not shard.wants(markers):
+        if not shard.needs(markers):
             return
         deleted = {partition for partition in markers.partitions if self._is_deleted(partition)}
         results = {

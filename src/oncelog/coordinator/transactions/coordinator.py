@@ -248,7 +248,7 @@ class TransactionCoordinator:
         )
         return Effects() if unwritten else self._complete(transaction, now_ms)
 
-    def wants(self, markers: Markers) -> bool:
+    def needs(self, markers: Markers) -> bool:
         """Return whether these markers still have to be written."""
         transaction = self.transactions.get(markers.transactional_id)
         return transaction is not None and self._is_current(markers, transaction)
