@@ -4,8 +4,7 @@
         async with producer.transaction() as txn:
             await txn.send("out", b"value")
 
-`send` waits for room and metadata only; what it returns can be awaited for the record's place. Time-outs are in
-seconds.
+`send` waits only for buffer memory and metadata. Await its future for the record's offset. Time-outs are in seconds.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Everything that the client raises.
+"""The errors that the client raises.
 
     OncelogError
     ├── ConfigError                  an option is unknown, malformed, or contradicts another one
     ├── UsageError                   a call that the object's state does not allow
     │   └── ClientClosedError            the client is closed, or was closed while the call waited
     ├── BadRecordError               a key or value is not what its format says; names topic, partition and offset
-    ├── PartlySentError              part of a table was sent, then something went wrong: the outcome, and the rest
+    ├── PartlySentError              part of a table was sent before an error; has its future, and the other rows
     ├── WakeupError                  `Consumer.wakeup` ended a poll
-    └── KafkaError                   something went wrong with a broker; `.code` is Kafka's, `.advice` says what to do
-        ├── RetriableError           may succeed when tried again; the client has done so until its time was up
+    └── KafkaError                   a broker failed or refused a request; `.code` is Kafka's, `.advice` says what to do
+        ├── RetriableError           may succeed later; the client has retried until its time was up
         │   ├── ConnectionFailedError    no broker could be reached, or it hung up before it answered
         │   ├── TimedOutError            time was up (request, delivery, buffer memory, metadata)
         │   │   └── DeliveryTimeoutError     a batch was given up unanswered: its records may or may not be in the log
@@ -19,12 +19,12 @@
         │   ├── CorruptRecordError       a batch in the log is damaged: seek past it
         │   └── OffsetOutOfRangeError    the position is not in the log and there is no reset policy
         │       └── LogTruncatedError        the log was cut before the position (KIP-320)
-        ├── GroupError               the consumer's membership is gone: poll again to join anew
+        ├── GroupError               the consumer's membership is gone: poll to join again
         │   └── FencedMemberError        another member with the same static id has taken over: close
         ├── TransactionEndedError    a prepared transaction has ended the other way
         │   ├── TransactionAbortedError      it was to be committed; nothing of it is visible
         │   └── TransactionCommittedError    it was to be aborted
-        ├── OutcomeUnknownError      nobody knows (any more) how a prepared transaction has ended
+        ├── OutcomeUnknownError      how a prepared transaction has ended is not known (any more)
         ├── AbortableError           the transaction cannot be committed: abort, `seek_to_committed`, begin another
         │   └── OutOfOrderError          sequence numbers do not follow each other
         │       ├── SequenceGapError         records before these are missing from the log
@@ -32,11 +32,11 @@
         └── FatalError               close this producer
             ├── FencedError              a newer producer with the same transactional id is at work
             ├── AuthorizationError
-            └── UnsupportedError         the broker lacks something that was asked for
+            └── UnsupportedError         the broker lacks a feature that the call needs
 
-The class alone says what to do, so the class of an error depends on where it happens. Whatever goes wrong inside a
-transaction is an AbortableError or a FatalError; its `__cause__` is the error that the broker or the client met.
-Outside a transaction there is no AbortableError.
+The class alone says what to do, so the class of an error depends on where it happens. Every error inside a transaction
+is an AbortableError or a FatalError; its `__cause__` is the original error. Outside a transaction there is no
+AbortableError.
 
 `CLASSES` maps a code to its default class, `ADVICE` to what to do. Codes are those of Kafka's `Errors`.
 """
@@ -98,13 +98,13 @@ _ANEW = (
     "abort (leaving `with producer.transaction()` does), take a consumer whose records were processed in it back by "
     "its seek_to_committed(), then begin another transaction"
 )
-"""What to do about a transaction that cannot be committed. Without the middle part a loop that goes on loses records:
-its consumer stands behind those of the aborted transaction, and the next one would commit that position.
+"""What to do about a transaction that cannot be committed. Without the middle part, a loop loses records: its
+consumer has moved past the input of the aborted transaction, and the next transaction would commit that position.
 """
 
 
 class OncelogError(Exception):
-    """The root of everything that oncelog's client raises."""
+    """The base class of all errors that oncelog's client raises."""
 
 
 class ConfigError(OncelogError, ValueError):
@@ -112,7 +112,7 @@ class ConfigError(OncelogError, ValueError):
 
 
 class UsageError(OncelogError, RuntimeError):
-    """A call that the object's present state does not allow, as `commit` without a transaction."""
+    """The object's state does not allow the call, for example `commit` without a transaction."""
 
 
 class ClientClosedError(UsageError):
@@ -123,7 +123,7 @@ class ClientClosedError(UsageError):
 
 
 class BadRecordError(OncelogError, ValueError):
-    """A record's key or value (`column`) is not what its format says; the consumer stands before it."""
+    """A record's key or value (`column`) does not match its format; the consumer's position is before the record."""
 
     def __init__(self, column: str, topic: str, partition: int, offset: int, reason: str) -> None:
         self.column, self.topic, self.partition, self.offset, self.reason = column, topic, partition, offset, reason
@@ -167,11 +167,11 @@ class PartlySentError(OncelogError):
 
 
 class WakeupError(OncelogError):
-    """A poll was ended by `wakeup`; the consumer is as before, and nothing was given out."""
+    """`wakeup` ended a poll. The consumer is as before, and the poll returned no records."""
 
 
 class KafkaError(OncelogError):
-    """Something went wrong with a broker. `code` is Kafka's error code, `advice` one sentence on what to do."""
+    """A broker failed or rejected a request. `code` is Kafka's error code, `advice` one sentence on what to do."""
 
     default_code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
     default_advice: ClassVar[str] = "Look into the broker's log."
@@ -204,28 +204,29 @@ class KafkaError(OncelogError):
 
 
 class RetriableError(KafkaError):
-    """May succeed when tried again; the client has tried until its time was up."""
+    """The call may succeed later. The client has retried it until its time was up."""
 
     default_code = ErrorCode.REQUEST_TIMED_OUT
     default_advice = "Try again."
 
 
 class ConnectionFailedError(RetriableError):
-    """No broker could be reached, or it hung up before it answered."""
+    """No broker could be reached, or the broker closed the connection before it answered."""
 
     default_code = ErrorCode.NETWORK_EXCEPTION
     default_advice = "Check bootstrap_servers and that the broker runs, then try again."
 
 
 class TimedOutError(RetriableError):
-    """Time was up. What was asked for may still have happened."""
+    """Time was up. The request may have taken effect nevertheless."""
 
     default_advice = "Check that the broker is up and keeps pace, then try again or allow more time."
 
 
 class DeliveryTimeoutError(TimedOutError):
-    """A batch was given up without an answer (delivery.timeout.ms, or its sequences were lost): its records may or may
-    not be in the log.
+    """A batch was given up without an answer (delivery.timeout.ms, or its sequences were lost).
+
+    Its records may or may not be in the log.
     """
 
     default_advice = "Read the partition to learn whether the records are there; sending them again may double them."
@@ -245,7 +246,7 @@ class ServerError(KafkaError):
 
 
 class RequestError(KafkaError):
-    """The request or its data is wrong, and stays so."""
+    """The request or its data is wrong. A retry fails again."""
 
     default_code = ErrorCode.INVALID_REQUEST
     default_advice = "Correct what the message names; trying again changes nothing."
@@ -271,8 +272,9 @@ class OffsetOutOfRangeError(RequestError):
 
 
 class LogTruncatedError(OffsetOutOfRangeError):
-    """The log was cut (an unclean election, a disk that was lost) before what this consumer has read, and
-    auto_offset_reset is `none`: the message says where it ended then.
+    """The log was cut below the consumer's position (unclean election, lost disk), and auto_offset_reset is `none`.
+
+    The message has the offset at which the log ended after the cut.
     """
 
 
@@ -298,7 +300,7 @@ class AbortableError(KafkaError):
 
 
 class TransactionEndedError(KafkaError):
-    """A prepared transaction cannot be ended as asked, for it has ended the other way."""
+    """A prepared transaction cannot be ended as requested, because it has ended the other way."""
 
     default_code = ErrorCode.INVALID_TXN_STATE
     own_advice = True
@@ -311,13 +313,13 @@ class TransactionAbortedError(TransactionEndedError):
 
 
 class TransactionCommittedError(TransactionEndedError):
-    """The prepared transaction was committed: another holder of the handle was first."""
+    """The prepared transaction was committed by another holder of the handle."""
 
     default_advice = "Its records are visible and stay; take it as committed."
 
 
 class OutcomeUnknownError(KafkaError):
-    """Nobody can tell how a prepared transaction has ended, or its marker has not come yet."""
+    """Neither coordinator nor log shows how a prepared transaction has ended, or its marker is not written yet."""
 
     default_code = ErrorCode.INVALID_TXN_STATE
     own_advice = True
@@ -325,7 +327,7 @@ class OutcomeUnknownError(KafkaError):
 
 
 class OutOfOrderError(AbortableError):
-    """A batch's sequence does not follow the last one that the partition has of this producer."""
+    """A batch's sequence does not follow the producer's last sequence in the partition."""
 
     default_code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -337,19 +339,19 @@ class SequenceGapError(OutOfOrderError):
 
 
 class StaleSequenceError(OutOfOrderError):
-    """These records were sent before and newer ones of the same producer are in the log."""
+    """These records were sent before, and the log has newer ones of the same producer."""
 
     default_advice = "They are in the log already unless the log was cut: do not send them again unseen."
 
 
 class FatalError(KafkaError):
-    """This producer cannot go on."""
+    """This producer cannot continue."""
 
     default_advice = "Close this producer and make a new one."
 
 
 class FencedError(FatalError):
-    """A newer producer with the same transactional id is at work."""
+    """A newer producer with the same transactional id has fenced this one."""
 
     default_code = ErrorCode.PRODUCER_FENCED
     own_advice = True
@@ -357,14 +359,14 @@ class FencedError(FatalError):
 
 
 class AuthorizationError(FatalError):
-    """Not permitted."""
+    """The client lacks the permission."""
 
     default_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     default_advice = "Grant the permission, then make a new client."
 
 
 class UnsupportedError(FatalError):
-    """The broker lacks something that was asked for."""
+    """The broker lacks a feature that the call needs."""
 
     default_code = ErrorCode.UNSUPPORTED_VERSION
     default_advice = "Use a newer broker, or leave the feature out."
@@ -407,7 +409,7 @@ CLASSES: dict[ErrorCode, type[KafkaError]] = {
     _C.UNSUPPORTED_FOR_MESSAGE_FORMAT: UnsupportedError,
     _C.UNSUPPORTED_COMPRESSION_TYPE: UnsupportedError,
 }
-"""The class of each code that has one of its own; the others are RetriableError or RequestError."""
+"""The class of each code that has its own; every other code is a RetriableError or a RequestError."""
 
 ADVICE: dict[ErrorCode, str] = {
     _C.INVALID_CONFIG: "Give each setting a name and a value that it can have.",
@@ -439,11 +441,11 @@ ADVICE: dict[ErrorCode, str] = {
     _C.NOT_ENOUGH_REPLICAS: "Bring replicas back or lower min.insync.replicas, then try again.",
     _C.UNSTABLE_OFFSET_COMMIT: "A transaction with offsets of this group is open: wait until it has ended.",
 }
-"""What to do, where the class alone does not say it."""
+"""What to do, for codes whose class alone does not say it."""
 
 
 def error_for(code: int, message: str | None = None) -> KafkaError:
-    """The exception for an error code of a response; `message` says what it is about."""
+    """Return the exception for the error code of a response. `message` names what it is about."""
     known = ErrorCode.of(code)
     kind = _class_of(known)
     if known is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and message:

@@ -1,11 +1,11 @@
-"""Batches waiting to be sent, by partition: draining, requeueing, muting (KIP-98, Kafka's RecordAccumulator).
+"""Hold the batches that wait, by partition: drain, requeue, mute (KIP-98, Kafka's RecordAccumulator).
 
-No clock, no lock, no I/O: callers pass `now_ms`, and the driver holds a lock around every call. Only partitions with
-something waiting are ever looked at, so the cost of a turn does not grow with the number of partitions.
+No clock, no lock, no I/O: callers pass `now_ms` and hold a lock. A turn looks only at partitions with waiting batches,
+so its cost does not grow with the number of partitions.
 
 A batch may leave its queue (`drain`) when it is full, has lingered, is being retried and has waited its back-off, or
-when everything is being flushed; and when the transaction manager does not hold it back. A partition that was retried
-keeps its order: `requeue` puts batches back by sequence.
+when a flush is in progress; and when the transaction manager does not hold it back. A partition that was retried keeps
+its order: `requeue` puts batches back by sequence.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ if TYPE_CHECKING:
 
 
 SERIALS = 1 << 32
-"""From one batch's serial to the next one's: a split batch's parts have theirs in between."""
+"""The distance between the serials of two batches. The parts of a split batch have serials in between."""
 
 
 class Drained(NamedTuple):
-    """What a sender turn may send: batches by broker; when to look again (ms, None: when something happens);
-    topics whose leader is not known.
-    """
+    """What a turn may send: batches by broker. When to take the next turn (ms, or None). Topics without a leader."""
 
     by_node: dict[int, list[Batch]]
     next_ms: int | None
@@ -40,7 +38,7 @@ class Drained(NamedTuple):
 
 
 class Accumulator:
-    """The waiting batches and the memory that they and those under way hold."""
+    """The waiting batches, and the memory that they and the batches in flight hold."""
 
     def __init__(
         self,
@@ -68,9 +66,8 @@ class Accumulator:
         self._serial = 0
         self.used = 0
         self.used_topics: set[str] = set()
-        """Topics to which something was added since somebody emptied this."""
+        """Topics that got a record since a caller last emptied this set."""
         self.flushing = 0
-        self.closing = False
 
     # -- adding ---------------------------------------------------------------------------------------------------
 
@@ -83,9 +80,9 @@ class Accumulator:
         headers: Headers,
         now_ms: int,
     ) -> tuple[Batch, int, bool] | None:
-        """Add a record: (its batch, its index there, whether the sender should look), or None while memory is used up.
+        """Add a record. Return its batch, its index there, and whether to wake the sender; None if memory is used up.
 
-        RecordTooLargeError for one that could never be sent (max.request.size, buffer.memory).
+        Raises RecordTooLargeError if the record can never be sent (max.request.size, buffer.memory).
         """
         size = RECORD_OVERHEAD + (0 if key is None else len(key)) + (0 if value is None else len(value))
         if headers:
@@ -105,7 +102,7 @@ class Accumulator:
         if self.used + size + HEADER_SIZE > self._memory:
             return None
         batch = Batch(tp, self._new_delivery(tp), now_ms, self._codec, self._level)
-        index = batch.append(key, value, timestamp, headers)  # before it is entered: a wrong type leaves nothing here
+        index = batch.append(key, value, timestamp, headers)  # before `_enter`: a wrong type leaves nothing here
         self._enter(self._queues.setdefault(tp, deque()), batch)
         self.used += batch.size
         return batch, index, True
@@ -115,7 +112,7 @@ class Accumulator:
         raise RecordTooLargeError(f"a record of about {size} bytes is larger than {name} = {limit}")
 
     def add_encoded(self, tp: TopicPartition, data: bytes | bytearray, now_ms: int) -> Batch | None:
-        """Add a batch that was encoded elsewhere; None while memory is used up; RecordTooLargeError."""
+        """Add an encoded batch. Return None if memory is used up. Raises RecordTooLargeError."""
         if len(data) > min(self._max_request, self._memory):
             self._too_large(len(data))
         if self.used + len(data) > self._memory:
@@ -126,7 +123,7 @@ class Accumulator:
         return batch
 
     def queued(self, tp: TopicPartition) -> int:
-        """How many batches of a partition wait."""
+        """Return how many batches of a partition wait."""
         return len(self._queues.get(tp, ()))
 
     def partitions_waiting(self, topic: str) -> list[int]:
@@ -152,11 +149,11 @@ class Accumulator:
         *,
         mute: bool = False,
     ) -> Drained:
-        """Take the batches that can go now, at most one a partition and max.request.size a broker.
+        """Take the batches that can be sent now: at most one a partition, and max.request.size a broker.
 
-        `leader(topic, partition)` is a node id or -1; `may_send(node)` whether it takes another request; `holds_back`
-        and `assign` are the transaction manager's. With `mute` (max.in.flight.requests.per.connection 1) a partition
-        waits until `unmute`.
+        `leader(topic, partition)` returns a node id or -1. `may_send(node)` returns whether the broker takes another
+        request. `holds_back` and `assign` are the transaction manager's. With `mute` (one request in flight a
+        connection) a partition waits until `unmute`.
         """
         by_node: dict[int, list[Batch]] = {}
         sizes: dict[int, int] = {}
@@ -198,7 +195,7 @@ class Accumulator:
         return Drained(by_node, next_ms, unknown)
 
     def _rotate(self, by_node: dict[int, list[Batch]]) -> None:
-        """Those that went go to the end, so that no partition starves behind max.request.size."""
+        """Move the drained partitions to the end, so that max.request.size starves no partition."""
         for batches in by_node.values():
             for batch in batches:
                 queue = self._queues.pop(batch.tp, None)
@@ -210,12 +207,12 @@ class Accumulator:
             return first.retry_at_ms
         if first.attempts or waiting > 1 or first.closed or first.size >= self._batch_size:
             return now_ms
-        if self.flushing or self.closing or self.used > self._memory // 2:
+        if self.flushing or self.used > self._memory // 2:
             return now_ms
         return first.created_ms + self._linger
 
     def requeue(self, batch: Batch, retry_at_ms: int) -> None:
-        """Put a batch back to be sent again, in its place: the order of the partition's sequences."""
+        """Put a batch back in the order of the partition's sequences, to send it again."""
         batch.attempts += 1
         batch.in_retry = True
         batch.retry_at_ms = retry_at_ms
@@ -227,13 +224,13 @@ class Accumulator:
         queue.extendleft(reversed(before))
 
     def withdraw(self, batch: Batch) -> None:
-        """Take a batch that waits out of its queue."""
+        """Remove a waiting batch from its queue."""
         queue = self._queues.get(batch.tp)
         if queue and batch in queue:
             queue.remove(batch)
 
     def replace(self, batch: Batch, parts: list[Batch]) -> None:
-        """Put what a batch was split into in its place, at the front of its queue and among the incomplete ones."""
+        """Replace a batch by its parts, at the front of its queue and among the incomplete batches."""
         queue = self._queues.setdefault(batch.tp, deque())
         before = []
         while queue and queue[0].serial < batch.serial:
@@ -246,13 +243,13 @@ class Accumulator:
         batch.done = True
 
     def unmute(self, tp: TopicPartition) -> None:
-        """The partition's request is answered."""
+        """Let a partition send again, after its request is answered."""
         self._muted.discard(tp)
 
     # -- ends -----------------------------------------------------------------------------------------------------
 
     def expire(self, now_ms: int, under_way: Iterable[Batch]) -> list[Batch]:
-        """Take out the batches older than delivery.timeout.ms, waiting or under way; the caller fails them."""
+        """Remove the batches older than delivery.timeout.ms, waiting or in flight. The caller fails them."""
         limit = now_ms - self._timeout
         found = [batch for batch in under_way if batch.created_ms <= limit and not batch.done]
         for queue in self._queues.values():
@@ -261,19 +258,19 @@ class Accumulator:
         return found
 
     def next_expiry_ms(self) -> int | None:
-        """When the oldest batch expires."""
+        """Return when the oldest batch expires."""
         oldest = next(iter(self._incomplete), None)
         return None if oldest is None else oldest.created_ms + self._timeout
 
     def release(self, batch: Batch) -> None:
-        """The batch's outcome is known: its memory is free."""
+        """Free the memory of a batch that has its outcome."""
         if not batch.done:
             batch.done = True
             self.used -= batch.size
             self._incomplete.pop(batch, None)
 
     def take_waiting(self, *, undrained_only: bool) -> list[Batch]:
-        """Take out what waits (all, or what was never sent), to be failed by the caller."""
+        """Remove the waiting batches (all, or those never sent). The caller fails them."""
         taken = []
         for queue in self._queues.values():
             kept = [batch for batch in queue if undrained_only and batch.base_sequence >= 0]
@@ -283,15 +280,15 @@ class Accumulator:
         return taken
 
     def incomplete(self) -> list[Batch]:
-        """Every batch without an outcome, in the order in which they were begun."""
+        """Return every batch without an outcome, oldest first."""
         return list(self._incomplete)
 
     @property
     def waiting(self) -> bool:
-        """Whether anything is in a queue."""
+        """Return whether any batch waits."""
         return any(self._queues.values())
 
     @property
     def empty(self) -> bool:
-        """Whether every batch has its outcome."""
+        """Return whether every batch has its outcome."""
         return not self._incomplete

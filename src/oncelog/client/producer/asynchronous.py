@@ -34,7 +34,7 @@ class Producer(ProducerBase):
         self.options = producer_options(config, {**options, "bootstrap_servers": bootstrap_servers})
 
     async def start(self) -> None:
-        """Take the running loop; with a transactional id, get producer id and epoch, fencing predecessors."""
+        """Use the running loop. With a transactional id, get producer id and epoch, and fence predecessors."""
         loop = asyncio.get_running_loop()
         self._started = ProducerCore(self.options, loop, clock=lambda: int(loop.time() * 1000))
         if self.options["transactional_id"] is not None:
@@ -57,20 +57,20 @@ class Producer(ProducerBase):
             closing_failed(error, second)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is left and hang up, within `timeout` seconds (default: delivery.timeout.ms).
+        """Send the remaining records and close the connections within `timeout` seconds (default delivery.timeout.ms).
 
-        What did not make it fails with its future: DeliveryTimeoutError if it may be in the log, TimedOutError if it
-        is not. A transaction in progress is aborted, a prepared one stays. Without transactions the first failure of a
-        record is raised that nobody has looked at (`result`, `exception`, a callback), with a note of how many there
-        are: what `send` was given is in the log, or somebody is told.
+        The futures of other records fail: DeliveryTimeoutError if a record may be in the log, TimedOutError if it is
+        not. A transaction in progress is aborted, a prepared one stays open. Without transactions, raise the first
+        failure of a record that no caller has retrieved (`result`, `exception`, a callback), with a note of their
+        number. So each record is in the log, or a caller gets its error.
         """
         await self._core.close(ms(timeout))
 
     async def detach(self) -> None:
-        """Send what is left, wait for the answers and hang up, leaving the transaction open.
+        """Send the remaining records, wait for the answers, and close the connections. Leave the transaction open.
 
-        Whoever knows (transactional id, `producer_id`, `producer_epoch`) can end it, until its time-out. Raises the
-        error of a transaction that could not be committed, and leaves that one open, too.
+        A process that knows (transactional id, `producer_id`, `producer_epoch`) can end it, until its time-out. Raise
+        the error of a transaction that cannot be committed, and leave that one open, too.
         """
         await self._core.close(detach=True)
         if self._core.manager is not None:
@@ -87,13 +87,13 @@ class Producer(ProducerBase):
         headers: HeaderData = (),
         on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
-        """Send a record; await what it returns for the record's place. `on_delivery` as in `oncelog.Producer.send`."""
+        """Send a record. Await its future for the record's place. `on_delivery` as in `oncelog.Producer.send`."""
         append: Callable[..., RecordFuture | None] = self._core.buffer.append
         try:
             future = append(topic, to_bytes(value), to_bytes(key), partition, timestamp, headers)
         except (AttributeError, TypeError, ValueError):
-            future = None  # the long way finds out what it was
-        except NotAddedError as refused:  # it waits for memory, and knows more kinds of headers
+            future = None  # `checked` names the wrong argument
+        except NotAddedError as refused:  # `_send_when_possible` waits for memory, and accepts more kinds of headers
             future, partition = None, refused.partition
         if future is None:
             future = await self._send_when_possible(topic, value, key, partition, timestamp, headers)
@@ -110,7 +110,7 @@ class Producer(ProducerBase):
         timestamp: int | None,
         headers: HeaderData,
     ) -> RecordFuture:
-        """The long way: arguments are looked at, metadata and memory are waited for."""
+        """Check the arguments, wait for metadata and memory, and send a record."""
         data, name, pairs = checked(topic, value, key, partition, timestamp, headers)
         core = self._core
         loop = asyncio.get_running_loop()
@@ -132,7 +132,7 @@ class Producer(ProducerBase):
     async def send_table(
         self, topic: str, table: object, *, key: Format | None = None, value: Format | None = None
     ) -> TableFuture:
-        """As `oncelog.Producer.send_table`; await what it returns for the offsets."""
+        """As `oncelog.Producer.send_table`. Await its future for the offsets."""
         from oncelog.client.producer.tables import send_table_async
 
         if topic not in self._core.counts:
@@ -140,8 +140,9 @@ class Producer(ProducerBase):
         return await send_table_async(self._core, topic, table, self._no_room, key=key, value=value)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send everything now and wait for the answers, up to `timeout` seconds (default: as long as it takes, which
-        delivery.timeout.ms bounds); failures are in the futures. TimedOutError: nothing is given up, call it again.
+        """Send all records now and wait for the answers, up to `timeout` seconds (default: until delivery.timeout.ms).
+
+        The futures have the failures. After TimedOutError, no record is given up: call it again.
         """
         await self._core.flush(ms(timeout))
 
@@ -153,7 +154,7 @@ class Producer(ProducerBase):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """A transaction around a block: committed at its end, aborted if the block raises or the commit is refused."""
+        """Run a block in a transaction. Commit at its end; abort if the block raises or the commit fails."""
         self.begin_transaction()
         try:
             yield self
@@ -172,7 +173,7 @@ class Producer(ProducerBase):
             abort_failed(error, second)
 
     async def commit_transaction(self, timeout: float | None = None) -> None:
-        """Wait for every record's answer, then commit. FencedError: another producer took over, nothing was committed.
+        """Wait for every record's answer, then commit. FencedError: a newer producer has aborted the transaction.
 
         AbortableError: abort. TimedOutError (`timeout` seconds, default max.block.ms): the outcome is open, call it
         again.
@@ -180,15 +181,16 @@ class Producer(ProducerBase):
         await self._core.commit(ms(timeout))
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
-        """Abort; afterwards another transaction may begin."""
+        """Abort. After that, another transaction may begin."""
         await self._core.abort(ms(timeout))
 
     async def prepare(self, timeout: float | None = None) -> PreparedTransaction:
-        """Wait until everything of the transaction is acknowledged; a handle with which any process can end it.
+        """Wait until the whole transaction is acknowledged. Return a handle with which any process can end it.
 
-        Nothing can be added any more. `close` leaves the transaction open; this producer may still commit or abort it,
-        others do by `Transaction.resume(handle, ...)`, until transaction.timeout.ms has passed since its first record
-        or a newer producer with the transactional id is made: both abort it. May be repeated after TimedOutError.
+        No record can be added any more. `close` leaves the transaction open. This producer may still commit or abort
+        it; other processes call `Transaction.resume(handle, ...)`. The coordinator aborts it if transaction.timeout.ms
+        has passed since its first record, or if a newer producer uses the transactional id. May be repeated after
+        TimedOutError.
         """
         return await self._core.prepare(ms(timeout))
 

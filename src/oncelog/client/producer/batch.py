@@ -1,8 +1,7 @@
 """A record batch while it is filled, sent, and sent again.
 
-Records are written in wire format straight into one growing buffer, behind the room for the header; nothing is kept of
-them but bytes. `close` compresses; the header with producer id, epoch and sequence is written once, when the batch is
-drained, and again only if its sequence was reset in between.
+Records are written in wire format into one growing buffer, after space for the header. `close` compresses them. The
+header with producer id, epoch and sequence is written when the batch is drained, and again if its sequence was reset.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from oncelog.client.types import Headers, TopicPartition
 
 RECORD_OVERHEAD: Final = 21
-"""Bytes of a record besides key, value and headers, at most (KIP-98)."""
+"""The most bytes that a record takes besides key, value and headers (KIP-98)."""
 
 
 def _varint(value: int) -> bytes:
@@ -55,18 +54,18 @@ def _sized(data: bytes | None) -> bytes:
 
 
 def headers_size(headers: Headers) -> int:
-    """An upper bound of what headers take in a record."""
+    """Return an upper bound of the bytes that headers take in a record."""
     return sum(len(name) * 4 + (0 if value is None else len(value)) + 10 for name, value in headers)
 
 
 class Batch:
-    """Records of one partition, from the first one on until the broker's answer.
+    """Records of one partition, from the first record until the broker's answer.
 
-    `base_sequence` is -1 until it is drained; `closed` means that no record can be added, `in_retry` that it is waiting
-    to be sent again, `done` that its outcome is known. `in_doubt`: a request with it was not answered, or so that it
-    may be in the log all the same; a copy may still be under way, so it may not get other numbers. `size` is what it
-    holds of the buffer memory, `serial` its place among the producer's batches: within a partition that is the order
-    of their sequences, too. `parts`: what it was split into, for it was too large.
+    `base_sequence` is -1 until the batch is drained. `closed`: no record can be added. `in_retry`: it waits to be sent
+    again. `done`: its outcome is known. `in_doubt`: a request with it has no final answer, so a copy may be in the log
+    or in flight; it must not get other sequences. `size` is its share of the buffer memory. `serial` orders the
+    producer's batches, and within a partition their sequences, too. `parts`: the batches into which it was split,
+    because it was too large.
     """
 
     __slots__ = (
@@ -120,7 +119,7 @@ class Batch:
 
     @classmethod
     def encoded(cls, tp: TopicPartition, delivery: Delivery, now_ms: int, data: bytes | bytearray) -> Batch:
-        """A batch that was encoded elsewhere (`columns`): complete but for producer id, epoch and sequence."""
+        """Make a batch of encoded records (`columns`). It lacks only producer id, epoch and sequence."""
         fields = HEADER.unpack_from(data)
         made = cls(tp, delivery, now_ms)
         made._payload = made._wire = data if isinstance(data, bytearray) else bytearray(data)
@@ -130,7 +129,7 @@ class Batch:
         return made
 
     def append(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> int:
-        """Add a record; its index in the batch."""
+        """Add a record. Return its index in the batch."""
         index = self.count
         if index:
             delta = timestamp - self.base_timestamp
@@ -174,8 +173,9 @@ class Batch:
         self._payload = self._wire = wire
 
     def split(self) -> list[Batch]:
-        """Two batches or more with the same records and, if it has them, the same sequences, each of half the size at
-        most where records allow it; what waited for this one waits for them (Kafka's ProducerBatch.split).
+        """Return two or more batches with the same records and sequences, each at most half as large if possible.
+
+        Callers that wait for this batch wait for its parts (Kafka's ProducerBatch.split).
         """
         self.wire()
         assert self._wire is not None
@@ -198,7 +198,7 @@ class Batch:
         return self.parts
 
     def set_producer(self, producer_id: int, epoch: int, sequence: int, *, transactional: bool) -> None:
-        """Give the batch its place among the producer's batches (-1 for all: a producer without idempotence)."""
+        """Set producer id, epoch and sequence (all -1 without idempotence)."""
         if self.base_sequence >= 0:
             self.sequence_reset = True
         self.producer_id, self.producer_epoch, self.base_sequence = producer_id, epoch, sequence
@@ -206,7 +206,7 @@ class Batch:
         self.stamped = False
 
     def wire(self) -> bytearray:
-        """The bytes to send, with header and CRC."""
+        """Return the bytes to send, with header and CRC."""
         self.close()
         data = self._wire
         assert data is not None
@@ -222,19 +222,19 @@ class Batch:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; after 2^31-1 comes 0."""
+        """The sequence of the last record; 0 follows 2^31-1."""
         return (self.base_sequence + self.count - 1) & 0x7FFFFFFF
 
 
 def all_done(batches: deque[Batch]) -> bool:
-    """Whether all have their outcome, with what they were split into; those at the front that have are taken out."""
+    """Return whether all batches and their parts have an outcome. Remove those at the front that have."""
     while batches and batches[0].done:
         batches.extendleft(reversed(batches.popleft().parts))
     return not batches
 
 
 def _halves(records: list[Record]) -> list[list[Record]]:
-    """Two shares, neither empty, of about the same number of bytes."""
+    """Divide records into two shares of about the same number of bytes, neither empty."""
     sizes = [len(record.key or b"") + len(record.value or b"") + headers_size(record.headers) for record in records]
     half, so_far, at = sum(sizes) / 2, 0, 0
     while at < len(records) - 1 and (at == 0 or so_far + sizes[at] <= half):

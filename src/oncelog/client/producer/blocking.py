@@ -26,9 +26,9 @@ from oncelog.client.records import HeaderData, Text, checked, to_bytes
 __all__ = ["Producer", "RecordFuture", "RecordMetadata", "Transaction"]
 
 _MADE_HERE: WeakSet[Producer] = WeakSet()
-"""Of this process."""
+"""The producers that this process has created."""
 _AT_WORK: WeakSet[ProducerCore] = WeakSet()
-"""What may still have something to send: a producer that nobody holds any more goes on with what it was given."""
+"""Producers that may still have records to send: one without a reference still sends its records."""
 
 log = logging.getLogger(__name__)
 
@@ -84,13 +84,16 @@ class Producer(ProducerBase, Blocking[Awaited]):
         headers: HeaderData = (),
         on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
-        """Send a record; returns at once with the future of its `RecordMetadata`.
+        """Send a record. Return at once with the future of its `RecordMetadata`.
 
-        `timestamp` in ms since the epoch, default now. `headers`: pairs (name, value) or a mapping, whose values may be
-        what `value` may be. `on_delivery(metadata, error)` is called with one of both once the outcome is known, in
-        order within a partition, from the client's own thread: be quick there, and call nothing that waits. Blocks up
-        to max.block.ms for a topic's metadata or for buffer memory, then TimedOutError. UsageError names an argument of
-        another type. In an error state of the transaction it raises that error.
+        `timestamp` is in ms since the epoch, by default the current time. `headers` are pairs (name, value) or a
+        mapping; their values may have the types of `value`.
+
+        The client's own thread calls `on_delivery(metadata, error)` with one of both once the outcome is known, in
+        order within a partition. Be quick there, and call nothing that waits.
+
+        Block up to max.block.ms for a topic's metadata or for buffer memory, then raise TimedOutError. UsageError names
+        an argument of a wrong type. In an error state of the transaction, raise that error.
         """
         try:
             future = self._append(
@@ -102,8 +105,8 @@ class Producer(ProducerBase, Blocking[Awaited]):
                 headers,
             )
         except (AttributeError, TypeError, ValueError):
-            future = None  # the long way finds out what it was
-        except NotAddedError as refused:  # it waits for memory, and knows more kinds of headers
+            future = None  # `checked` names the wrong argument
+        except NotAddedError as refused:  # `_send_when_possible` waits for memory, and accepts more kinds of headers
             future, partition = None, refused.partition
         if future is None:
             future = self._send_when_possible(topic, value, key, partition, timestamp, headers)
@@ -120,7 +123,7 @@ class Producer(ProducerBase, Blocking[Awaited]):
         timestamp: int | None,
         headers: HeaderData,
     ) -> RecordFuture:
-        """The long way: arguments are looked at, metadata and memory are waited for."""
+        """Check the arguments, wait for metadata and memory, and send a record."""
         data, name, pairs = checked(topic, value, key, partition, timestamp, headers)
         deadline = time.monotonic() + self.options["max_block_ms"] / 1000
         while True:
@@ -145,15 +148,14 @@ class Producer(ProducerBase, Blocking[Awaited]):
     def send_table(
         self, topic: str, table: object, *, key: Format | None = None, value: Format | None = None
     ) -> TableFuture:
-        """Send rows (columns key, value, headers, partition, timestamp; value is enough): a pyarrow.Table, or anything
-        that offers Arrow data by the PyCapsule interface (polars, DuckDB, pandas, readers).
+        """Send the rows of Arrow data: a pyarrow.Table, or an object with the PyCapsule interface (polars, DuckDB).
 
-        `key` and `value`: formats that columns of other types are written in, see `oncelog.formats`. No Python object
-        is made for a row. Returns the future of (partition -> offsets) of its batches. UsageError, UnknownTopicError,
-        RecordTooLargeError and TimedOutError (max.block.ms) as in `send`: what a table's first 250 MB have of rows that
-        cannot be sent is found before the first of them is. Once a part is sent, what goes wrong is the cause of a
-        PartlySentError, which has that part's future and the rows that were not sent; in a transaction it is raised as
-        it is, and that one can only be aborted.
+        The columns are key, value, headers, partition, timestamp; value is enough. `key` and `value` are formats for
+        columns of other types, see `oncelog.formats`. No Python object is made for a row. Return the future of
+        (partition -> offset of the first row). UsageError, UnknownTopicError, RecordTooLargeError and TimedOutError
+        (max.block.ms) are as in `send`. A row that cannot be sent, within a table's first 250 MB, is found before any
+        row is sent. After a part is sent, an error is the cause of a PartlySentError, which has that part's future and
+        the other rows. In a transaction, the error is raised unchanged, and the transaction can only be aborted.
         """
         from oncelog.client.producer.tables import send_table
 
@@ -167,7 +169,7 @@ class Producer(ProducerBase, Blocking[Awaited]):
     flush = blocking(Awaited.flush)
 
     def partitions_for(self, topic: str) -> int:
-        """The number of a topic's partitions; UnknownTopicError."""
+        """Return the number of a topic's partitions. Raises UnknownTopicError."""
         if topic not in self._core.counts:
             self._thread.run(self._core.learn_topic(topic))
         return self._core.counts[topic]
@@ -176,9 +178,9 @@ class Producer(ProducerBase, Blocking[Awaited]):
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """A transaction around a block: committed at its end, aborted if the block raises or the commit is refused.
+        """Run a block in a transaction. Commit at its end; abort if the block raises or the commit fails.
 
-        One that was prepared in the block is left as it is.
+        A transaction that the block has prepared stays open.
         """
         self.begin_transaction()
         try:
@@ -203,7 +205,7 @@ class Producer(ProducerBase, Blocking[Awaited]):
 
 
 class Transaction:
-    """What a `with producer.transaction() as txn:` block sends through."""
+    """The transaction of a block `with producer.transaction() as txn:`."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -219,16 +221,16 @@ class Transaction:
         config: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> ResumedTransaction:
-        """A prepared transaction, by its handle (or the handle's text), to be committed or aborted from here.
+        """Open a prepared transaction by its handle (or the handle's text), to commit or abort it.
 
         `with Transaction.resume(handle, "localhost:9092") as transaction: transaction.commit()`. Options are a
-        producer's. Resume before a producer with the same transactional id is made: that one aborts it.
+        producer's. Resume it before you create a producer with the same transactional id, which would abort it.
         """
         return ResumedTransaction(AsyncResumedTransaction(handle, bootstrap_servers, config, options))
 
 
 def _forked() -> None:
-    """In a child process: its parent's producers take no records, for nobody would send them."""
+    """In a child process, reject records on the parent's producers, because no thread would send them."""
     for producer in _MADE_HERE:
         producer._append = _refuse
     _MADE_HERE.clear()
@@ -239,8 +241,8 @@ def _refuse(*_: object) -> RecordFuture | None:
     raise errors.UsageError(FORKED)
 
 
-def _tell_of_unsent() -> None:
-    """At the end of the process: what it takes along."""
+def _warn_of_unsent() -> None:
+    """At the end of the process, warn of records that are not acknowledged."""
     count = sum(batch.count for core in _AT_WORK if not core.closed for batch in core.accumulator.incomplete())
     if count:
         log.warning(
@@ -250,7 +252,7 @@ def _tell_of_unsent() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-atexit.register(_tell_of_unsent)
+atexit.register(_warn_of_unsent)
 
 if TYPE_CHECKING:
     from oncelog.client.producer.tables import TableFuture

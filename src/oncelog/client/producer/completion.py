@@ -1,6 +1,6 @@
-"""What becomes of batches: in the log, sent again, split, given up. No I/O, no clock; under the sender's lock.
+"""Decide what becomes of batches: in the log, sent again, split, given up. No I/O, no clock; callers hold the lock.
 
-Outcomes are collected, for callbacks of users may not run under a lock: `take` hands them out.
+Outcomes are collected, because users' callbacks must not run under a lock. `take` returns them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from oncelog.client.producer.transaction_manager import ManagerState, Transactio
 from oncelog.protocol.errors import ErrorCode
 
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-"""A batch of several records may fit in parts."""
+"""A batch of several records may be accepted in parts."""
 
 Outcomes = list[Callable[[], None]]
 
 
 class Completion:
-    """Of one sender. `why()` says what is known of a broker that cannot be reached; `chance()` is in [0, 1)."""
+    """The outcomes of one producer's batches.
+
+    `why()` returns why a broker cannot be reached. `chance()` returns random numbers in [0, 1).
+    """
 
     def __init__(
         self,
@@ -43,12 +46,12 @@ class Completion:
         self._outcomes: Outcomes = []
 
     def take(self) -> Outcomes:
-        """What is to be told now that the lock is free."""
+        """Return the outcomes to report after the lock is released."""
         taken, self._outcomes = self._outcomes, []
         return taken
 
     def finish(self, batch: Batch, error: BaseException | None, place: BatchAnswer | None = None) -> None:
-        """Settle a batch: its memory now, its futures with `take`."""
+        """Settle a batch: release its memory now, and its futures with `take`."""
         if batch.done:
             return
         self._accumulator.release(batch)
@@ -64,7 +67,7 @@ class Completion:
     # -- a turn ---------------------------------------------------------------------------------------------------
 
     def expire(self, now: int, on_wire: Mapping[Batch, None]) -> None:
-        """Give up what is older than delivery.timeout.ms."""
+        """Give up the batches that are older than delivery.timeout.ms."""
         for batch in self._accumulator.expire(now, on_wire):
             within = f"in {self._options['delivery_timeout_ms']} ms (delivery_timeout_ms)"
             error: errors.KafkaError = self.lost(batch, batch in on_wire, within)
@@ -73,7 +76,7 @@ class Completion:
             self.finish(batch, error)
 
     def lost(self, batch: Batch, on_wire: bool, within: str) -> errors.TimedOutError:
-        """The error of a batch that is given up, which says whether it may be in the log."""
+        """Return the error of a batch that is given up. It says whether the batch may be in the log."""
         about = f"{batch.count} records for {batch.tp[0]}-{batch.tp[1]}"
         if batch.in_doubt or on_wire:
             return errors.DeliveryTimeoutError(
@@ -84,7 +87,7 @@ class Completion:
         return errors.TimedOutError(f"{about} {how} {within}: they are not in the log{why and f'; {why}'}")
 
     def resolve(self) -> None:
-        """The reset check: sequences that are in doubt, and what can go no further after an error."""
+        """Settle sequences in doubt, and fail batches that cannot be sent after an error."""
         if self._manager is None:
             return
         for batch in self._manager.resolve():
@@ -92,7 +95,7 @@ class Completion:
         self._drop_for_error(self._manager)
 
     def _give_up(self, batch: Batch) -> None:
-        """A batch whose numbers are void, and of which a copy may be in the log: with others it might be so twice."""
+        """Give up a batch whose sequences are void: a copy may be in the log, and new sequences could duplicate it."""
         self._accumulator.withdraw(batch)
         error = errors.DeliveryTimeoutError(
             f"{batch.count} records for {batch.tp[0]}-{batch.tp[1]} were sent, the answer was lost, and the sequence "
@@ -101,7 +104,7 @@ class Completion:
         self.finish(batch, error)
 
     def _drop_for_error(self, manager: TransactionManager) -> None:
-        """After an error, what was never sent is not sent any more."""
+        """After an error, fail the batches that were never sent."""
         if manager.error is None or not self._accumulator.waiting:
             return
         if manager.state in (ManagerState.FATAL_ERROR, ManagerState.ABORTABLE_ERROR):
@@ -112,7 +115,7 @@ class Completion:
     # -- answers --------------------------------------------------------------------------------------------------
 
     def answers(self, now: int, answers: Iterable[Answer]) -> set[str]:
-        """Work the answers of a request in; the topics whose leaders have to be asked for again."""
+        """Process the answers of a request. Return the topics whose leaders have to be looked up again."""
         stale: set[str] = set()
         for batch, code, text, where in answers:
             self._accumulator.unmute(batch.tp)
@@ -159,7 +162,7 @@ class Completion:
     # -- ends -----------------------------------------------------------------------------------------------------
 
     def drop_undrained(self, error: errors.KafkaError) -> None:
-        """An abort: what waits and was never sent fails."""
+        """Fail the batches that wait and were never sent, because of an abort."""
         for batch in self._accumulator.take_waiting(undrained_only=True):
             self.finish(batch, error)
 
@@ -172,13 +175,13 @@ class Completion:
             self.finish(batch, error)
 
     def drop_all(self, on_wire: Mapping[Batch, None]) -> None:
-        """The producer is closed: whatever has no outcome fails."""
+        """Fail every batch that has no outcome, because the producer is closed."""
         for batch in self._accumulator.incomplete():
             self.finish(batch, self.lost(batch, batch in on_wire, "before the producer was closed"))
 
 
 def _by_record(error: BaseException, batch: Batch, place: BatchAnswer | None) -> Callable[[int], BaseException] | None:
-    """What each record's future says of a batch that was refused for some of its records (KIP-467)."""
+    """Return the error of each record in a batch that was rejected because of some of its records (KIP-467)."""
     refused = {} if place is None else dict(place.record_errors)
     if not refused or not isinstance(error, errors.KafkaError):
         return None

@@ -1,7 +1,7 @@
-"""What a producer tells its coordinators, and what it makes of their answers.
+"""The requests of a producer to its coordinators, and the meaning of the answers. No I/O.
 
-`next_request(manager, drained)` is the next request, if there is one; `handle(manager, asked, response)` takes in its
-answer. Only one is under way at a time. What an error code means for each request is the table `VERDICTS`.
+`next_request(manager, drained)` returns the next request, if there is one. `handle(manager, asked, response)` processes
+its answer. Only one request is in flight at a time. What an error code means for each request is the table `VERDICTS`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _C = ErrorCode
 
 
 class CoordinatorRequest(NamedTuple):
-    """A request for a coordinator: `kind` "transaction", "group" or "any" broker; not above `max_version`."""
+    """A request for a coordinator (`kind` "transaction" or "group") or "any" broker, at most in `max_version`."""
 
     kind: str
     key: str
@@ -99,13 +99,13 @@ VERDICTS: dict[type[Message], dict[ErrorCode, Verdict]] = {
         _C.UNKNOWN_PRODUCER_ID: Verdict.RENEW,
     },
 }
-"""Codes that are retriable in general are RETRY; all others FATAL, but for `OTHERWISE`."""
+"""Other retriable codes are RETRY. All others are FATAL, except for the requests in `OTHERWISE`."""
 
 OTHERWISE: dict[type[Message], Verdict] = {AddPartitionsToTxnRequest: Verdict.ABORT}
-"""What a partition's error that nobody foresaw means: the transaction goes without that partition, or not at all."""
+"""The meaning of an unexpected error of a partition: the transaction cannot be committed without that partition."""
 
 JOINING = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest)
-"""Requests by which something joins the transaction."""
+"""Requests by which partitions or groups join the transaction."""
 
 RECOVERABLE_ABORT = frozenset(
     {
@@ -117,14 +117,14 @@ RECOVERABLE_ABORT = frozenset(
         _C.TRANSACTION_ABORTABLE,
     }
 )
-"""Answers to an abort that mean that the coordinator has ended the transaction already, mostly by its time-out.
-Whether this producer may go on is for InitProducerId with its old epoch to say (KIP-360): it refuses one that was
-fenced by another.
+"""Answers to an abort that mean that the coordinator has already ended the transaction, mostly by its time-out.
+InitProducerId with the old epoch then decides whether this producer may continue (KIP-360): it rejects a producer that
+another one has fenced.
 """
 
 
 def next_request(manager: TransactionManager, *, drained: bool) -> CoordinatorRequest | None:
-    """The next request, or None; a transaction is ended only when `drained`: no batch of it is without an outcome."""
+    """Return the next request, or None. A transaction ends only when `drained`: every batch has its outcome."""
     if manager.state is ManagerState.FATAL_ERROR:
         return None
     if not manager.transactional:
@@ -160,7 +160,7 @@ def _init_producer_id(manager: TransactionManager) -> InitProducerIdRequest:
 
 
 def _joining(manager: TransactionManager) -> CoordinatorRequest | None:
-    """Partitions (TV1) and groups that the coordinator has to hear of, then the groups' offsets."""
+    """Return the request that adds partitions (TV1) or groups, or that commits the groups' offsets."""
     if manager.new_partitions:
         manager.adding |= manager.new_partitions
         manager.new_partitions = set()
@@ -223,7 +223,7 @@ def _offset_commit(manager: TransactionManager, offsets: Offsets) -> TxnOffsetCo
 
 
 def _ending(manager: TransactionManager) -> CoordinatorRequest | None:
-    """EndTxn; a transaction that nobody has heard of ends without it (KAFKA-18401)."""
+    """Return EndTxn. A transaction that the coordinator does not know ends without it (KAFKA-18401)."""
     if manager.skip_end or not manager.started:
         manager.ended()
         return next_request(manager, drained=True)
@@ -237,13 +237,13 @@ def _ending(manager: TransactionManager) -> CoordinatorRequest | None:
 
 
 def sent(manager: TransactionManager, asked: CoordinatorRequest) -> None:
-    """The request is on its way: from now on the coordinator may know of it."""
+    """Record that the request is sent: from now on, the coordinator may know the transaction."""
     if isinstance(asked.request, AddPartitionsToTxnRequest):
         manager.started = True
 
 
 def not_found(manager: TransactionManager, error: errors.KafkaError) -> None:
-    """The coordinator cannot be found, for good: without a group's the transaction can still be aborted."""
+    """Handle a permanent failure to find the coordinator. Without a group's, the transaction can still be aborted."""
     if error.code in (_C.GROUP_AUTHORIZATION_FAILED, _C.TRANSACTION_ABORTABLE) and manager.state in OPEN:
         manager.offsets.clear()
         manager.abortable(error)
@@ -252,7 +252,7 @@ def not_found(manager: TransactionManager, error: errors.KafkaError) -> None:
 
 
 def handle(manager: TransactionManager, asked: CoordinatorRequest, response: Message) -> ErrorCode | None:
-    """Take in an answer. Returns the error code if the request has to be sent again, else None."""
+    """Process an answer. Return the error code if the request has to be sent again, otherwise None."""
     code, text = next(iter(sorted(error_codes(response), key=lambda found: found[0].retriable)), (_C.NONE, None))
     request = asked.request
     if code is _C.NONE and _is_complete(request, response):
@@ -272,8 +272,8 @@ def handle(manager: TransactionManager, asked: CoordinatorRequest, response: Mes
             manager.ended()
             return None
         if request.committed and code is _C.INVALID_TXN_STATE:
-            # A commit whose answer was lost is answered with success when repeated, so this one never took place: the
-            # coordinator has aborted the transaction (its time-out, or for who resumed it).
+            # The coordinator answers a repeated commit with success, so this commit never took place: the coordinator
+            # has aborted the transaction (its time-out, or a call of the process that resumed it).
             manager.bump_required = True
             about = f"commit: the transaction had been ended by the coordinator, {manager.why_ended}"
             manager.abortable(errors.error_for(code, about))
@@ -281,7 +281,7 @@ def handle(manager: TransactionManager, asked: CoordinatorRequest, response: Mes
     otherwise = Verdict.RETRY if code.retriable else OTHERWISE.get(type(request), Verdict.FATAL)
     verdict = VERDICTS[type(request)].get(code, otherwise)
     if manager.state is ManagerState.ABORTING and isinstance(request, JOINING):
-        manager.adding.clear()  # the abort that began meanwhile needs none of it
+        manager.adding.clear()  # the abort that has begun needs none of them
         manager.offsets.clear()
         return None
     if code is _C.NONE:

@@ -18,15 +18,16 @@ from oncelog.errors import TimedOutError, UsageError
 log = logging.getLogger(__name__)
 
 REMEMBERED = 10_000
-"""So many failed batches that nobody has looked at are kept to tell of; more are only counted."""
+"""How many failed batches that no caller has looked at are kept for `close`; more are only counted."""
 
 
 _process_id = os.getpid()
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. `offset` is -1 where the broker did not tell (acks=0, or known as a duplicate only);
-    `timestamp` in ms, the broker's if the topic has LogAppendTime, else the record's own.
+    """The place of a record. `offset` is -1 if the broker did not report it (acks=0, or an old duplicate).
+
+    `timestamp` in ms is the broker's if the topic has LogAppendTime, otherwise the record's own.
     """
 
     topic: str
@@ -36,7 +37,7 @@ class RecordMetadata(NamedTuple):
 
 
 OnDelivery = Callable[["RecordMetadata | None", "BaseException | None"], object]
-"""Called with (place, None) or (None, error), as Kafka's `Callback`."""
+"""A callback that gets (place, None) or (None, error), as Kafka's `Callback`."""
 
 
 class Delivery:
@@ -84,17 +85,17 @@ class Delivery:
         self._callbacks: list[Callable[[], object]] = []
 
     def complete(self, base_offset: int, append_time: int) -> None:
-        """The batch is in the log."""
+        """Set the outcome: the batch is in the log."""
         self.base_offset, self.append_time = base_offset, append_time
         self._finish()
 
     def fail(self, error: BaseException, by_record: Callable[[int], BaseException] | None = None) -> None:
-        """The batch is not in the log, or nobody knows; `by_record`: what is said of each record, by its index."""
+        """Set the outcome: the batch failed. `by_record` returns the error of a record, given its index."""
         self.error, self._by_record = error, by_record
         self._finish()
 
     def split(self, counts: Sequence[int]) -> list[Delivery]:
-        """The deliveries of so many parts, by their numbers of records; this one's outcome is theirs together."""
+        """Return a delivery for each part, given its number of records. Their outcomes together are this one's."""
         parts, first = [], 0
         for count in counts:
             parts.append((first, Delivery(self.tp, self._guard)))
@@ -114,7 +115,7 @@ class Delivery:
         self._finish()
 
     def outcome(self, index: int, timestamp: int) -> RecordMetadata | BaseException:
-        """Where a record is, or what went wrong with it; only when `ready`. `timestamp`: its own, in ms."""
+        """Return the place of a record or its error, once `ready`. `timestamp` is the record's own, in ms."""
         if self._parts:
             first, part = next(found for found in reversed(self._parts) if found[0] <= index)
             return part.outcome(index - first, timestamp)
@@ -187,16 +188,16 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class Failures:
-    """Batches without a place in the log of which nobody was told: a producer's `close` tells."""
+    """The failed batches whose error no caller has retrieved: the producer's `close` raises the first one."""
 
     def __init__(self) -> None:
         self._failed: list[Delivery] = []
         self._beyond = 0
         self._first_beyond: BaseException | None = None
-        """Of failures that are too many to remember who looked at them."""
+        """The first failure that was only counted."""
 
     def add(self, delivery: Delivery) -> None:
-        """A batch has failed."""
+        """Record that a batch has failed."""
         if len(self._failed) >= REMEMBERED:
             self._failed = [each for each in self._failed if not each.seen]
         if len(self._failed) < REMEMBERED:
@@ -206,7 +207,7 @@ class Failures:
             self._first_beyond = self._first_beyond or delivery.error
 
     def first_unseen(self) -> BaseException | None:
-        """The first failure that nobody has looked at, with a note of how many there are; each is told once."""
+        """Return the first failure that no caller has retrieved, with a note of their number. Forget them all."""
         unseen = [delivery for delivery in self._failed if not delivery.seen]
         count = sum(delivery.count for delivery in unseen) + self._beyond
         error = unseen[0].error if unseen else self._first_beyond
@@ -221,7 +222,7 @@ class Failures:
 
 
 class RecordFuture:
-    """The fate of one record. `result()` blocks (`Producer`); `await future` (`oncelog.aio.Producer`)."""
+    """The outcome of one record. `result()` blocks (`Producer`); `await future` (`oncelog.aio.Producer`)."""
 
     __slots__ = ("_delivery", "_index", "_timestamp")
 
@@ -231,18 +232,18 @@ class RecordFuture:
         self._timestamp = timestamp
 
     def done(self) -> bool:
-        """Whether the outcome is known."""
+        """Return whether the outcome is known."""
         return self._delivery.ready
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record is, waiting for it up to `timeout` seconds; raises what went wrong, a KafkaError."""
+        """Wait up to `timeout` seconds. Return the place of the record, or raise its error, a KafkaError."""
         found = self._wait(timeout)
         if isinstance(found, BaseException):
             raise found.with_traceback(None)
         return found
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What `result` would raise, or None."""
+        """Return the error that `result` would raise, or None."""
         found = self._wait(timeout)
         return found if isinstance(found, BaseException) else None
 

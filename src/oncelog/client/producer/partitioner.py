@@ -1,4 +1,4 @@
-"""Which partition a record goes to.
+"""Choose the partition of a record.
 
 A partitioner is any callable `(topic, key, value, partitions) -> int`, `partitions` being their number. Built in:
 "default" (murmur2 of the key as the Java client does it; without a key, one partition until a batch's worth of bytes
@@ -23,7 +23,7 @@ _SEED = 0x9747B28C
 
 
 def murmur2(data: bytes) -> int:
-    """MurmurHash2 of 32 bits with the Java client's seed, as an unsigned number."""
+    """Return the 32-bit MurmurHash2 with the Java client's seed, as an unsigned number."""
     size = len(data)
     h = _SEED ^ size
     end = size & ~3
@@ -41,14 +41,14 @@ def murmur2(data: bytes) -> int:
 
 @lru_cache(maxsize=65_536)
 def key_hash(key: bytes) -> int:
-    """What a key's partition is taken from: murmur2 without its sign, modulo the number of partitions."""
+    """Return the hash of a key: murmur2 without its sign. Modulo the number of partitions, it is the partition."""
     return murmur2(key) & 0x7FFFFFFF
 
 
 class Sticky:
     """The default partitioner. `choose(n)` picks a number below n at random; `batch_bytes` is batch.size.
 
-    `weights(topic, partitions)`: how often each partition is to be chosen, None for all alike.
+    `weights(topic, partitions)` returns how often to choose each partition, or None for equally often.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Sticky:
         self._credits: dict[str, list[float]] = {}
 
     def __call__(self, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
-        """The partition of a record."""
+        """Return the partition of a record."""
         if key is not None and not self.ignore_keys:
             return key_hash(key) % partitions
         return self.take(topic, 10 if value is None else len(value) + 10, partitions)
 
     def take(self, topic: str, size: int, partitions: int, *, in_turn: bool = False) -> int:
-        """The partition of so many bytes without a key; `in_turn`: not by lot, but evenly, as the weights are."""
+        """Return the partition of `size` bytes without a key. `in_turn`: not at random, but evenly by the weights."""
         current = self._current.get(topic)
         if current is None or current[1] >= self._limit or current[0] >= partitions:
             following = self._next_in_turn if in_turn else self._next
@@ -91,7 +91,7 @@ class Sticky:
         return (partition + 1) % partitions if partition == last and partitions > 1 else partition
 
     def _next_in_turn(self, topic: str, last: int | None, partitions: int) -> int:
-        """Smooth weighted round robin: each turn, every partition is credited its part, and the highest one pays."""
+        """Choose by smooth weighted round robin: each turn credits every partition its share; the highest one pays."""
         weights = self._weights(topic, partitions) or [1] * partitions
         held = self._credits.get(topic, [])
         if len(held) != partitions:
@@ -108,9 +108,9 @@ class Sticky:
 
 
 def spread(queues: Sequence[int], usable: Sequence[bool]) -> list[int] | None:
-    """Weights that favour short queues and leave out what cannot be used (KIP-794's adaptive part); None: all alike.
+    """Return weights that favour short queues and exclude unusable partitions (KIP-794, adaptive part).
 
-    `queues`: batches that wait, by partition.
+    None means equal weights. `queues` has the number of waiting batches of each partition.
     """
     if not any(usable) or (all(usable) and len(set(queues)) <= 1):
         return None
@@ -119,17 +119,17 @@ def spread(queues: Sequence[int], usable: Sequence[bool]) -> list[int] | None:
 
 
 class RoundRobin:
-    """One partition after the other, whatever the key: 60 records over 5 partitions are 12 each."""
+    """Choose one partition after the other and ignore keys: 60 records over 5 partitions are 12 each."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
 
     def __call__(self, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
-        """The partition of a record."""
+        """Return the partition of a record."""
         return self.take(topic, 1) % partitions
 
     def take(self, topic: str, count: int) -> int:
-        """So many turns; the number of the first."""
+        """Take `count` turns. Return the number of the first."""
         turn = self._next.get(topic, 0)
         self._next[topic] = turn + count
         return turn
@@ -140,7 +140,7 @@ def make_partitioner(
     choose: Callable[[int], int],
     weights: Callable[[str, int], Sequence[int] | None] = lambda topic, partitions: None,
 ) -> Partitioner:
-    """The partitioner that the option `partitioner` names, or the callable that it is; ConfigError."""
+    """Return the partitioner that the option `partitioner` names, or the user's callable. Raises ConfigError."""
     option = options["partitioner"]
     if callable(option):
         found: Partitioner = option

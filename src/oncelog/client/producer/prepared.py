@@ -1,7 +1,7 @@
-"""The handle of a prepared transaction, and what is known of how it has ended. No I/O.
+"""The handle of a prepared transaction, and what a coordinator's state says about its end. No I/O.
 
-Apache Kafka 4.3 has no two-phase commit (KIP-939) yet. EndTxn needs only (transactional id, producer id, epoch), comes
-from anywhere, and may be repeated: with them a transaction outlives its process, until its time-out.
+Apache Kafka 4.3 does not support two-phase commit (KIP-939) yet. EndTxn needs only (transactional id, producer id,
+epoch), works from any process, and may be repeated. So a transaction survives its process, until its time-out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from oncelog.errors import UsageError
 
 FORMAT = 1
-"""Of the text: `from_text` refuses what is newer."""
+"""The version of the text. `from_text` rejects newer ones."""
 
 
 class TransactionOutcome(StrEnum):
@@ -30,37 +30,37 @@ class TransactionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """A transaction of which everything is acknowledged, to be ended from anywhere with `Transaction.resume`.
+    """A transaction whose records are all acknowledged. `Transaction.resume` ends it from any process.
 
-    Picklable, and a line of text: `PreparedTransaction.from_text(handle.to_text())`. The coordinator aborts it
-    `timeout_ms` (transaction.timeout.ms) after its first record; a newer producer with its transactional id does so
-    at once.
+    The handle can be pickled, and stored as a line of text: `PreparedTransaction.from_text(handle.to_text())`. The
+    coordinator aborts the transaction `timeout_ms` (transaction.timeout.ms) after its first record, or as soon as a
+    newer producer uses its transactional id.
     """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     transaction_version: int
-    """Generation of the protocol (transaction.version: 0, 1 or 2) that it was written under."""
+    """The protocol under which it was written (transaction.version: 0, 1 or 2)."""
     timeout_ms: int
     spans: tuple[tuple[str, int, int, int], ...] = ()
     """(topic, partition, offset of the first record there, of the last one)."""
     groups: tuple[str, ...] = ()
-    """Consumer groups whose offsets are in it."""
+    """The consumer groups whose offsets are in it."""
     empty: bool = False
-    """Nothing was sent: there is nothing to end."""
+    """Whether nothing was sent, so that there is nothing to end."""
 
     def __str__(self) -> str:
-        """What `to_text` writes, for whoever prints it to hand it on."""
+        """Return `to_text()`, for programs that print the handle."""
         return self.to_text()
 
     def to_text(self) -> str:
-        """One line of JSON."""
+        """Return one line of JSON."""
         return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> PreparedTransaction:
-        """The handle that `to_text` wrote; UsageError for anything else."""
+        """Return the handle that `to_text` wrote. Raises UsageError for any other text."""
         try:
             fields = json.loads(text)
             known = fields.pop("format")
@@ -74,10 +74,10 @@ class PreparedTransaction:
         return made
 
     def ended_in(self, state: str, producer_id: int, epoch: int) -> TransactionOutcome | None:
-        """What a coordinator's state of the transactional id says of this transaction; None: nothing.
+        """Return what the coordinator's state of the transactional id says about this transaction, or None.
 
-        With transaction.version 2 the epoch moves when a transaction ends; before that it stays, but a time-out's
-        abort raises it, as a newer producer does.
+        With transaction.version 2, each end of a transaction raises the epoch. Before that, only a time-out's abort and
+        a newer producer raise it.
         """
         if producer_id != self.producer_id:
             return None

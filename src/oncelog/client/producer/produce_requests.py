@@ -1,4 +1,4 @@
-"""Produce requests out of batches, and their answers back to the batches. No I/O."""
+"""Build Produce requests from batches, and assign the answers to the batches. No I/O."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAY_BE_APPENDED = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""Answers (the first of them our own, for none) after which a batch may be in the log, or get there (KAFKA-13574)."""
+"""Errors after which a batch may be in the log, or get there (KAFKA-13574). NETWORK_EXCEPTION is the client's own."""
 
 
 class BatchAnswer(NamedTuple):
@@ -59,7 +59,7 @@ def build(
     options: Mapping[str, Any],
     manager: TransactionManager | None,
 ) -> tuple[ProduceRequest, int]:
-    """(request, version) for batches of different partitions led by one broker."""
+    """Return (request, version) for batches of different partitions that one broker leads."""
     version = connection.version_for(ProduceRequest)
     transactional_id = manager.transactional_id if manager is not None else None
     if transactional_id is not None and manager is not None and not manager.implicit:
@@ -85,7 +85,7 @@ def build(
 
 
 def match(sent: list[Batch], response: ProduceResponse, topology: Topology) -> list[Answer]:
-    """Each batch with its answer; one that the broker left out counts as not answered."""
+    """Return each batch with its answer. A batch that the broker left out counts as not answered."""
     answers: dict[tuple[str, int], PartitionProduceResponse] = {}
     for topic in response.responses:
         name = topic.name or topology.names.get(topic.topic_id, "")

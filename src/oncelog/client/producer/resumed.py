@@ -1,7 +1,7 @@
-"""Ending a prepared transaction from any process: EndTxn with its handle, and where that is refused, why.
+"""End a prepared transaction from any process: send EndTxn with its handle, and if it is rejected, find out why.
 
-The coordinator's answer is final where it succeeds. Where it does not know the transaction any more (a time-out or a
-newer producer was faster, or somebody ended it before them), the markers behind the records tell how it ended.
+If EndTxn succeeds, that is final. If the coordinator no longer knows the transaction (a time-out, a newer producer or
+another holder of the handle has ended it), the markers after the records show how it ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from oncelog.protocol.messages.describe_transactions import DescribeTransactions
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 
 END_TXN_OLD, END_TXN_NEW = 4, 5
-"""Versions of EndTxn that leave the epoch, or move it (KIP-890)."""
+"""Versions of EndTxn that keep the epoch, or raise it (KIP-890)."""
 
 ENDED_ALREADY = frozenset(
     {
@@ -36,7 +36,7 @@ ENDED_ALREADY = frozenset(
         ErrorCode.UNKNOWN_PRODUCER_ID,
     }
 )
-"""Answers to EndTxn that mean that the transaction has ended, or is being ended, without this one."""
+"""Answers to EndTxn that mean that the transaction has already ended, or that the coordinator is ending it."""
 
 SETTLED = {
     frozenset({Marker.COMMIT}): TransactionOutcome.COMMITTED,
@@ -75,7 +75,7 @@ class AsyncResumedTransaction:
         await self.close()
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connections. The transaction stays as it is."""
         await self._cluster.close()
 
     @property
@@ -84,25 +84,26 @@ class AsyncResumedTransaction:
 
     @ends_when_closed
     async def commit(self, timeout: float | None = None) -> None:
-        """Commit, within `timeout` seconds (default: default.api.timeout.ms); fine if it was committed before.
+        """Commit within `timeout` seconds (default: default.api.timeout.ms). Succeed if it is already committed.
 
-        TransactionAbortedError: its time-out, a newer producer or another holder of the handle was faster, and nothing
-        of it is visible. OutcomeUnknownError: neither coordinator nor log can tell. RetriableError: try again.
+        TransactionAbortedError: its time-out, a newer producer or another holder of the handle has aborted it, and
+        nothing of it is visible. OutcomeUnknownError: neither coordinator nor log shows how it ended. RetriableError:
+        try again.
         """
         await self._end(True, timeout)
 
     @ends_when_closed
     async def abort(self, timeout: float | None = None) -> None:
-        """Abort, within `timeout` seconds; fine if it was aborted before. TransactionCommittedError: it is visible."""
+        """Abort within `timeout` seconds. Succeed if it is already aborted. TransactionCommittedError: too late."""
         await self._end(False, timeout)
 
     @ends_when_closed
     async def outcome(self) -> TransactionOutcome:
-        """How it stands, changing nothing: `open`, `committed`, `aborted` or `unknown`."""
+        """Return `open`, `committed`, `aborted` or `unknown`. Change nothing."""
         return await self._look(0)
 
     async def _end(self, commit: bool, timeout: float | None) -> None:
-        """EndTxn; where that is refused, what has become of the transaction decides."""
+        """Send EndTxn. If it is rejected, find out how the transaction ended."""
         wanted = TransactionOutcome.COMMITTED if commit else TransactionOutcome.ABORTED
         if self.handle.empty:
             return
@@ -145,7 +146,7 @@ class AsyncResumedTransaction:
         return ErrorCode.of(response.error_code)
 
     async def _await_leaders(self, until: float) -> None:
-        """Apache Kafka 4.3.1 drops the marker of a partition without a leader, so each is to have one first."""
+        """Wait until each partition has a leader: Apache Kafka 4.3.1 drops the marker of a partition without one."""
         topics = sorted({span[0] for span in self.handle.spans})
         topology = self._cluster.topology
         try:
@@ -165,7 +166,7 @@ class AsyncResumedTransaction:
             ) from None
 
     async def _look(self, wait_ms: float) -> TransactionOutcome:
-        """How it ended: by the markers, else by the coordinator, else by waiting for a marker."""
+        """Return how it ended: look at the markers, then ask the coordinator, then wait for a marker."""
         if self.handle.empty:
             return TransactionOutcome.ABORTED
         told = await self._by_markers(0)
@@ -199,10 +200,10 @@ def _left_ms(until: float) -> float:
 
 
 class ResumedTransaction(Blocking[AsyncResumedTransaction]):
-    """A prepared transaction in the hands of another process; made by `Transaction.resume`.
+    """A prepared transaction that `Transaction.resume` has opened, in any process.
 
-    Each call can be repeated, from several processes too: the first decision stands, and later ones that agree
-    succeed. Leaving the `with` block ends nothing; it only hangs up.
+    Each call can be repeated, also by several processes. The first decision is final. Later calls that agree with it
+    succeed. Leaving the `with` block only closes the connections.
     """
 
     def __init__(self, awaited: AsyncResumedTransaction) -> None:

@@ -1,10 +1,10 @@
-"""Sequence numbers: one count a partition and producer epoch, and which batches of it are under way.
+"""Sequence numbers of an idempotent producer: one count a partition and producer epoch, and the batches in flight.
 
-A batch gets its numbers when it is drained and keeps them for every retry. If they cannot be trusted any more (a
-batch expired without an answer, the broker lost its state), an idempotent producer raises its epoch and numbers that
-partition's batches anew from 0; other partitions keep the old epoch until nothing of theirs is under way. Java's
-producer renumbers a batch of which an unanswered copy may still arrive, and doubles it then. Here the new epoch waits
-for the answers that can still come, and what is in doubt after that is given up.
+A batch gets its sequences when it is drained and keeps them for every retry. If they become unusable (a batch expired
+without an answer, the broker lost its state), the producer raises its epoch and numbers that partition's batches from 0
+again. Other partitions keep the old epoch until none of their batches is in flight. Java's producer renumbers a batch
+whose copy may still arrive, and so can duplicate it. Here the new epoch waits for the answers that can still arrive;
+batches that are in doubt after that are given up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from oncelog.protocol.records import next_sequence
 
 MAX_EPOCH = 32_767
 KNOWN_MS = 60_000
-"""How long after an acknowledgement a broker is taken to know a producer; `producer.id.expiration.ms` may be any."""
+"""How long a broker is assumed to know a producer after an acknowledgement (`producer.id.expiration.ms` varies)."""
 NONE = -1
 
 
@@ -29,7 +29,7 @@ class _Partition:
         self.last_acked = NONE
         self.last_offset = NONE
         self.in_flight: list[Batch] = []
-        """Sent and unanswered, or waiting to be sent again; by sequence."""
+        """Batches that are unanswered or wait to be sent again, by sequence."""
 
     def renew(self, producer_id: int, epoch: int) -> None:
         self.producer_id, self.epoch = producer_id, epoch
@@ -38,19 +38,19 @@ class _Partition:
 
 
 class Sequences:
-    """Producer id, epoch, and the counts of all partitions."""
+    """The producer id, the epoch, and the sequences of all partitions."""
 
     def __init__(self) -> None:
         self.producer_id = self.epoch = NONE
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._unresolved: dict[TopicPartition, int] = {}
-        """Partition -> sequence after the last one in doubt."""
+        """Partition -> the sequence after the last one in doubt."""
         self._bump: set[TopicPartition] = set()
         self._confirmed: dict[TopicPartition, tuple[int, int]] = {}
-        """Producer id under which a partition's leader has acknowledged something, and when that batch was begun."""
+        """The producer id of the last batch that the partition's leader acknowledged, and when it was created."""
 
     def set_producer(self, producer_id: int, epoch: int) -> None:
-        """A new id or epoch from the broker: every count begins at 0."""
+        """Set a new id or epoch from the broker. Every count begins at 0."""
         self.producer_id, self.epoch = producer_id, epoch
         self._partitions.clear()
         self._unresolved.clear()
@@ -68,15 +68,15 @@ class Sequences:
     # -- sending --------------------------------------------------------------------------------------------------
 
     def holds_back(self, batch: Batch) -> bool:
-        """Whether a batch must wait for others of its partition (Sender.shouldStopDrainBatchesForPartition).
+        """Return whether a batch must wait for others of its partition (Sender.shouldStopDrainBatchesForPartition).
 
-        One rule is ours: a broker takes *any* first sequence of a producer that it does not know (KAFKA-5793), so the
-        second batch would do if the first one was turned away. Nothing follows the first before that is acknowledged,
-        nor the first one after `KNOWN_MS`, for producers are forgotten. What is left, and with Java's producer always:
-        a broker that forgets sooner, or a topic that is made anew, between two batches under way.
+        One rule is ours: a broker accepts *any* first sequence of a producer that it does not know (KAFKA-5793), so it
+        would accept the second batch after it has rejected the first. So no batch follows the first one before that is
+        acknowledged, nor the first one after `KNOWN_MS`, because brokers forget producers. The gap remains, and Java's
+        producer always has it, if a broker forgets sooner, or a topic is created again, between two batches in flight.
         """
         if batch.tp in self._bump or (self._bump and self.epoch >= MAX_EPOCH):
-            return True  # it is going to be numbered anew
+            return True  # it will get new sequences
         partition = self._partitions.get(batch.tp)
         if batch.base_sequence < 0:
             if batch.tp in self._unresolved:
@@ -90,12 +90,12 @@ class Sequences:
         return first is not None and first is not batch
 
     def _is_known(self, batch: Batch) -> bool:
-        """Whether the partition's leader has acknowledged something of this producer shortly before the batch."""
+        """Return whether the leader has acknowledged a batch of this producer shortly before this one."""
         producer_id, then_ms = self._confirmed.get(batch.tp, (NONE, 0))
         return producer_id == self.producer_id and batch.created_ms - then_ms <= KNOWN_MS
 
     def assign(self, batch: Batch, *, transactional: bool) -> None:
-        """Number a drained batch, unless it has its numbers; it is under way from now on."""
+        """Give a drained batch its sequences, unless it has them. It is in flight from now on."""
         batch.in_retry = batch.sequence_reset = False
         if batch.base_sequence >= 0:
             return
@@ -107,14 +107,14 @@ class Sequences:
         partition.in_flight.append(batch)
 
     def in_flight(self, tp: TopicPartition) -> list[Batch]:
-        """The partition's batches that are sent and unanswered or about to be sent again, by sequence."""
+        """Return the partition's batches that are unanswered or wait to be sent again, by sequence."""
         partition = self._partitions.get(tp)
         return [] if partition is None else list(partition.in_flight)
 
     # -- answers --------------------------------------------------------------------------------------------------
 
     def delivered(self, batch: Batch, base_offset: int) -> None:
-        """A batch is in the log from `base_offset` on (-1: it is known to be there, not where)."""
+        """Record that a batch is in the log, at `base_offset` (-1: the offset is unknown)."""
         partition = self._partitions.get(batch.tp)
         self.remove(batch)
         if partition is None or (batch.producer_id, batch.producer_epoch) != (partition.producer_id, partition.epoch):
@@ -127,44 +127,44 @@ class Sequences:
             partition.last_offset = max(partition.last_offset, base_offset + batch.count - 1)
 
     def remove(self, batch: Batch) -> None:
-        """A batch is no longer under way."""
+        """Record that a batch is no longer in flight."""
         partition = self._partitions.get(batch.tp)
         if partition is not None and batch in partition.in_flight:
             partition.in_flight.remove(batch)
 
     def replace(self, batch: Batch, parts: list[Batch]) -> None:
-        """A batch was split: its parts have its sequences and its place."""
+        """Replace a batch by its parts, which have its sequences."""
         partition = self._partitions.get(batch.tp)
         if partition is not None and batch in partition.in_flight:
             at = partition.in_flight.index(batch)
             partition.in_flight[at : at + 1] = parts
 
     def is_next(self, batch: Batch) -> bool:
-        """Whether a batch directly follows what is acknowledged."""
+        """Return whether a batch directly follows the last acknowledged one."""
         partition = self._of(batch.tp)
         return batch.base_sequence == (0 if partition.last_acked == NONE else next_sequence(partition.last_acked))
 
     def is_overtaken(self, batch: Batch) -> bool:
-        """Whether a later batch is acknowledged: this one cannot be appended under its number any more."""
+        """Return whether a later batch is acknowledged, so that this one cannot be appended any more."""
         acked = self._of(batch.tp).last_acked
         return acked != NONE and not _after(batch.base_sequence, acked)
 
     def last_acked_offset(self, tp: TopicPartition) -> int:
-        """Offset of the last record known to be in the log, -1 if none is."""
+        """Return the offset of the last record known to be in the log, or -1."""
         return self._of(tp).last_offset
 
     # -- doubt ----------------------------------------------------------------------------------------------------
 
     def is_unresolved(self, tp: TopicPartition) -> bool:
-        """Whether it is unknown what of this partition is in the log."""
+        """Return whether the outcome of a batch of this partition is unknown."""
         return tp in self._unresolved
 
     def follows_unresolved(self, batch: Batch) -> bool:
-        """Whether a batch directly follows the one in doubt."""
+        """Return whether a batch directly follows the batch in doubt."""
         return self._unresolved.get(batch.tp) == batch.base_sequence
 
     def mark_unresolved(self, batch: Batch) -> None:
-        """A batch that was sent has been given up without an answer."""
+        """Record that a batch was sent, and given up without an answer."""
         partition = self._partitions.get(batch.tp)
         if partition is None or (batch.producer_id, batch.producer_epoch) != (partition.producer_id, partition.epoch):
             return
@@ -174,7 +174,7 @@ class Sequences:
             self._unresolved[batch.tp] = after
 
     def resolve(self) -> list[TopicPartition]:
-        """Settle what can be settled; the partitions where records are missing and nothing under way can tell."""
+        """Settle the partitions in doubt that have no batch in flight. Return those whose records are missing."""
         lost = []
         for tp in list(self._unresolved):
             partition = self._partitions.get(tp)
@@ -190,14 +190,14 @@ class Sequences:
     # -- a new epoch ----------------------------------------------------------------------------------------------
 
     def request_bump(self, tp: TopicPartition) -> None:
-        """This partition's numbers cannot be used any further (idempotence without transactions)."""
+        """Request a new epoch, because this partition's sequences are unusable (idempotence without transactions)."""
         self._bump.add(tp)
 
     def bump_if_requested(self) -> list[Batch]:
-        """Raise the epoch and number anew what is under way in the partitions that asked for it, once all is answered.
+        """Raise the epoch for the partitions that have requested it and wait for no answer, and renumber their batches.
 
-        When the epochs are used up, `producer_id` is -1 then: a new one is needed. Returns the batches that are given
-        up, for a copy of each may be in the log or still get there under the old numbers.
+        If the epochs are used up, set `producer_id` to -1: the producer needs a new one. Return the batches that are
+        given up, because a copy of each may be in the log, or get there under the old sequences.
         """
         if not self._bump or self.producer_id < 0:
             return []
@@ -215,12 +215,12 @@ class Sequences:
         return given_up
 
     def _awaits_answers(self, tp: TopicPartition) -> bool:
-        """Whether a request with a batch of this partition is unanswered."""
+        """Return whether a request with a batch of this partition is unanswered."""
         partition = self._partitions.get(tp)
         return partition is not None and any(not batch.in_retry for batch in partition.in_flight)
 
     def _give_up(self, tp: TopicPartition) -> list[Batch]:
-        """Take out what is in doubt."""
+        """Remove and return the batches in doubt."""
         partition = self._of(tp)
         given_up = [batch for batch in partition.in_flight if batch.in_doubt]
         partition.in_flight = [batch for batch in partition.in_flight if not batch.in_doubt]
@@ -236,7 +236,7 @@ class Sequences:
         return given_up
 
     def restart(self, tp: TopicPartition) -> None:
-        """Number a partition's batches from 0 under the present epoch."""
+        """Number a partition's batches from 0 under the current epoch."""
         partition = self._of(tp)
         partition.renew(self.producer_id, self.epoch)
         self._unresolved.pop(tp, None)
@@ -246,5 +246,5 @@ class Sequences:
 
 
 def _after(sequence: int, other: int) -> bool:
-    """Whether a sequence lies behind another on the circle of 2^31."""
+    """Return whether a sequence comes after another one, modulo 2^31."""
     return sequence != other and (sequence - other) & 0x7FFFFFFF < 0x40000000

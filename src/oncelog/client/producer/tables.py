@@ -1,4 +1,4 @@
-"""Arrow tables through the producer: with `table_batches` its only part that needs pyarrow and numpy."""
+"""Send Arrow tables. This module and `table_batches` are the producer's only ones that need pyarrow and numpy."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class TableFuture:
-    """The fate of a table: that of all its batches. `result()` blocks (`Producer`); `await` it (`oncelog.aio`).
+    """The outcome of a table: that of all its batches. `result()` blocks (`Producer`); `await` it (`oncelog.aio`).
 
-    `rows`: how many were sent.
+    `rows` is the number of rows that were sent.
     """
 
     def __init__(self, deliveries: list[Delivery], rows: int) -> None:
@@ -32,14 +32,13 @@ class TableFuture:
         self.rows = rows
 
     def done(self) -> bool:
-        """Whether every batch has its outcome."""
+        """Return whether every batch has its outcome."""
         return all(delivery.ready for delivery in self._deliveries)
 
     def result(self, timeout: float | None = None) -> dict[TopicPartition, int]:
-        """(topic, partition) -> offset of the table's first record there; raises the first batch's error, if there is
-        one.
+        """Return (topic, partition) -> offset of the table's first record there. Raise the first batch's error, if any.
 
-        `timeout` in seconds, for all together: TimedOutError.
+        `timeout` bounds the wait for all batches together, in seconds. Raises TimedOutError.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for delivery in self._deliveries:
@@ -82,7 +81,7 @@ def _now_ms() -> int:
 
 
 class _Sending:
-    """A table whose rows are being added to the accumulator."""
+    """A table whose rows the producer adds to the accumulator."""
 
     def __init__(self, table: object, batches_of: Callable[[object], TableBatches]) -> None:
         self.deliveries: list[Delivery] = []
@@ -178,7 +177,7 @@ async def send_table_async(
     key: Format | None = None,
     value: Format | None = None,
 ) -> TableFuture:
-    """The same on the loop, which has its turn before each batch."""
+    """Do the same on the event loop, which can run other tasks before each batch."""
     await table_kernels.load()
     sending = _Sending(table, lambda data: TableBatches(data, _target(core, topic, key, value)))
     with _reporting_a_part(core, sending):

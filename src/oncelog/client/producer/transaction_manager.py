@@ -1,7 +1,7 @@
-"""The producer's half of the exactly-once machinery, without any I/O (KIP-98, 360, 447, 588, 890).
+"""The producer's part of exactly-once delivery, without I/O (KIP-98, 360, 447, 588, 890).
 
-Two things live here: the sequence numbers of an idempotent producer (`sequences`), and the state of a transactional
-one:
+`Sequences` has the sequence numbers of an idempotent producer. `TransactionManager` has them, and the state of a
+transactional producer:
 
     UNINITIALIZED -> INITIALIZING -> READY -> IN_TRANSACTION -> COMMITTING -> READY
                                                   |     \\          |
@@ -10,13 +10,13 @@ one:
                                                   v               |
                                      READY <- ABORTING <----------+         (any) -> FATAL_ERROR
 
-PREPARED lies between IN_TRANSACTION and its end: nothing is added any more, and whoever has the handle may end it.
+PREPARED is between IN_TRANSACTION and the end: no record can be added, and any holder of the handle may end the
+transaction.
 
-Legal transitions are the table `LEGAL`. What the coordinator has to be told comes out of `next_request`, its answers
-go in through `handle` (both in `coordinator_requests`, which knows the messages and their errors). With
-transaction.version 2 ("TV2") partitions join a transaction by being written to, every end of a transaction brings a
-new epoch, and a commit without anything written is not sent at all; before it ("TV1") partitions are added by a
-request, and after an error the epoch is renewed by InitProducerId.
+The table `LEGAL` has the legal transitions. In `coordinator_requests`, `next_request` returns what to send to the
+coordinator, and `handle` processes its answers. With transaction.version 2 ("TV2"), partitions join a transaction when
+a record is written to them, each end of a transaction brings a new epoch, and an empty commit is not sent. Before that
+("TV1"), a request adds partitions, and InitProducerId renews the epoch after an error.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ LEGAL: dict[ManagerState, frozenset[ManagerState]] = {
     ManagerState.ABORTABLE_ERROR: frozenset({ManagerState.ABORTING, ManagerState.ABORTABLE_ERROR}),
     ManagerState.FATAL_ERROR: frozenset(),
 }
-"""Besides these, FATAL_ERROR can be reached from everywhere."""
+"""Every state may change to FATAL_ERROR, too."""
 
 CURES: dict[ManagerState, str] = {
     ManagerState.PREPARED: "end it here, too, by commit_transaction() or abort_transaction(), before the next one",
     ManagerState.COMMITTING: "call commit_transaction() again",
     ManagerState.ABORTING: "call abort_transaction() again",
 }
-"""What to do where a call is refused for the state."""
+"""What to do if the state does not allow a call."""
 
 
 class TransactionEnd:
@@ -93,7 +93,7 @@ OPEN = frozenset({ManagerState.IN_TRANSACTION, ManagerState.PREPARED, ManagerSta
 
 
 class Offsets(NamedTuple):
-    """Offsets of a group that go into the transaction: partition -> (next offset, leader epoch, metadata)."""
+    """Offsets of a group in the transaction: partition -> (next offset, leader epoch, metadata)."""
 
     group: GroupMetadata
     offsets: dict[TopicPartition, tuple[int, int, str]]
@@ -111,7 +111,7 @@ FATAL_FOR_PRODUCE = frozenset(
 
 
 class TransactionManager:
-    """ManagerState of one producer with idempotence; `transactional_id` None: idempotence only."""
+    """The state of one producer with idempotence. If `transactional_id` is None, it has no transactions."""
 
     def __init__(self, transactional_id: str | None, transaction_timeout_ms: int = 60_000) -> None:
         self.transactional_id = transactional_id
@@ -120,54 +120,55 @@ class TransactionManager:
         self.error: errors.KafkaError | None = None
         self.sequences = Sequences()
         self.version = 0
-        """transaction.version of the cluster, as far as this client can use it: 0, 1 or 2."""
+        """The cluster's transaction.version, as far as this client supports it: 0, 1 or 2."""
         self.bump_required = False
-        """TV1: the epoch is to be renewed by InitProducerId when the transaction has ended."""
+        """TV1: InitProducerId must renew the epoch after the transaction."""
         self.started = False
-        """Whether the coordinator may know of the transaction, so that it has to be ended there."""
+        """Whether the coordinator may know the transaction, so that it must end it."""
         self.partitions: set[TopicPartition] = set()
         self.new_partitions: set[TopicPartition] = set()
         self.adding: set[TopicPartition] = set()
         self.groups: dict[str, bool] = {}
-        """Groups of the transaction; True once the coordinator knows."""
+        """Groups of the transaction; True once the coordinator knows them."""
         self.offsets: list[Offsets] = []
         self.skip_end = False
-        """The coordinator has nothing to end any more."""
+        """Whether the coordinator has already ended the transaction."""
         self.doubted: errors.KafkaError | None = None
-        """Told to be fenced. After a time-out the coordinator says the same; InitProducerId with the old epoch tells
-        which it is, for it is refused to those that another has fenced (KIP-360, 588).
+        """The error of a coordinator that reports this producer as fenced. After a time-out, it reports the same.
+        InitProducerId with the old epoch decides, because the coordinator rejects it for a fenced producer
+        (KIP-360, 588).
         """
         self.end: TransactionEnd | None = None
         """The end in progress, or one that no call has returned yet: the call timed out and may be repeated."""
         self.first_offsets: dict[TopicPartition, int] = {}
         self.last_offsets: dict[TopicPartition, int] = {}
         self.was_prepared = False
-        """The transaction has a handle: others may have ended it."""
+        """Whether the transaction has a handle, so that another process may have ended it."""
 
     # -- what a producer asks -------------------------------------------------------------------------------------
 
     @property
     def transactional(self) -> bool:
-        """Whether there is a transactional id."""
+        """Whether the producer has a transactional id."""
         return self.transactional_id is not None
 
     @property
     def producer_id(self) -> int:
-        """Producer id, -1 while there is none."""
+        """The producer id, or -1."""
         return self.sequences.producer_id
 
     @property
     def producer_epoch(self) -> int:
-        """Epoch, -1 while there is none."""
+        """The epoch, or -1."""
         return self.sequences.epoch
 
     @property
     def implicit(self) -> bool:
-        """Whether partitions join by being written to (TV2)."""
+        """Whether partitions join when a record is written to them (TV2)."""
         return self.version >= 2
 
     def to(self, state: ManagerState) -> None:
-        """Go to another state; UsageError if that is not legal."""
+        """Change the state. Raises UsageError if the transition is not legal."""
         if state is not ManagerState.FATAL_ERROR and state not in LEGAL[self.state]:
             self.require_no_error()
             cure = f"; {CURES[self.state]}" if self.state in CURES else ""
@@ -179,17 +180,17 @@ class TransactionManager:
             end.error = None if state is ManagerState.READY else self.error
 
     def require_no_error(self) -> None:
-        """Raise the error that the producer is in, if it is in one."""
+        """Raise the error of an error state."""
         if self.state in (ManagerState.FATAL_ERROR, ManagerState.ABORTABLE_ERROR) and self.error is not None:
             raise self.error.with_traceback(None)
 
     def initialize(self) -> None:
-        """Ask for producer id and epoch (`init_transactions`); may be called again while it is under way."""
+        """Request producer id and epoch (`init_transactions`). May be called again while the request is in progress."""
         if self.state is not ManagerState.INITIALIZING:
             self.to(ManagerState.INITIALIZING)
 
     def begin(self) -> None:
-        """Begin a transaction; nobody is told before the first record."""
+        """Begin a transaction. The coordinator learns of it with the first record or offset."""
         if self.state is ManagerState.IN_TRANSACTION:
             raise errors.UsageError("a transaction is in progress already: commit or abort it first")
         if self.state is ManagerState.UNINITIALIZED:
@@ -200,9 +201,9 @@ class TransactionManager:
         self.first_offsets, self.last_offsets = {}, {}
 
     def begin_prepare(self) -> None:
-        """Add nothing any more; from now on others may end the transaction.
+        """Accept no more records, so that another process may end the transaction.
 
-        In the old protocol the next transaction gets a new epoch: a handle's late EndTxn would end that one.
+        In the old protocol, the next transaction gets a new epoch, because a late EndTxn of a handle would end it.
         """
         if self.state is ManagerState.PREPARED:
             return
@@ -213,11 +214,11 @@ class TransactionManager:
 
     @property
     def joined(self) -> bool:
-        """Whether the coordinator knows of all partitions and offsets of the transaction."""
+        """Whether the coordinator knows all partitions and offsets of the transaction."""
         return self.doubted is None and not (self.new_partitions or self.adding or self.offsets)
 
     def prepared(self) -> PreparedTransaction:
-        """The handle of the transaction; UsageError if it is not prepared."""
+        """Return the handle of the transaction. Raises UsageError if it is not prepared."""
         if self.state is not ManagerState.PREPARED:
             raise errors.UsageError(f"the transaction was ended while it was prepared: it is {self.state.value}")
         self.was_prepared = True
@@ -259,13 +260,13 @@ class TransactionManager:
         return self.end
 
     def set_version(self, version: int) -> None:
-        """The cluster's transaction.version; asked for between transactions. An upgrade takes a new epoch first."""
+        """Set the cluster's transaction.version, between transactions. An upgrade needs a new epoch first."""
         if version >= 2 and self.version == 1:
             self.bump_required = True
         self.version = version
 
     def may_append(self, tp: TopicPartition) -> None:
-        """Check that a record may be sent now, and note its partition; UsageError, KafkaError."""
+        """Check that a record may be sent now, and add its partition. Raises UsageError and KafkaError."""
         if self.state is ManagerState.FATAL_ERROR and self.error is not None:
             raise self.error.with_traceback(None)
         if not self.transactional:
@@ -293,7 +294,7 @@ class TransactionManager:
     # -- batches --------------------------------------------------------------------------------------------------
 
     def holds_back(self, batch: Batch) -> bool:
-        """Whether a batch has to wait: no producer id yet, its partition not in the transaction, sequences in doubt."""
+        """Return whether a batch must wait: for a producer id, for its partition to join, or for sequences in doubt."""
         if self.state is ManagerState.FATAL_ERROR or self.sequences.producer_id < 0:
             return True
         if self.transactional and batch.tp not in self.partitions:
@@ -301,11 +302,11 @@ class TransactionManager:
         return self.sequences.holds_back(batch)
 
     def assign(self, batch: Batch) -> None:
-        """Give a drained batch its sequence; one that has one keeps it."""
+        """Give a drained batch its sequence, unless it has one."""
         self.sequences.assign(batch, transactional=self.transactional)
 
     def delivered(self, batch: Batch, base_offset: int) -> None:
-        """A batch is in the log."""
+        """Record that a batch is in the log."""
         self.sequences.delivered(batch, base_offset)
         if self.transactional and base_offset >= 0:
             first = self.first_offsets.get(batch.tp)
@@ -315,17 +316,17 @@ class TransactionManager:
             self.last_offsets[batch.tp] = max(self.last_offsets.get(batch.tp, -1), last)
 
     def can_retry(self, batch: Batch, code: ErrorCode, log_start_offset: int) -> bool:
-        """Whether a batch answered with an error should be sent again (TransactionManager.canRetry)."""
+        """Return whether to send a batch again after an error (TransactionManager.canRetry)."""
         sequences = self.sequences
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if self.transactional and self.state in (ManagerState.ABORTABLE_ERROR, ManagerState.ABORTING):
-                # What came before it has failed, so it never can be appended; nor need it be. The epoch is renewed.
+                # A batch before it has failed, so it can never be appended, and the abort discards it.
                 self.bump_required |= not self.implicit
                 return False
             unresolved = sequences.is_unresolved(batch.tp)
             waits = batch.sequence_reset or not (sequences.is_next(batch) or sequences.is_overtaken(batch))
             if waits and not unresolved:
-                return True  # an earlier one has to be sent again first
+                return True  # an earlier batch has to be sent again first
             if not self.transactional:
                 if not unresolved or sequences.follows_unresolved(batch):
                     sequences.request_bump(batch.tp)
@@ -367,9 +368,9 @@ class TransactionManager:
         return meaning
 
     def resolve(self) -> list[Batch]:
-        """Reset check at the beginning of a sender turn: settle sequences in doubt, renew the epoch where needed.
+        """Settle sequences in doubt at the beginning of a turn, and renew the epoch if needed.
 
-        Returns the batches to give up: they may or may not be in the log.
+        Return the batches to give up: they may or may not be in the log.
         """
         lost = self.sequences.resolve()
         if lost and self.transactional:
@@ -419,7 +420,7 @@ class TransactionManager:
     # -- ends -----------------------------------------------------------------------------------------------------
 
     def ended(self, producer_id: int = -1, epoch: int = -1) -> None:
-        """The transaction has ended; TV2 hands out the epoch of the next one."""
+        """Record that the transaction has ended. With TV2, the coordinator returns the next epoch."""
         if producer_id >= 0:
             self.sequences.set_producer(producer_id, epoch)
         self.started = self.skip_end = False
@@ -432,9 +433,9 @@ class TransactionManager:
         self.to(ManagerState.INITIALIZING if self.bump_required else ManagerState.READY)
 
     def timed_out(self, producer_id: int, epoch: int) -> None:
-        """Not fenced: the coordinator had aborted the transaction, and this producer goes on under a new epoch.
+        """Record that the coordinator has aborted the transaction, and that no producer has fenced this one.
 
-        An abort that has begun meanwhile has nothing left to end there.
+        Continue with a new epoch. An abort in progress has nothing left to end.
         """
         self.sequences.set_producer(producer_id, epoch)
         self.doubted = None
@@ -448,12 +449,12 @@ class TransactionManager:
 
     @property
     def why_ended(self) -> str:
-        """What makes a coordinator end a transaction that this producer has not ended."""
+        """Why a coordinator ends a transaction that this producer has not ended, for messages."""
         holder = "another holder of its handle, or " if self.was_prepared else ""
         return f"mostly over {holder}transaction_timeout_ms = {self.timeout_ms}"
 
     def initialized(self, producer_id: int, epoch: int) -> None:
-        """Producer id and epoch are there (again)."""
+        """Set producer id and epoch, the answer to `initialize`."""
         self.sequences.set_producer(producer_id, epoch)
         self.bump_required = False
         self.error = None
