@@ -43,17 +43,17 @@ def test_before_the_first_assignment_a_member_is_nobody() -> None:
 
 def test_a_member_leaves_as_soon_as_it_has_a_name() -> None:
     joining, static = ClassicMembership("g"), ClassicMembership("g", instance_id="i")
-    assert not joining.unnamed, "nobody knows of it"
+    assert not joining.awaits_member_id, "nobody knows of it"
     for made in (joining, static):
         made.join_request()
-    assert (joining.unnamed, static.unnamed) == (True, False)
+    assert (joining.awaits_member_id, static.awaits_member_id) == (True, False)
     assert joining.leave_request() is None
     for made in (joining, static):
         made.joined(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m"))
     leaving = joining.leave_request()
     assert isinstance(leaving, LeaveGroupRequest)
     assert [member.member_id for member in leaving.members] == ["m"]
-    assert not joining.unnamed
+    assert not joining.awaits_member_id
     assert static.leave_request() is None, "its place is kept"
     joining.joined(JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
     assert joining.leave_request() is None

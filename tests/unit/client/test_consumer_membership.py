@@ -82,14 +82,14 @@ def test_a_pattern_is_taken_back() -> None:
 
 def test_no_assignment_means_no_change() -> None:
     member = joined()
-    assert member.due
+    assert member.needs_reconciliation
     assert member.target == {(TOPIC, 0), (TOPIC, 1)}
     member.answered(ConsumerGroupHeartbeatResponse(member_epoch=4, heartbeat_interval_ms=1), 3)
     assert (member.epoch, member.interval_ms, member.target) == (4, 1, {(TOPIC, 0), (TOPIC, 1)})
     member.owned = {(TOPIC, 0), (TOPIC, 1)}
-    assert not member.due
+    assert not member.needs_reconciliation
     member.answered(ConsumerGroupHeartbeatResponse(member_epoch=4, assignment=Assignment(topic_partitions=[])), 4)
-    assert member.due
+    assert member.needs_reconciliation
 
 
 @pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])

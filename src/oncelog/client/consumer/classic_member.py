@@ -19,7 +19,7 @@ from oncelog.protocol.messages.join_group import JoinGroupRequest
 
 JOIN_SLACK_MS = 5_000
 
-NAMES_FIRST = 4
+ID_BEFORE_JOIN = 4
 """The first version of JoinGroup in which the coordinator returns a new member's id before it joins (KIP-394)."""
 
 HELD = (MemberState.JOINING, MemberState.SYNCING)
@@ -70,7 +70,7 @@ class ClassicMember(Member[ClassicMembership]):
 
     # -- joining --------------------------------------------------------------------------------------------------
 
-    async def keep(self, limit: float) -> bool:
+    async def ensure_active(self, limit: float) -> bool:
         """Be a member with a current assignment. Return False if time is up before there is anything to read.
 
         A cooperative member reads the partitions that it has while it joins.
@@ -236,18 +236,18 @@ class ClassicMember(Member[ClassicMembership]):
 
     async def leave(self) -> None:
         """Leave the group, also during a join, so that other members get the partitions at once."""
-        if self._joining is not None and self._being_named:
+        if self._joining is not None and self._awaits_member_id:
             self._leaving = True
             await asyncio.wait([self._joining], timeout=self._options["request_timeout_ms"] / 1000)
         await super().leave()
 
     @property
-    def _being_named(self) -> bool:
+    def _awaits_member_id(self) -> bool:
         """Whether the next answer has our member id. Without it, this member cannot leave."""
         connection = self._connection
-        if connection is None or connection.closed or not self.membership.unnamed:
+        if connection is None or connection.closed or not self.membership.awaits_member_id:
             return False
-        return connection.version_for(JoinGroupRequest) >= NAMES_FIRST
+        return connection.version_for(JoinGroupRequest) >= ID_BEFORE_JOIN
 
     async def _send_leave(self) -> None:
         connection = self._connection

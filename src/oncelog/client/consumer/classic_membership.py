@@ -236,7 +236,7 @@ class ClassicMembership:
         return self._failed(code, "Heartbeat")
 
     @property
-    def unnamed(self) -> bool:
+    def awaits_member_id(self) -> bool:
         """Whether the coordinator may have created this member, and only its next answer has our id (KIP-394)."""
         return self.state is MemberState.JOINING and self.instance_id is None and not self.member_id
 

@@ -53,7 +53,7 @@ class ConsumerMember(Member[ConsumerMembership]):
         self.membership.subscribe(topics, "" if pattern is None else as_re2(pattern))
         self._wake.set()
 
-    async def keep(self, limit: float) -> bool:
+    async def ensure_active(self, limit: float) -> bool:
         """Be a member, and apply the assignment. Return False if time is up before there is anything to read."""
         self._raise_failure()
         membership = self.membership
@@ -68,7 +68,7 @@ class ConsumerMember(Member[ConsumerMembership]):
             self._reported = True
             names = self._cluster.topology.names
             self._rebalancer.report_missing_topics([names[topic] for topic, _ in membership.target if topic in names])
-        if membership.due:
+        if membership.needs_reconciliation:
             await self._reconcile()
         return bool(self._rebalancer.assigned)
 

@@ -155,7 +155,7 @@ class ConsumerMembership:
         raise errors.error_for(code, f"group {self.group_id!r}: {what}")
 
     @property
-    def due(self) -> bool:
+    def needs_reconciliation(self) -> bool:
         """Whether the target assignment differs from the partitions that this member has."""
         return self.target is not None and self.target != self.owned
 

@@ -159,7 +159,7 @@ class ConsumerCore:
         while True:
             found: list[T] = []
             member = self.coordinator.member
-            if member is None or await member.keep(limit):
+            if member is None or await member.ensure_active(limit):
                 self.polls.check()  # a listener of oncelog.aio runs in this task and may have closed the consumer
                 self.metadata_watch.polled()
                 self.commits.auto_commit()

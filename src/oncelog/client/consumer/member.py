@@ -79,7 +79,7 @@ class Member(Generic[M]):
         """Read these topics, or those that match."""
         raise NotImplementedError
 
-    async def keep(self, limit: float) -> bool:
+    async def ensure_active(self, limit: float) -> bool:
         """Be a member with an assignment. Return False if time (of the loop) is up before there is one."""
         raise NotImplementedError
 
