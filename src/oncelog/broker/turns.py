@@ -32,9 +32,9 @@ class Turns:
     def __init__(self, items: int = ITEMS_A_TURN) -> None:
         self._left = self._items = items
 
-    async def next(self) -> None:
-        """Call this before each item. Returns at once, or after the loop has served others."""
-        self._left -= 1
+    async def next(self, items: int = 1) -> None:
+        """Call this before each item or each few items. Returns at once, or after the loop has served others."""
+        self._left -= items
         if self._left < 0:
             self._left = self._items
             await asyncio.sleep(0)

@@ -18,7 +18,8 @@ class MetadataImage:
 
     sequence: int = -1
     topics_by_name: Mapping[str, TopicInfo] = field(default_factory=dict)
-    topics_by_id: Mapping[UUID, TopicInfo] = field(default_factory=dict)
+    topics_by_id: Mapping[int, TopicInfo] = field(default_factory=dict)
+    """The key is `UUID.int`: hashing and comparing UUIDs runs Python code for each Produce and Fetch."""
     broker_configs: Mapping[int | None, Mapping[str, str]] = field(default_factory=dict)
     """Dynamic settings by broker id. None is the key of the settings of all brokers."""
     feature_levels: Mapping[str, int] = field(default_factory=dict)
@@ -31,7 +32,7 @@ class MetadataImage:
 
     def topic_by_id(self, topic_id: UUID) -> TopicInfo | None:
         """Return the topic of that id."""
-        return self.topics_by_id.get(topic_id)
+        return self.topics_by_id.get(topic_id.int)
 
     def topics(self) -> Iterator[TopicInfo]:
         """Yield all topics, sorted by name."""
@@ -52,9 +53,9 @@ class MetadataImage:
         for name, topic in changes.items():
             before = by_name.pop(name, None)
             if before is not None:
-                del by_id[before.topic_id]
+                del by_id[before.topic_id.int]
             if topic is not None:
-                by_name[name] = by_id[topic.topic_id] = topic
+                by_name[name] = by_id[topic.topic_id.int] = topic
             if (before is None) != (topic is None):
                 key = _folded(name)
                 names = by_folded.pop(key, frozenset()) ^ {name}

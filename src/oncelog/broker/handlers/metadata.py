@@ -15,7 +15,7 @@ from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.parts import Endpoint, Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.storage.partitions import Partitions
-from oncelog.broker.turns import Turns, by_key
+from oncelog.broker.turns import ITEMS_A_TURN, Turns, by_key
 from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.topics import (
     INTERNAL_TOPICS,
@@ -117,10 +117,11 @@ class Metadata:
         return MetadataResponseTopic(error_code=code, name=asked.name, topic_id=NO_UUID)
 
     async def _topic(self, topic: TopicInfo, turns: Turns) -> MetadataResponseTopic:
-        partitions = []
-        for index, info in enumerate(topic.partitions):
-            await turns.next()
-            partitions.append(self._partition(topic.name, index, info))
+        partitions: list[MetadataResponsePartition] = []
+        for first in range(0, topic.partition_count, ITEMS_A_TURN):
+            some = topic.partitions[first : first + ITEMS_A_TURN]
+            await turns.next(len(some))
+            partitions += [self._partition(topic.name, index, info) for index, info in enumerate(some, first)]
         return MetadataResponseTopic(
             name=topic.name, topic_id=topic.topic_id, is_internal=topic.internal, partitions=partitions
         )

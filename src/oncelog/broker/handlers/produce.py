@@ -49,7 +49,6 @@ from oncelog.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from oncelog.protocol.records import ATTRIBUTES_LOW, CODEC_MASK
-from oncelog.protocol.schema import NO_UUID
 
 OPENED_A_TURN = 20
 """Partitions whose logs are found before others have their turn. Each log may have to be opened."""
@@ -133,7 +132,7 @@ class ProduceHandler:
         for topic_data in request.topic_data:
             name = topic_data.name
             refusal = None
-            if topic_data.topic_id != NO_UUID:
+            if topic_data.topic_id.int:
                 info = self._cache.image.topic_by_id(topic_data.topic_id)
                 name = info.name if info else ""
                 if info is None:
