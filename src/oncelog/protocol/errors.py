@@ -1,4 +1,4 @@
-"""The error codes of Kafka's protocol, and what rooms raise to answer with one.
+"""The error codes of Kafka's protocol, and the exceptions and values that carry one.
 
 Codes, names and what may be tried again are those of Kafka's `Errors`.
 """

@@ -68,9 +68,9 @@ async def handle(
     # The periodic write would be too late: a crash before it would undo the deletion.
     written = await partitions.checkpoints.write()
     unwritten = RefusedItems()
-    for name, answer, home in deleted:
+    for name, answer, log_dir in deleted:
         await turns.next()
-        if home not in written:
+        if log_dir not in written:
             unwritten.add("%s-%d", name, answer.partition_index)
             answer.error_code, answer.low_watermark = ErrorCode.KAFKA_STORAGE_ERROR, _NONE
     unwritten.log(logger, "cannot write the new start offset of a partition")

@@ -78,14 +78,14 @@ class DescribeLogDirs:
                 refused.add("%s", error)
                 await asyncio.sleep(0)
                 continue
-            home = self.directories.find(topic, index)
-            if replica is not None and home is not None:
+            log_dir = self.directories.find(topic, index)
+            if replica is not None and log_dir is not None:
                 partition = DescribeLogDirsPartition(
                     partition_index=index,
                     partition_size=replica.log.size_bytes,
                     offset_lag=max(replica.log.high_watermark - replica.log.log_end_offset, 0),
                 )
-                found.setdefault(home, {}).setdefault(topic, []).append(partition)
+                found.setdefault(log_dir, {}).setdefault(topic, []).append(partition)
             await asyncio.sleep(0)
         refused.log(self.logger, "cannot describe a log", logging.ERROR)
         return found

@@ -45,7 +45,7 @@ def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: i
         raise ProtocolError(ErrorCode.INCONSISTENT_CLUSTER_ID, "there is no cluster in this metadata")
     own_id = cluster_id(store, "")
     image = read_image(store)
-    homes: dict[tuple[str, int], UUID] = {}
+    directory_ids: dict[tuple[str, int], UUID] = {}
     ids = []
     for directory in directories:
         directory.check(own_id)
@@ -53,12 +53,12 @@ def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: i
         if text is None:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory.path} was never used: start it once")
         ids.append(parse_topic_id(text))
-        homes |= dict.fromkeys(directory.list_partitions(), ids[-1])
+        directory_ids |= dict.fromkeys(directory.list_partitions(), ids[-1])
         check_seen(directory, store)
     settings = {"" if key is None else str(key): dict(found) for key, found in image.broker_configs.items()}
     data = kafka_metadata.bootstrap(
         image.topics(),
-        lambda topic, partition: homes.get((topic, partition), ids[0]),
+        lambda topic, partition: directory_ids.get((topic, partition), ids[0]),
         next_producer_id=_next_producer_id(store),
         features={**image.feature_levels, "group.version": 1},
         broker_configs=settings,

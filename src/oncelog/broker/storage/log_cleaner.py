@@ -80,8 +80,8 @@ class LogCleaner:
 
     def _plan(self, log: Log) -> Plan | None:
         try:
-            home = self._directories.holding(log.directory)
-            return make_plan(log, home.cleaned(log.topic, log.partition), self._now_ms())
+            log_dir = self._directories.holding(log.directory)
+            return make_plan(log, log_dir.cleaned(log.topic, log.partition), self._now_ms())
         except Exception as error:  # noqa: BLE001 - `_give_up` tells all of it
             self._give_up(log, error)
             return None

@@ -37,7 +37,7 @@ class LogDirectories:
         """`on_failure` is told once of each directory that goes offline; maybe in a worker thread."""
         self._logger = logger
         self._all = [DataDirectory(disk, path, node_id, logger, on_failure) for path in dict.fromkeys(paths)]
-        self._homes: dict[Partition, DataDirectory] = {}
+        self._by_partition: dict[Partition, DataDirectory] = {}
         self._sizes: Counter[str] = Counter()
         self._lost: set[Partition] = set()
 
@@ -107,10 +107,10 @@ class LogDirectories:
                 self._found(directory, partition, topics)
         if len(self.online) < len(self._all):
             known = {(topic.name, index) for topic in topics.topics() for index in range(topic.partition_count)}
-            self._lost = known - self._homes.keys()
+            self._lost = known - self._by_partition.keys()
 
     def _found(self, directory: DataDirectory, partition: Partition, topics: MetadataImage) -> None:
-        other = self._homes.get(partition)
+        other = self._by_partition.get(partition)
         info = topics.topic(partition[0])
         if other is not None and info is None:
             return  # what is left of topics that were deleted
@@ -132,21 +132,24 @@ class LogDirectories:
         self._place(partition, directory)
 
     def _place(self, partition: Partition, directory: DataDirectory) -> None:
-        self._homes[partition] = directory
+        self._by_partition[partition] = directory
         self._sizes[directory.path] += 1
 
     def is_offline(self, topic: str, partition: int) -> bool:
         """Whether a partition lies in a directory that has failed."""
-        home = self._homes.get((topic, partition))
-        return (topic, partition) in self._lost if home is None else not home.online
+        log_dir = self._by_partition.get((topic, partition))
+        return (topic, partition) in self._lost if log_dir is None else not log_dir.online
 
     def find(self, topic: str, partition: int) -> DataDirectory | None:
         """The directory of a partition, if it has one."""
-        return self._homes.get((topic, partition))
+        return self._by_partition.get((topic, partition))
 
-    def home(self, topic: str, partition: int) -> DataDirectory:
-        """The directory of a partition; a new one gets the one with the fewest. Raises KAFKA_STORAGE_ERROR."""
-        found = self._homes.get((topic, partition))
+    def place(self, topic: str, partition: int) -> DataDirectory:
+        """Return the directory of a partition. A new partition gets the directory with the fewest.
+
+        Raises KAFKA_STORAGE_ERROR.
+        """
+        found = self._by_partition.get((topic, partition))
         if found is None:
             online = self.online
             if not online or (topic, partition) in self._lost:
@@ -157,10 +160,10 @@ class LogDirectories:
 
     def forget(self, topic: str, partition: int) -> None:
         """Notes that a partition is gone."""
-        home = self._homes.pop((topic, partition), None)
+        log_dir = self._by_partition.pop((topic, partition), None)
         self._lost.discard((topic, partition))
-        if home is not None:
-            self._sizes[home.path] -= 1
+        if log_dir is not None:
+            self._sizes[log_dir.path] -= 1
 
     def set_aside(
         self, directory: DataDirectory, topic: str, partition: int, topic_id: UUID | None, suffix: str

@@ -125,13 +125,13 @@ class Partitions:
     def prefetch(self, topic: str, partitions: Iterable[int]) -> None:
         """Look at the files of some logs in a worker thread, so that the event loop does not wait for the device."""
         for partition in partitions:
-            home = self._directories.find(topic, partition)
-            if home is not None:
-                folder = home.folder(topic, partition)
+            log_dir = self._directories.find(topic, partition)
+            if log_dir is not None:
+                folder = log_dir.folder(topic, partition)
                 with suppress(OSError):  # opening the log reports it
-                    for name in home.disk.listdir(folder):
-                        home.disk.size(f"{folder}/{name}")
-                    read_if_exists(home.disk, f"{folder}/{PARTITION_METADATA}")
+                    for name in log_dir.disk.listdir(folder):
+                        log_dir.disk.size(f"{folder}/{name}")
+                    read_if_exists(log_dir.disk, f"{folder}/{PARTITION_METADATA}")
 
     def _take_step(self) -> None:
         if self._steps_left == STEPS_A_TURN:
@@ -187,20 +187,20 @@ class Partitions:
     def _open(self, topic: str, partition: int) -> Steps[Replica]:
         info = self._cache.image.topic(topic)
         assert info is not None
-        home = self._directories.home(topic, partition)
-        renewed = not self._is_own_folder(home, info, partition) and home.forget_offsets(topic, partition)
+        log_dir = self._directories.place(topic, partition)
+        renewed = not self._is_own_folder(log_dir, info, partition) and log_dir.forget_offsets(topic, partition)
         log = yield from Log.opening(
-            home.disk,
-            home.folder(topic, partition),
+            log_dir.disk,
+            log_dir.folder(topic, partition),
             topic,
             partition,
             self._log_config(info),
             self._now_ms(),
             topic_id=info.topic_id,
-            recovery_point=home.recovery_points.get((topic, partition), 0),
-            clean=home.clean,
-            log_start_offset=home.start_offsets.get((topic, partition), 0),
-            unlink=partial(self._unlinker.files, home.disk),
+            recovery_point=log_dir.recovery_points.get((topic, partition), 0),
+            clean=log_dir.clean,
+            log_start_offset=log_dir.start_offsets.get((topic, partition), 0),
+            unlink=partial(self._unlinker.files, log_dir.disk),
         )
         info = self._cache.image.topic(topic) or info
         config = self._log_config(info)
@@ -221,22 +221,22 @@ class Partitions:
             self.checkpoints.write_now()
         return replica
 
-    def _is_own_folder(self, home: DataDirectory, topic: TopicInfo, partition: int) -> bool:
+    def _is_own_folder(self, log_dir: DataDirectory, topic: TopicInfo, partition: int) -> bool:
         """Whether this topic's log is in its folder; one of a former topic of the same name is set aside.
 
         Such a log is left when a deletion is interrupted. It is kept, as Kafka does: should the metadata have been
         lost, it is all that there is. Raises KAFKA_STORAGE_ERROR.
         """
-        folder = home.folder(topic.name, partition)
+        folder = log_dir.folder(topic.name, partition)
         try:
-            if not home.disk.exists(folder):
+            if not log_dir.disk.exists(folder):
                 return False
-            found = home.topic_id(topic.name, partition)
+            found = log_dir.topic_id(topic.name, partition)
             if found is None:  # lost with the machine's power, or never written by an older Kafka
-                home.write_topic_id(topic.name, partition, topic.topic_id)
+                log_dir.write_topic_id(topic.name, partition, topic.topic_id)
             if found in (None, topic.topic_id):
                 return True
-            aside = self._directories.set_aside(home, topic.name, partition, topic.topic_id, STRAY_SUFFIX)
+            aside = self._directories.set_aside(log_dir, topic.name, partition, topic.topic_id, STRAY_SUFFIX)
         except OSError as error:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot open {folder}: {error}") from error
         self._logger.warning("%s is the log of another topic of this name, it is now in %s", folder, aside)
@@ -326,17 +326,17 @@ class Partitions:
         if replica is not None:
             replica.log.discard()
             replica.release()
-        home = self._directories.find(topic.name, partition)
+        log_dir = self._directories.find(topic.name, partition)
         self._directories.forget(topic.name, partition)
-        if home is None:
+        if log_dir is None:
             return stale
-        stale |= home.forget_offsets(topic.name, partition)
+        stale |= log_dir.forget_offsets(topic.name, partition)
         try:
-            if home.disk.exists(home.folder(topic.name, partition)):
-                aside = self._directories.set_aside(home, topic.name, partition, topic.topic_id, DELETE_SUFFIX)
-                folders.setdefault(home.disk, []).append(aside)
+            if log_dir.disk.exists(log_dir.folder(topic.name, partition)):
+                aside = self._directories.set_aside(log_dir, topic.name, partition, topic.topic_id, DELETE_SUFFIX)
+                folders.setdefault(log_dir.disk, []).append(aside)
         except OSError as error:
-            self._logger.error("%s-%d is left in %s: %s", topic.name, partition, home.path, error)
+            self._logger.error("%s-%d is left in %s: %s", topic.name, partition, log_dir.path, error)
         return stale
 
     def _stop_opening(self, key: tuple[str, int]) -> None:
