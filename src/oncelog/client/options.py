@@ -46,14 +46,17 @@ _UNSUPPORTED_PREFIXES = {"ssl_": _SECURITY, "sasl_": _SECURITY, "security_": _SE
 
 
 class Option(NamedTuple):
-    """Default and reader of one option; a reader turns what a user gave (a string, too) into the value, or raises."""
+    """Default and reader of one option.
+
+    A reader converts what a user gave (possibly a string) to the value, or raises ValueError or TypeError.
+    """
 
     default: Any
     read: Callable[[Any], Any]
 
 
 def integer(low: int, high: int = 2**63 - 1) -> Callable[[Any], int]:
-    """A whole number within bounds."""
+    """Return a reader of a whole number within bounds."""
 
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int | str | float) or int(value) != float(value):
@@ -66,7 +69,7 @@ def integer(low: int, high: int = 2**63 - 1) -> Callable[[Any], int]:
 
 
 def boolean(value: Any) -> bool:
-    """True or False, or their names."""
+    """Read True or False, or their names."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.lower() in ("true", "false"):
@@ -75,14 +78,14 @@ def boolean(value: Any) -> bool:
 
 
 def text(value: Any) -> str:
-    """A text that is not empty."""
+    """Read a text that is not empty."""
     if not isinstance(value, str) or not value:
         raise ValueError("a text is needed")
     return value
 
 
 def optional_text(value: Any) -> str | None:
-    """The same, or None."""
+    """Read a text that is not empty, or None."""
     return None if value is None else text(value)
 
 
@@ -93,7 +96,7 @@ def _plaintext(value: Any) -> str:
 
 
 def anything(value: Any) -> Any:
-    """Whatever it is: checked elsewhere."""
+    """Accept any value: another function checks it."""
     return value
 
 
@@ -116,9 +119,10 @@ COMMON: dict[str, Option] = {
 def read_options(
     known: Mapping[str, Option], mapping: Mapping[str, Any] | None, given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], frozenset[str]]:
-    """(every option with its value, those that the user set). `given` wins over `mapping`; ConfigError.
+    """Return (every option with its value, the names that the user set). `given` overrides `mapping`.
 
-    Addresses that are None were not given: each client's constructor has a parameter for them.
+    Raises ConfigError. An address of None counts as missing, because each constructor has a parameter for the
+    addresses.
     """
     if mapping is not None and not isinstance(mapping, Mapping):
         raise ConfigError(
@@ -159,7 +163,7 @@ def advice_for_unsupported(name: str) -> str | None:
 
 
 def cluster_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of `ClusterClient` that follow from a client's options."""
+    """Return the keyword arguments of `ClusterClient` for a client's options."""
     return {
         "client_id": options["client_id"],
         "request_timeout_ms": options["request_timeout_ms"],

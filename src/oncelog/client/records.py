@@ -22,7 +22,7 @@ _UNIT_SECONDS = (86_400, 3_600, 60, 1)
 
 
 def to_bytes(data: Text) -> bytes | None:
-    """A key or value as bytes; text becomes UTF-8. TypeError, or ValueError for text that has none."""
+    """Return a key or value as bytes; text becomes UTF-8. Raises TypeError, or ValueError for invalid text."""
     if data is None or type(data) is bytes:
         return data
     if isinstance(data, str):
@@ -33,13 +33,16 @@ def to_bytes(data: Text) -> bytes | None:
 
 
 def check_topic(topic: object) -> None:
-    """UsageError unless it may be a topic's name."""
+    """Raise UsageError unless `topic` may be a topic's name."""
     if not isinstance(topic, str):
         raise UsageError(f"topic = {topic!r}: it must be str, not {type(topic).__name__}")
 
 
 def check_integer(value: object, name: str, kind: str = "", bits: int = 64) -> int:
-    """What was given as `name`, `kind` behind "an int"; UsageError unless it is one that so many bits can hold."""
+    """Return the argument `name` as an int. Raises UsageError unless it is an int of so many bits.
+
+    `kind` follows "an int" in the message.
+    """
     if not isinstance(value, SupportsIndex):
         raise UsageError(f"{name} = {value!r}: it must be an int{kind}, not {type(value).__name__}")
     found = value if isinstance(value, int) else index(value)  # an `OffsetAndMetadata` stays one
@@ -49,7 +52,7 @@ def check_integer(value: object, name: str, kind: str = "", bits: int = 64) -> i
 
 
 def check_partition(value: object, name: str) -> TopicPartition:
-    """What was given as `name`; UsageError unless it is a pair of topic and number."""
+    """Return the argument `name`. Raises UsageError unless it is a pair of topic and number."""
     if not isinstance(value, tuple) or len(value) != 2:
         raise UsageError(f"{name} = {value!r}: partitions are {PAIRS}")
     topic, partition = value
@@ -62,14 +65,14 @@ def check_partition(value: object, name: str) -> TopicPartition:
 
 
 def check_partitions(values: object) -> list[TopicPartition]:
-    """Those given as `partitions`; UsageError unless they are pairs of topic and number."""
+    """Return the argument `partitions`. Raises UsageError unless it has pairs of topic and number."""
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
         raise UsageError(f"partitions = {values!r}: partitions are {PAIRS}")
     return [check_partition(value, f"partitions[{place}]") for place, value in enumerate(values)]
 
 
 def check_offsets(values: object) -> dict[TopicPartition, int]:
-    """Those given as `offsets`, to be committed. UsageError."""
+    """Return the argument `offsets` of a commit. Raises UsageError."""
     found = _by_partition(values, "offsets")
     for (topic, partition), offset in found.items():
         if offset < 0:
@@ -78,7 +81,7 @@ def check_offsets(values: object) -> dict[TopicPartition, int]:
 
 
 def check_times(values: object) -> dict[TopicPartition, int]:
-    """Those given as `times`. UsageError."""
+    """Return the argument `times`. Raises UsageError."""
     return _by_partition(values, "times", EPOCH)
 
 
@@ -92,7 +95,7 @@ def _by_partition(values: object, name: str, kind: str = "") -> dict[TopicPartit
 def checked(
     topic: str, value: Text, key: Text, partition: int | None, timestamp: int | None, headers: HeaderData
 ) -> tuple[bytes | None, bytes | None, Headers]:
-    """Value, key and headers as a batch takes them. UsageError, which names the argument that none does."""
+    """Return value, key and headers as a batch takes them. Raises UsageError that names the wrong argument."""
     check_topic(topic)
     for name, number, kind in (("partition", partition, ""), ("timestamp", timestamp, EPOCH)):
         if number is not None:

@@ -14,7 +14,7 @@ from oncelog.protocol.schema import Message
 
 @cache
 def _plan(kind: type[Message]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(fields with an error code, fields with structs that may have one) of a message class."""
+    """Return (fields with an error code, fields with structs that may have one) of a message class."""
     codes = tuple(name for name in kind.FIELDS if name.endswith("error_code") and "config" not in name)
     nested = tuple(
         name
@@ -25,7 +25,7 @@ def _plan(kind: type[Message]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def error_codes(message: Message) -> Iterator[tuple[ErrorCode, str | None]]:
-    """(code, message or None) of every error in a response, outermost first."""
+    """Yield (code, message or None) of every error in a response, outermost first."""
     codes, nested = _plan(type(message))
     for name in codes:
         if code := getattr(message, name):
@@ -37,7 +37,7 @@ def error_codes(message: Message) -> Iterator[tuple[ErrorCode, str | None]]:
 
 
 def first_error(message: Message) -> ErrorCode:
-    """The error that decides what becomes of a response: the first retriable one, else the first, else NONE."""
+    """Return the error that decides about a response: the first retriable one, otherwise the first, otherwise NONE."""
     first = ErrorCode.NONE
     for code, _ in error_codes(message):
         if code.retriable:
@@ -58,7 +58,7 @@ def require_answers(asked: Iterable[str | TopicPartition], answered: Iterable[ob
 
 
 def raise_for_error(message: Message, what: str = "") -> None:
-    """Raise the first error of a response as an exception; `what` begins its text."""
+    """Raise the first error of a response. `what` begins its message."""
     for code, text in error_codes(message):
         about = ": ".join(part for part in (what, text or code.text) if part)
         error = errors.error_for(code, about)

@@ -1,4 +1,4 @@
-"""The kernels of tables, for coroutines: compiling them takes seconds, in which an event loop would stand still."""
+"""Load the kernels of tables for coroutines: compiling takes seconds, and must not block the event loop."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from oncelog.columns import native
 
 
 async def load() -> None:
-    """Have them at hand, from another thread where they are not yet."""
+    """Load the kernels, in another thread unless they are loaded."""
     if not native.loaded():
         await asyncio.to_thread(native.load)

@@ -1,4 +1,4 @@
-"""Types that all clients share, and the sink's commit protocol with them: nothing here reaches for the world."""
+"""Types that all clients and the sink's commit protocol share. No I/O."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Marker(StrEnum):
-    """What the first control marker of a producer behind an offset says."""
+    """What the first control marker of a producer after an offset says."""
 
     COMMIT = "commit"
     ABORT = "abort"
     MISSING = "missing"
-    """There is none, and waiting did not bring it."""
+    """There is none, even after the wait."""
     GONE = "gone"
-    """The log begins behind that offset (retention, DeleteRecords, topic deleted)."""
+    """The log begins after that offset (retention, DeleteRecords, topic deleted)."""
 
 
 class Place(NamedTuple):
-    """Where a producer's marker is looked for: the first one behind `after`."""
+    """Where to look for the marker of a producer: the first one after `after`."""
 
     at: TopicPartition
     producer_id: int

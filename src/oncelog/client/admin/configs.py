@@ -1,4 +1,4 @@
-"""Settings of topics, brokers and groups, described and changed: coroutines over `ClusterClient`."""
+"""Describe and change settings of topics, brokers and groups: coroutines over `ClusterClient`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SET, _DELETE = 0, 1
 
 
 class ConfigEntry(NamedTuple):
-    """A setting. `source`: who has set it, as `SOURCES` says; the value of a sensitive one is None."""
+    """A setting. `source` says who has set it (`SOURCES`). The value of a sensitive setting is None."""
 
     name: str
     value: str | None
@@ -49,7 +49,7 @@ class ConfigEntry(NamedTuple):
 
 
 async def _call_resource(cluster: ClusterClient, kind: str, name: str, request: Message) -> Any:
-    """The response of whoever knows the settings of a resource: the broker itself, else anybody."""
+    """Send a request about a resource to the broker that knows its settings: the broker itself, or any broker."""
     if kind in ("broker", "broker_logger") and name:
         await cluster.require_broker(int(name))
         return await cluster.call_broker(int(name), request)
@@ -59,17 +59,18 @@ async def _call_resource(cluster: ClusterClient, kind: str, name: str, request: 
 async def describe_configs(
     cluster: ClusterClient, kind: str, name: str | int, *, all_: bool = True
 ) -> dict[str, str | None]:
-    """Settings of a "topic", "broker", "broker_logger" (both by node id; a broker's name "": what all brokers were
-    given) or "group", by name; with `all_` False only those that somebody has set. Sensitive ones are None.
+    """Return the settings of a "topic", "broker", "broker_logger" or "group", by name.
 
-    UnknownTopicError, KafkaError (BROKER_ID_NOT_REGISTERED), UnsupportedError.
+    Brokers and their loggers go by node id; the broker name "" means the settings of all brokers. With `all_` False,
+    return only settings that a user has set. Sensitive values are None. Raises UnknownTopicError, KafkaError
+    (BROKER_ID_NOT_REGISTERED) and UnsupportedError.
     """
     entries = await describe_config_entries(cluster, kind, name)
     return {entry.name: entry.value for entry in entries if all_ or entry.source in USER_SET}
 
 
 async def describe_config_entries(cluster: ClusterClient, kind: str, name: str | int) -> list[ConfigEntry]:
-    """The same with where each value comes from and whether it may change."""
+    """Return the same settings, with the source of each value and whether it may change."""
     wanted = DescribeConfigsResource(resource_type=RESOURCES[kind], resource_name=str(name), configuration_keys=None)
     request = DescribeConfigsRequest(resources=[wanted])
     response = await _call_resource(cluster, kind, str(name), request)
@@ -89,9 +90,9 @@ async def alter_configs(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Change settings of what `describe_configs` knows, all or none; those to be unset go back to their defaults.
+    """Change settings of a resource that `describe_configs` knows, all or none. Unset ones return to their defaults.
 
-    KafkaError (INVALID_CONFIG, INVALID_REQUEST, BROKER_ID_NOT_REGISTERED), UnknownTopicError.
+    Raises KafkaError (INVALID_CONFIG, INVALID_REQUEST, BROKER_ID_NOT_REGISTERED) and UnknownTopicError.
     """
     request = _request(RESOURCES[kind], str(name), to_set, to_unset, validate_only=validate_only)
     about = "all brokers" if name == "" else f"{kind} {str(name)!r}"
@@ -108,7 +109,7 @@ async def alter_topic_configs(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Change settings of a topic; those to be unset go back to the broker's."""
+    """Change settings of a topic. Unset ones return to the broker's."""
     request = _request(ResourceType.TOPIC, topic, to_set, to_unset, validate_only=validate_only)
     response = await cluster.call_controller(request)
     raise_for_error(response, f"topic {topic!r}")

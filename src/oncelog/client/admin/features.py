@@ -1,4 +1,4 @@
-"""The levels of a cluster's features (KIP-584)."""
+"""Describe and change the levels of a cluster's features (KIP-584)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UPGRADES = {
 
 
 class FeatureInfo(NamedTuple):
-    """One feature: levels that the broker supports, the cluster's level (0: off), and the epoch of the levels."""
+    """One feature: the levels that the broker supports, the cluster's level (0: off), and the epoch of the levels."""
 
     name: str
     supported_min: int
@@ -32,7 +32,7 @@ class FeatureInfo(NamedTuple):
 
 
 async def describe_features(cluster: ClusterClient) -> list[FeatureInfo]:
-    """Features with the levels that the brokers support and the cluster's; UnsupportedError before Kafka 3.9."""
+    """Return the features with the brokers' and the cluster's levels. Raises UnsupportedError before Kafka 3.9."""
     request = ApiVersionsRequest(client_software_name="oncelog", client_software_version=__version__)
     response = await cluster.call_any(request, API_VERSIONS_VERSION)
     raise_for_error(response, "features")
@@ -52,9 +52,9 @@ async def describe_features(cluster: ClusterClient) -> list[FeatureInfo]:
 async def update_features(
     cluster: ClusterClient, levels: Mapping[str, int], kind: str = "upgrade", *, validate_only: bool = False
 ) -> None:
-    """Set levels of features, all or none; `kind` is "upgrade", "safe_downgrade" or "unsafe_downgrade".
+    """Set levels of features, all or none. `kind` is "upgrade", "safe_downgrade" or "unsafe_downgrade".
 
-    KafkaError (INVALID_UPDATE_VERSION ...).
+    Raises KafkaError (INVALID_UPDATE_VERSION ...).
     """
     request = UpdateFeaturesRequest(
         feature_updates=[

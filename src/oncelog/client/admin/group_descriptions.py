@@ -1,4 +1,4 @@
-"""What coordinators know of groups, classic and KIP-848's."""
+"""Describe groups, of the classic protocol and of KIP-848, as their coordinators know them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEAD = "Dead"
 
 
 class GroupInfo(NamedTuple):
-    """One line of the list of groups; `coordinator` is the broker that told it."""
+    """A group in the list of groups; `coordinator` is the broker that reported it."""
 
     group_id: str
     protocol_type: str
@@ -42,7 +42,7 @@ class GroupInfo(NamedTuple):
 
 
 class MemberInfo(NamedTuple):
-    """One member of a group; `assignment` is None where an assignor wrote what only it can read."""
+    """One member of a group. `assignment` is None if only its assignor can read it."""
 
     member_id: str
     group_instance_id: str | None
@@ -64,7 +64,7 @@ class GroupDescription(NamedTuple):
 
 
 def _known(what: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The names as Kafka spells them; ConfigError, for a broker answers an unknown one with an empty list."""
+    """Return the names as Kafka spells them. Raises ConfigError, because a broker ignores an unknown name."""
     spelled = {name.lower(): name for name in known}
     found = []
     for name in given:
@@ -77,9 +77,9 @@ def _known(what: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 async def list_groups(cluster: ClusterClient, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupInfo]:
-    """All groups, or those in certain states (as "Stable") and of certain types (as "Classic"), by name.
+    """Return all groups by name, or those in certain states ("Stable") and of certain types ("Classic").
 
-    ConfigError for a state or type that there is none of.
+    Raises ConfigError for an unknown state or type.
     """
     in_states, of_types = _known("state", states, STATES), _known("type", types, TYPES)
     answers = await gather_brokers(cluster, lambda: ListGroupsRequest(states_filter=in_states, types_filter=of_types))
@@ -94,7 +94,7 @@ async def list_groups(cluster: ClusterClient, states: Sequence[str] = (), types:
 
 
 async def describe_group(cluster: ClusterClient, group_id: str) -> GroupDescription:
-    """State and members of a classic group or one of KIP-848; a group that does not exist is Dead."""
+    """Return state and members of a group of either protocol. A group that does not exist is Dead."""
     response = await cluster.call_coordinator("group", group_id, DescribeGroupsRequest(groups=[group_id]))
     group = response.groups[0]
     # Of a group of another type a broker says that there is none, in words before version 6.
@@ -122,7 +122,7 @@ async def describe_group(cluster: ClusterClient, group_id: str) -> GroupDescript
 
 
 async def _described(cluster: ClusterClient, group_id: str) -> GroupDescription | None:
-    """A group of KIP-848, or None: there is none, or the brokers are older than these groups."""
+    """Return a group of KIP-848, or None if there is none, or if the brokers do not support these groups."""
     try:
         response = await cluster.call_coordinator("group", group_id, ConsumerGroupDescribeRequest(group_ids=[group_id]))
     except errors.UnsupportedError:
@@ -142,7 +142,7 @@ def _member(item: Any) -> MemberInfo:
 
 
 def _assigned(assignment: bytes) -> list[TopicPartition] | None:
-    """A member's partitions; None where they cannot be read, for an assignor may write what it likes."""
+    """Return a member's partitions, or None if they cannot be read, because assignors choose their format."""
     if not assignment:
         return []
     try:
@@ -152,15 +152,15 @@ def _assigned(assignment: bytes) -> list[TopicPartition] | None:
 
 
 async def committed(cluster: ClusterClient, group_id: str, *, require_stable: bool = True) -> dict[TopicPartition, int]:
-    """Every committed offset of a group, none of one that does not exist; each with `leader_epoch` and `metadata`.
+    """Return every committed offset of a group, with `leader_epoch` and `metadata`. An unknown group has none.
 
-    With `require_stable` it waits for open transactions that hold offsets of the group (KIP-447).
+    With `require_stable`, wait for open transactions that hold offsets of the group (KIP-447).
     """
     return dict(await offset_calls.fetch_committed(cluster, group_id, require_stable=require_stable))
 
 
 async def ends(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The high watermarks of those of these partitions that are there and have a leader."""
+    """Return the high watermarks of the partitions that exist and have a leader."""
     wanted = set(partitions)
     topics = await cluster.topics(internal=True)
     led = [

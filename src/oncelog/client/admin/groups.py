@@ -1,4 +1,4 @@
-"""What an administrator changes about groups: their deletion, their members, and where they are to go on."""
+"""Delete groups, remove their members, and set their offsets."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ INACTIVE = frozenset({"Empty", "Dead"})
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a group is to go on. Exactly one is set.
+    """The position to which a group seeks. Set exactly one attribute.
 
-    `timestamp` is ms since the epoch (the first record at or after it, else the end), `offsets.EARLIEST` or
-    `offsets.LATEST`; `offset` a number; `shift` is added to what is committed, and may be negative.
+    `timestamp` is ms since the epoch (the first record at or after it, otherwise the end), `offsets.EARLIEST` or
+    `offsets.LATEST`. `offset` is a number. `shift` is added to the committed offset and may be negative.
     """
 
     timestamp: int | None = None
@@ -56,7 +56,7 @@ class PartitionSeek(NamedTuple):
 
 
 async def delete_groups(cluster: ClusterClient, groups: str | Iterable[str]) -> None:
-    """Delete groups that have no members, with their offsets; KafkaError (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND)."""
+    """Delete groups without members, and their offsets. Raises KafkaError (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND)."""
     failure: errors.KafkaError | None = None
     for group_id in dict.fromkeys(names(groups)):
         request = DeleteGroupsRequest(groups_names=[group_id])
@@ -71,7 +71,7 @@ async def delete_groups(cluster: ClusterClient, groups: str | Iterable[str]) -> 
 
 
 async def delete_offsets(cluster: ClusterClient, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-    """Forget a group's offsets of partitions that no member reads; KafkaError (GROUP_SUBSCRIBED_TO_TOPIC)."""
+    """Delete a group's offsets of partitions that no member reads. Raises KafkaError (GROUP_SUBSCRIBED_TO_TOPIC)."""
     wanted = sorted(set(partitions))
     topics = [
         OffsetDeleteRequestTopic(
@@ -99,9 +99,9 @@ async def remove_members(
     all_: bool = False,
     reason: str = "removed by an administrator",
 ) -> list[str]:
-    """Let static members leave a group (KIP-345), or with `all_` every member; their instance or member ids.
+    """Remove static members from a group (KIP-345), or with `all_` every member. Return their instance or member ids.
 
-    A member that is alive joins anew. KafkaError (UNKNOWN_MEMBER_ID, GROUP_ID_NOT_FOUND).
+    A member that is alive joins again. Raises KafkaError (UNKNOWN_MEMBER_ID, GROUP_ID_NOT_FOUND).
     """
     leaving = [MemberIdentity(member_id="", group_instance_id=each, reason=reason) for each in instance_ids]
     if all_:
@@ -132,17 +132,17 @@ async def remove_members(
 
 
 async def set_offsets(cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Set a group's committed offsets while it has no members; GroupError while it has some."""
+    """Set a group's committed offsets while it has no members. Raises GroupError if it has some."""
     await offset_calls.commit(cluster, GroupMetadata(group_id), offsets)
 
 
 async def _plan_seek(
     cluster: ClusterClient, group_id: str, target: Target, partitions: Iterable[TopicPartition] | None = None
 ) -> list[PartitionSeek]:
-    """Where `seek` would set the group: of some partitions, or of all that it has offsets of.
+    """Return where `seek` would set the group: in some partitions, or in all that it has offsets of.
 
-    A target outside a partition's offsets becomes its start or its end, as in Kafka's tool. UsageError while the group
-    has members, and for a shift without an offset to shift.
+    A target outside a partition's offsets becomes its start or its end, as in Kafka's tool. Raises UsageError if the
+    group has members, and for a shift without a committed offset.
     """
     found = (await describe_group(cluster, group_id)).state
     if found not in INACTIVE:
@@ -164,7 +164,7 @@ async def _plan_seek(
 async def _aims(
     cluster: ClusterClient, target: Target, wanted: list[TopicPartition], committed: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int | None]:
-    """The offset aimed at in each partition; None is its end."""
+    """Return the target offset in each partition; None is its end."""
     if target.offset is not None:
         return dict.fromkeys(wanted, target.offset)
     if target.shift is not None:
@@ -186,10 +186,10 @@ async def seek(
     *,
     dry_run: bool = False,
 ) -> list[PartitionSeek]:
-    """Set where a group without members goes on, in some partitions or all that it has offsets of.
+    """Set the offsets of a group without members, in some partitions or in all that it has offsets of.
 
-    What `target` is: `Target`; outside a partition it becomes its first offset or its end. UsageError
-    while the group has members. With `dry_run` nothing changes.
+    A `target` outside a partition's offsets becomes its first offset or its end. Raises UsageError if the group has
+    members. With `dry_run`, change nothing.
     """
     seeks = await _plan_seek(cluster, group_id, target, partitions)
     if not dry_run:

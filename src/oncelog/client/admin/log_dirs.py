@@ -1,4 +1,4 @@
-"""What lies in the log directories of brokers (KIP-113, 827)."""
+"""Describe the log directories of brokers (KIP-113, 827)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from oncelog.protocol.messages.describe_log_dirs import DescribableLogDirTopic, 
 
 
 class ReplicaSize(NamedTuple):
-    """One replica in a directory: bytes of its segments, and how far it is behind the high watermark."""
+    """One replica in a directory: the bytes of its segments, and its lag behind the high watermark."""
 
     size_bytes: int
     offset_lag: int
 
 
 class LogDir(NamedTuple):
-    """One log directory. `online` is false after a failure of its disk; the sizes are -1 where they are not known."""
+    """One log directory. `online` is false after its disk has failed. Unknown sizes are -1."""
 
     broker: int
     path: str
@@ -36,9 +36,9 @@ async def describe_log_dirs(
     brokers: Sequence[int] | None = None,
     partitions: Iterable[TopicPartition] | None = None,
 ) -> list[LogDir]:
-    """The log directories of these brokers or of all: bytes of space and of partitions, and whether it is online.
+    """Return the log directories of these brokers, or of all: total and used bytes, replicas, and whether it is online.
 
-    KafkaError (BROKER_ID_NOT_REGISTERED).
+    Raises KafkaError (BROKER_ID_NOT_REGISTERED).
     """
     for broker in brokers or ():
         await cluster.require_broker(broker)

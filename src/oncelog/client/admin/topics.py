@@ -1,6 +1,6 @@
-"""What an administrator asks of a cluster: topics, offsets, brokers. Coroutines over `ClusterClient`.
+"""Administer topics, offsets and brokers: coroutines over `ClusterClient`.
 
-Everything else has modules of its own; `Admin` is made of their functions.
+Other subjects have their own modules. `Admin` is made of their functions.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ClusterInfo(NamedTuple):
 
 
 class PartitionInfo(NamedTuple):
-    """One partition. Offsets: first, high watermark, last stable, log end; -1 where the leader cannot be asked."""
+    """One partition, with its first offset, high watermark, last stable offset and log end; -1 if it has no leader."""
 
     partition: int
     leader: int
@@ -78,7 +78,7 @@ class TopicInfo(NamedTuple):
 
 
 class TopicListing(NamedTuple):
-    """One line of the list of topics."""
+    """A topic in the list of topics."""
 
     name: str
     topic_id: UUID
@@ -88,7 +88,7 @@ class TopicListing(NamedTuple):
 
 
 class CreatedTopic(NamedTuple):
-    """A topic as it was made; -1, -1 where the settings may not be read."""
+    """A topic that was created. The numbers are -1 if the client may not read its settings."""
 
     name: str
     topic_id: UUID
@@ -106,11 +106,11 @@ async def create_topics(
     assignments: Sequence[Sequence[int]] | None = None,
     validate_only: bool = False,
 ) -> list[CreatedTopic]:
-    """Create one or more topics alike and wait until they are known; -1: the broker's default.
+    """Create one or more topics alike, and wait until the brokers know them. -1 is the broker's default.
 
-    `assignments` are the brokers of each partition, its leader first, in place of the two numbers; `validate_only`
-    has the broker check everything and make nothing. KafkaError (TOPIC_ALREADY_EXISTS, INVALID_CONFIG,
-    INVALID_REPLICATION_FACTOR ...) once all were tried.
+    `assignments` are the brokers of each partition, its leader first; they replace the two numbers. With
+    `validate_only`, the broker checks the request and creates nothing. After all topics were tried, raise KafkaError
+    (TOPIC_ALREADY_EXISTS, INVALID_CONFIG, INVALID_REPLICATION_FACTOR ...).
     """
     settings = [CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
     placed = [
@@ -141,7 +141,7 @@ async def create_topics(
 
 
 async def _until_known(cluster: ClusterClient, name: str) -> None:
-    """Brokers hear of a topic after the controller has made it: sooner or later, for there is one; TimedOutError."""
+    """Wait until the brokers know a topic that the controller has created. Raises TimedOutError."""
     cluster.topology.forget(name)
     try:
         await cluster.topic(name, missing_ms=cluster.api_timeout_ms)
@@ -157,9 +157,9 @@ async def create_partitions(
     assignments: Sequence[Sequence[int]] | None = None,
     validate_only: bool = False,
 ) -> None:
-    """Let a topic grow to so many partitions; keys may go to other ones than before.
+    """Increase a topic's partitions to `count`. Keys may map to other partitions than before.
 
-    `assignments` are the brokers of each new partition. UnknownTopicError, KafkaError (INVALID_PARTITIONS).
+    `assignments` are the brokers of each new partition. Raises UnknownTopicError and KafkaError (INVALID_PARTITIONS).
     """
     placed = None
     if assignments is not None:
@@ -175,7 +175,10 @@ async def create_partitions(
 
 
 async def delete_topics(cluster: ClusterClient, topics: str | Iterable[str]) -> None:
-    """Delete one or more topics; KafkaError (UnknownTopicError, TOPIC_DELETION_DISABLED) once all were tried."""
+    """Delete one or more topics.
+
+    After all were tried, raise KafkaError (UnknownTopicError, TOPIC_DELETION_DISABLED).
+    """
     wanted = names(topics)
 
     def request(version: int) -> DeleteTopicsRequest:
@@ -198,7 +201,7 @@ async def delete_topics(cluster: ClusterClient, topics: str | Iterable[str]) -> 
 
 
 async def list_topics(cluster: ClusterClient, *, internal: bool = False) -> list[TopicListing]:
-    """All topics by name, with ids and replication factors; the coordinators' own with `internal`."""
+    """Return all topics by name, with ids and replication factors; with `internal`, also those of the coordinators."""
     found = await cluster.topics(internal=internal)
     return [
         TopicListing(
@@ -213,12 +216,12 @@ async def list_topics(cluster: ClusterClient, *, internal: bool = False) -> list
 
 
 async def count_partitions(cluster: ClusterClient, *, internal: bool = False) -> dict[str, int]:
-    """Number of partitions by topic name; the coordinators' own topics with `internal`."""
+    """Return the number of partitions by topic; with `internal`, also of the coordinators' topics."""
     return {item.name: item.partitions for item in await list_topics(cluster, internal=internal)}
 
 
 async def describe_topics(cluster: ClusterClient, topics: str | Iterable[str]) -> list[TopicInfo]:
-    """Topics with leader, ISR, first offset, HW, LSO and LEO of each partition; UnknownTopicError."""
+    """Return topics with leader, ISR, first offset, HW, LSO and LEO of each partition. Raises UnknownTopicError."""
     return list(await asyncio.gather(*(_describe_topic(cluster, name) for name in names(topics))))
 
 
@@ -249,7 +252,7 @@ async def _describe_topic(cluster: ClusterClient, name: str) -> TopicInfo:
 
 
 async def describe_cluster(cluster: ClusterClient) -> ClusterInfo:
-    """Brokers, controller, finalized features."""
+    """Return brokers, controller, and finalized features."""
     response = await cluster.call_any(DescribeClusterRequest())
     raise_for_error(response, "cluster")
     brokers = [BrokerInfo(item.broker_id, item.host, item.port, item.rack) for item in response.brokers]
@@ -259,8 +262,10 @@ async def describe_cluster(cluster: ClusterClient) -> ClusterInfo:
 async def offsets_for(
     cluster: ClusterClient, wanted: Mapping[TopicPartition, int], *, committed_only: bool = False
 ) -> dict[TopicPartition, int]:
-    """Offset by partition for a timestamp each: -2 the first, -1 the end, -3 the record with the highest timestamp,
-    else ms since the epoch (-1: no such record). With `committed_only` an end is the last stable offset.
+    """Return an offset by partition for a timestamp each: ms since the epoch, or -2, -1, -3.
+
+    -2 is the first offset, -1 the end, -3 the record with the highest timestamp. The offset is -1 if no record has
+    the timestamp or a later one. With `committed_only`, the end is the last stable offset.
     """
     found = await offset_calls.list_offsets(cluster, wanted, isolation_level=int(committed_only))
     return {tp: item.offset for tp, item in found.items()}

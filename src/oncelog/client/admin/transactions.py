@@ -1,7 +1,7 @@
-"""What an administrator asks of transaction coordinators and partitions' leaders (KIP-664, 994, 1152).
+"""Describe and end transactions, through their coordinators and the leaders of partitions (KIP-664, 994, 1152).
 
-A transaction hangs when a partition holds it open for longer than any may last, and no coordinator knows that it has to
-end it there: read_committed readers wait for ever.
+A transaction hangs if a partition holds it open for longer than the longest time-out, and no coordinator will end it
+there. Then read_committed readers wait for ever.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FIRST_COORDINATOR_EPOCH = 0
 
 
 class TransactionListing(NamedTuple):
-    """One line of the list of transactions; `coordinator` is the broker that told it."""
+    """A transaction in the list of transactions; `coordinator` is the broker that reported it."""
 
     transactional_id: str
     producer_id: int
@@ -45,7 +45,7 @@ class TransactionListing(NamedTuple):
 
 
 class TransactionInfo(NamedTuple):
-    """The coordinator's view of a transactional id; `start_time` in ms since the epoch, -1 if nothing is open."""
+    """The coordinator's view of a transactional id. `start_time` is in ms since the epoch, or -1 if none is open."""
 
     transactional_id: str
     state: str
@@ -58,7 +58,7 @@ class TransactionInfo(NamedTuple):
 
 
 class ProducerInfo(NamedTuple):
-    """A producer that a partition remembers; `transaction_start` is the first offset of its open transaction, or -1."""
+    """A producer that a partition remembers. `transaction_start` is the first offset of its open transaction, or -1."""
 
     producer_id: int
     producer_epoch: int
@@ -69,7 +69,7 @@ class ProducerInfo(NamedTuple):
 
 
 class HangingTransaction(NamedTuple):
-    """An open transaction in one partition that no coordinator will end; `last_timestamp` is of its last record, ms."""
+    """An open transaction in one partition that no coordinator will end. `last_timestamp` (ms) is its last record's."""
 
     topic: str
     partition: int
@@ -84,10 +84,10 @@ async def list_transactions(
     longer_than_ms: int = -1,
     pattern: str | None = None,
 ) -> list[TransactionListing]:
-    """Transactional ids by name: in certain states (as "Ongoing"), of some producers, open for longer than so many
-    ms, or that match a pattern of RE2's syntax as a whole.
+    """Return transactional ids by name, filtered by state ("Ongoing"), producer, age or pattern.
 
-    ConfigError for a state that there is none of; KafkaError (INVALID_REGULAR_EXPRESSION); UnsupportedError.
+    `longer_than_ms` selects transactions that are open for longer. `pattern` is in RE2's syntax and must match the
+    whole id. Raises ConfigError for an unknown state, KafkaError (INVALID_REGULAR_EXPRESSION) and UnsupportedError.
     """
     answers = await gather_brokers(
         cluster,
@@ -114,7 +114,7 @@ async def list_transactions(
 
 
 async def describe_transaction(cluster: ClusterClient, transactional_id: str) -> TransactionInfo:
-    """What the coordinator knows of a transactional id; KafkaError (TRANSACTIONAL_ID_NOT_FOUND)."""
+    """Return what the coordinator knows of a transactional id. Raises KafkaError (TRANSACTIONAL_ID_NOT_FOUND)."""
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     response = await cluster.call_coordinator("transaction", transactional_id, request)
     item = response.transaction_states[0]
@@ -150,7 +150,7 @@ def _producers(found: Any) -> list[ProducerInfo]:
 async def describe_producers(
     cluster: ClusterClient, topic: str, partition: int, *, broker: int | None = None
 ) -> list[ProducerInfo]:
-    """What a partition's leader, or its replica on `broker`, remembers of its producers; UnknownTopicError."""
+    """Return what a partition's leader, or the replica on `broker`, knows of producers. Raises UnknownTopicError."""
     request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[partition])])
     if broker is None:
         response = await cluster.call_leader(topic, partition, request)
@@ -170,9 +170,9 @@ async def find_hanging(
     broker: int | None = None,
     older_than_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
 ) -> list[HangingTransaction]:
-    """Open transactions that no coordinator will end: in a topic or partition, or wherever `broker` has a replica.
+    """Return open transactions that no coordinator will end: in a topic, a partition, or the replicas of `broker`.
 
-    `older_than_ms`: transaction.max.timeout.ms of the brokers; what has written since is left out.
+    `older_than_ms` is the brokers' transaction.max.timeout.ms. Producers that have written since then are left out.
     """
     where = await _places(cluster, topic, partition, broker)
     now_ms = int(time.time() * 1000)
@@ -190,7 +190,7 @@ async def find_hanging(
 async def _places(
     cluster: ClusterClient, topic: str | None, partition: int | None, broker: int | None
 ) -> dict[TopicPartition, int]:
-    """Whom to ask of which partition."""
+    """Return which broker to ask about each partition."""
     if broker is not None:
         await cluster.require_broker(broker)
     if topic is None:
@@ -209,7 +209,7 @@ async def _places(
 
 
 async def _open_in(cluster: ClusterClient, node: int, partitions: Sequence[TopicPartition]) -> list[HangingTransaction]:
-    """Every open transaction in these partitions, as one broker knows them."""
+    """Return every open transaction in these partitions, as one broker knows them."""
     by_topic: dict[str, list[int]] = {}
     for name, index in partitions:
         by_topic.setdefault(name, []).append(index)
@@ -236,7 +236,7 @@ async def _open_in(cluster: ClusterClient, node: int, partitions: Sequence[Topic
 async def without_coordinator(
     cluster: ClusterClient, candidates: Sequence[HangingTransaction]
 ) -> list[HangingTransaction]:
-    """Those of which no coordinator knows that it has to end them in that partition."""
+    """Return the candidates that no coordinator will end in that partition."""
     known = {
         (info.producer_id, *tp)
         for info in await coordinated(cluster, {item.producer.producer_id for item in candidates})
@@ -246,7 +246,7 @@ async def without_coordinator(
 
 
 async def coordinated(cluster: ClusterClient, producer_ids: Iterable[int]) -> list[TransactionInfo]:
-    """What coordinators know of the transactions of some producers: these they end by themselves."""
+    """Return what coordinators know of the transactions of some producers: they will end these."""
     wanted = sorted(set(producer_ids))
     found = []
     for listing in await list_transactions(cluster, producer_ids=wanted) if wanted else ():
@@ -269,9 +269,9 @@ async def abort_transaction(
     producer_epoch: int,
     coordinator_epoch: int = FIRST_COORDINATOR_EPOCH,
 ) -> None:
-    """Abort a hanging transaction in one partition, past its coordinator: not for one that a coordinator knows of.
+    """Abort a hanging transaction in one partition, without its coordinator. Not for one that a coordinator knows.
 
-    The numbers are those of `describe_producers`. KafkaError (INVALID_PRODUCER_EPOCH,
+    The numbers are those of `describe_producers`. Raises KafkaError (INVALID_PRODUCER_EPOCH,
     TRANSACTION_COORDINATOR_FENCED).
     """
     marker = WritableTxnMarker(
@@ -294,9 +294,9 @@ async def abort_transaction(
 
 
 async def fence_producers(cluster: ClusterClient, transactional_ids: str | Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Fence whoever produces under these ids, aborting what they have open; the new (producer id, epoch) of each.
+    """Fence the producers of these ids and abort their open transactions. Return the new (producer id, epoch) of each.
 
-    Ids that do not exist yet are made, as in Kafka.
+    Ids that do not exist yet are created, as in Kafka.
     """
 
     async def one(transactional_id: str) -> tuple[int, int]:
@@ -312,6 +312,6 @@ async def fence_producers(cluster: ClusterClient, transactional_ids: str | Itera
 
 
 async def terminate_transaction(cluster: ClusterClient, transactional_id: str) -> None:
-    """Abort what a transactional id has open, and fence its producer; KafkaError (TRANSACTIONAL_ID_NOT_FOUND)."""
+    """Abort the open transaction of an id, and fence its producer. Raises KafkaError (TRANSACTIONAL_ID_NOT_FOUND)."""
     await describe_transaction(cluster, transactional_id)  # Kafka's tool makes an id that was only mistyped
     await fence_producers(cluster, [transactional_id])

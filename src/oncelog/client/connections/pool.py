@@ -19,11 +19,11 @@ from oncelog.net.connection import ClientConnection, ConnectionLostError, connec
 
 Address = tuple[str, int]
 Key = tuple[int, str]
-"""Node id and purpose: a consumer's waiting fetches and its group have connections of their own."""
+"""Node id and purpose: a consumer's fetches and its group have their own connections."""
 WAITING = frozenset({"fetch", "group"})
 """Purposes of connections on which requests wait: a request sent after a Fetch or JoinGroup would wait as long."""
 NEXT_ADDRESS_S = 1.0
-"""How long one of several addresses is waited for before the next is tried as well."""
+"""Seconds after which the next of several addresses is tried as well."""
 SILENT_SECONDS = 3.0
 """The client logs an outage that lasts longer. A restarting broker is back sooner."""
 
@@ -43,7 +43,7 @@ def parse_bootstrap(servers: str | Iterable[str]) -> list[Address]:
 
 
 def _hang_up_late(task: asyncio.Task[ClientConnection]) -> None:
-    """Nobody waits for it any more."""
+    """Close a connection that no caller waits for any more."""
     if not task.cancelled() and task.exception() is None:
         task.result().close("another was faster")
 
@@ -80,13 +80,13 @@ class Connections:
         self._made: dict[Key, ClientConnection] = {}
         self._being_made: dict[Key, asyncio.Task[ClientConnection]] = {}
         self._trying: set[asyncio.Task[ClientConnection]] = set()
-        """One for each of several addresses."""
+        """The attempts for several addresses."""
         self._failing: dict[Address, tuple[Backoff, float]] = {}
-        """Those that could not be reached the last time, and when (the loop's time) they may be tried again."""
+        """Addresses that could not be reached, and when (the loop's time) they may be tried again."""
         self._idle_timers: dict[ClientConnection, asyncio.TimerHandle] = {}
 
     def find(self, key: Key) -> ClientConnection | None:
-        """The connection, if there is one."""
+        """Return the open connection, if there is one."""
         found = self._made.get(key)
         return None if found is None or found.closed else found
 
@@ -101,19 +101,20 @@ class Connections:
         return best[int(self._chance() * len(best))] if best else None
 
     async def get(self, key: Key, address: Address) -> ClientConnection:
-        """The connection, made if need be; ConnectionLostError."""
+        """Return the connection; open it if needed. Raises ConnectionLostError."""
         found = self.find(key)
         return await self._shared(key, lambda: self._make(address, self._lost_early(key))) if found is None else found
 
     async def get_any(self, key: Key, addresses: Iterable[Address]) -> ClientConnection:
-        """A connection to one of them, made if need be; those that are to rest only if all are. ConnectionLostError of
-        the last.
+        """Return a connection to one of the addresses; open it if needed. Raises the ConnectionLostError of the last.
+
+        Use an address whose back-off has not passed only if that is true for all.
         """
         found = self.find(key)
         return await self._shared(key, lambda: self._make_any(addresses)) if found is None else found
 
     async def _shared(self, key: Key, make: Callable[[], Coroutine[Any, Any, ClientConnection]]) -> ClientConnection:
-        """Whoever asks while it is being made waits for the same one, and `close` knows of it."""
+        """Open a connection once for all callers that ask for it meanwhile. `close` cancels the attempt."""
         task = self._being_made.get(key)
         if task is None:
             task = asyncio.ensure_future(make())
@@ -136,8 +137,10 @@ class Connections:
         return await self._first(wanted)
 
     async def _first(self, addresses: list[Address]) -> ClientConnection:
-        """Of whichever address answers first. Behind one that hangs, the next one is tried beside it: one that swallows
-        packets takes the connect time-out, and a caller may have less. ConnectionLostError of the last.
+        """Return the connection of the address that answers first. Raises the ConnectionLostError of the last.
+
+        If an address does not answer at once, try the next one beside it: an address that drops packets takes the
+        whole connect time-out, and a caller may have less time.
         """
         last = ConnectionLostError("no address is known")
         left, trying = deque(addresses), set[asyncio.Task[ClientConnection]]()
@@ -180,12 +183,12 @@ class Connections:
         return connection
 
     def _rest(self, address: Address) -> float:
-        """Seconds until it may be tried again."""
+        """Return the seconds until the back-off of an address has passed."""
         until = self._failing.get(address, (None, 0.0))[1]
         return until - asyncio.get_running_loop().time() if until else 0.0
 
     def _lost_early(self, key: Key) -> float:
-        """When another may be made, if there was one: not sooner behind it than behind a failure."""
+        """Return when the next connection may be opened: not earlier after a loss than after a failure."""
         lost = self._made.get(key)
         return 0.0 if lost is None else lost.made_at + Backoff(*self._backoff).next_ms(self._chance()) / 1000
 
@@ -200,7 +203,7 @@ class Connections:
             self._idle_timers[connection] = loop.call_later(again, self._check_idle, connection)
 
     async def close(self, others: Iterable[asyncio.Task[None]] = ()) -> None:
-        """Hang up everywhere, and end other tasks of the client's, too."""
+        """Close all connections, and cancel the attempts and the given tasks."""
         tasks = [*self._being_made.values(), *self._trying, *others]
         for task in tasks:
             task.cancel()

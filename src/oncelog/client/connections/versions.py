@@ -1,4 +1,4 @@
-"""Requests whose form depends on the version that their receiver serves."""
+"""Requests whose form depends on the receiver's version."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from oncelog.protocol.schema import Message
 
 
 class ByVersion(NamedTuple):
-    """A request that is made once it is known which broker gets it, anew for each attempt: brokers differ in versions,
-    and leader, coordinator and controller move. `newest`: the last version that `make` knows.
+    """A request that `make` creates for each attempt, once the receiver is known.
+
+    Brokers serve different versions, and leaders, coordinators and controllers move. `newest` is the last version
+    that `make` supports.
     """
 
     kind: type[Message]
@@ -23,7 +25,7 @@ Request = Message | ByVersion
 
 
 def for_connection(request: Request, version: int | None, connection: ClientConnection) -> tuple[Message, int | None]:
-    """(what to send there, in which version; None: the highest of both); NoCommonVersionError."""
+    """Return (message, version) for a connection; None is the highest common version. Raises NoCommonVersionError."""
     if isinstance(request, Message):
         return request, version
     chosen = min(connection.version_for(request.kind), request.newest)

@@ -113,9 +113,9 @@ class ClusterClient:
     # -- connections ----------------------------------------------------------------------------------------------
 
     async def connection(self, node_id: int, purpose: str = "") -> ClientConnection:
-        """A live connection to a broker; those of different `purpose` (a consumer's waiting fetches, its group) differ.
+        """Return a connection to a broker; open one if needed. Each `purpose` (fetches, group, produce) has its own.
 
-        ConnectionFailedError when the broker cannot be reached or is not known.
+        Raises ConnectionFailedError if the broker cannot be reached or is not in the metadata.
         """
         self.calls.check()
         found = self.open_connection(node_id, purpose)
@@ -130,7 +130,7 @@ class ClusterClient:
             raise errors.ConnectionFailedError(f"broker {node_id}: {error}") from error
 
     def open_connection(self, node_id: int, purpose: str = "") -> ClientConnection | None:
-        """The connection to a broker if there is one already."""
+        """Return the open connection to a broker, if there is one."""
         return self._connections.find((node_id, purpose))
 
     async def _any_connection(self) -> ClientConnection:
@@ -143,11 +143,11 @@ class ClusterClient:
         return self._outage.reason
 
     async def reach(self, timeout_ms: float) -> None:
-        """Be connected to some broker within this time; ConnectionFailedError names addresses."""
+        """Connect to any broker within this time. Raises ConnectionFailedError that names the addresses."""
         await self.retries.until_connected(self._any_connection, timeout_ms)
 
     async def features(self) -> dict[str, int]:
-        """The cluster's finalized features, as `{"transaction.version": 2, ...}`."""
+        """Return the cluster's finalized features, as `{"transaction.version": 2, ...}`."""
         return (await self.retries.until_connected(self._any_connection, None)).features
 
     # -- metadata -------------------------------------------------------------------------------------------------
@@ -209,17 +209,17 @@ class ClusterClient:
         return (await self.topic(topic, timeout_ms=timeout_ms, partition=partition)).partitions[partition]
 
     async def topics(self, *, internal: bool = False) -> dict[str, Topic]:
-        """All topics by name."""
+        """Return all topics by name."""
         await self.retries.until_connected(self.refresh, None)
         return {name: topic for name, topic in self.topology.topics.items() if internal or not topic.internal}
 
     async def brokers(self) -> dict[int, tuple[str, int]]:
-        """Address by node id of all brokers."""
+        """Return the address of each broker by node id."""
         await self.retries.until_connected(lambda: self.refresh([]), None)
         return dict(self.topology.brokers)
 
     async def require_broker(self, node_id: int) -> None:
-        """RequestError (BROKER_ID_NOT_REGISTERED) at once if the cluster has no such broker, or it is away."""
+        """Raise RequestError (BROKER_ID_NOT_REGISTERED) at once if the cluster has no such broker, or it is down."""
         known = await self.brokers()
         if node_id not in known:
             there = ", ".join(map(str, sorted(known)))
@@ -230,13 +230,13 @@ class ClusterClient:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     async def call_any(self, request: Request, version: int | None = None, *, timeout_ms: float | None = None) -> Any:
-        """The response of whichever broker answers."""
+        """Return the response of any broker."""
         return await self.retries.call(request, self._any_connection, version, timeout_ms)
 
     async def call_broker(
         self, node_id: int, request: Request, version: int | None = None, *, timeout_ms: float | None = None
     ) -> Any:
-        """One broker's response; one that is away is waited for, wherever it comes back."""
+        """Return one broker's response. Wait for a broker that is down, also if it returns at another address."""
         lost = False
 
         async def where() -> ClientConnection:
@@ -253,7 +253,7 @@ class ClusterClient:
     async def call_controller(
         self, request: Request, version: int | None = None, *, timeout_ms: float | None = None
     ) -> Any:
-        """The response of the controller (in KRaft, of a broker that passes the request on)."""
+        """Return the response of the controller (in KRaft, of a broker that forwards the request)."""
 
         async def where() -> ClientConnection:
             if self.topology.controller_id not in self.topology.brokers:
@@ -275,7 +275,7 @@ class ClusterClient:
         *,
         timeout_ms: float | None = None,
     ) -> Any:
-        """The response of a partition's leader to a request about that partition."""
+        """Return the response of a partition's leader to a request about that partition."""
 
         async def where() -> ClientConnection:
             leader = (await self.partition(topic, partition)).leader
@@ -299,7 +299,7 @@ class ClusterClient:
         *,
         timeout_ms: float | None = None,
     ) -> Any:
-        """The response of the coordinator (`kind` "group" or "transaction") of a group or transactional id."""
+        """Return the response of the coordinator (`kind` "group" or "transaction") of a group or transactional id."""
         slot = (KINDS[kind], key)
 
         async def where() -> ClientConnection:
@@ -312,7 +312,7 @@ class ClusterClient:
         return await self.retries.call(request, where, version, timeout_ms, moved)
 
     async def coordinator(self, kind: str, key: str) -> int:
-        """Node id of the coordinator of a group or transactional id, one attempt; KafkaError."""
+        """Return the node id of the coordinator of a group or transactional id. Try once. Raises KafkaError."""
         found = self.known_coordinator(kind, key)
         if found is not None:
             return found

@@ -1,4 +1,4 @@
-"""What a client knows of brokers, topics and leaders: the contents of Metadata responses, without any I/O."""
+"""What a client knows of brokers, topics and leaders, from Metadata responses. No I/O."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNO
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition; `leader` -1 while there is none."""
+    """One partition. `leader` is -1 if it has none."""
 
     leader: int
     leader_epoch: int
@@ -40,7 +40,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic; `topic_id` is zero where the broker does not tell it."""
+    """One topic. `topic_id` is zero if the broker does not report it."""
 
     name: str
     topic_id: UUID
@@ -49,7 +49,7 @@ class Topic:
 
 
 class Topology:
-    """The newest that is known. `failures`: why a topic that was asked for is not in `topics`."""
+    """The latest known brokers and topics. `failures` says why a requested topic is not in `topics`."""
 
     def __init__(self) -> None:
         self.brokers: dict[int, tuple[str, int]] = {}
@@ -59,12 +59,12 @@ class Topology:
         self.failures: dict[str, ErrorCode] = {}
         self.names: dict[UUID, str] = {}
         self.version = 0
-        """Grows with every change: whoever caches what follows from this compares it."""
+        """Grows with every change, so that callers can cache what follows from the topology."""
         self._seen: dict[str, Topic] = {}
-        """The last that was told of each topic, forgotten or not (lastSeenLeaderEpochs of Kafka's Metadata)."""
+        """The last answer about each topic, forgotten or not (lastSeenLeaderEpochs of Kafka's Metadata)."""
 
     def update(self, response: MetadataResponse, *, everything: bool = False) -> None:
-        """Take in a response; `everything` means that it lists all topics, so others are gone."""
+        """Process a response. With `everything`, it lists all topics, so other topics no longer exist."""
         self.version += 1
         if response.brokers:
             self.brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
@@ -99,12 +99,12 @@ class Topology:
         self.topics[name] = self._seen[name] = Topic(name, answer.topic_id, answer.is_internal, partitions)
 
     def forget(self, topic: str) -> None:
-        """A leader turned out to be wrong: ask again before the topic is used next, but believe none of before."""
+        """Look a topic up again before its next use, because a leader was wrong. Older answers stay rejected."""
         if self.topics.pop(topic, None) is not None:
             self.version += 1
 
     def leader(self, topic: str, partition: int) -> int:
-        """Node id of a partition's leader, -1 if unknown or none."""
+        """Return the node id of a partition's leader, or -1."""
         known = self.topics.get(topic)
         found = known.partitions.get(partition) if known is not None else None
         return -1 if found is None else found.leader

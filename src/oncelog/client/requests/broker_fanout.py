@@ -28,15 +28,15 @@ class BrokerFanout(Generic[K, A]):
     """How to divide keys by broker, ask about them, and read the answers."""
 
     where: Callable[[K], Awaitable[int | None]]
-    """The node to ask, below 0 if there is none at the moment, None if nobody is to be asked. Errors as of a broker."""
+    """The node to ask: below 0 if there is none at the moment, None to leave the key out. May raise KafkaError."""
     make: Callable[[list[K]], Request]
-    """The request about these keys."""
+    """Return the request about these keys."""
     read: Callable[[Any], Iterable[tuple[K, ErrorCode, A]]]
-    """What a response says about each."""
+    """Yield the error code and the answer of each key in a response."""
     moved: Callable[[K, ErrorCode], None]
-    """Called after an error that passes by itself: what `where` went by may be old."""
+    """Handle a temporary error of a key: the information of `where` may be outdated."""
     name: Callable[[K], str]
-    """For messages."""
+    """Return the name of a key for messages."""
 
 
 async def ask_by_node(
@@ -48,12 +48,12 @@ async def ask_by_node(
     patience_ms: float | None = None,
     into: dict[K, A] | None = None,
 ) -> dict[K, A]:
-    """The answer about each key, of those that somebody is to be asked about; brokers are asked at the same time.
+    """Return the answer about each key. Ask all brokers at the same time.
 
-    Those whose error passes by itself are looked for, grouped and asked again, each where it is by then, until
-    `timeout_ms` (default: the cluster's api_timeout_ms) are over; with `patience_ms` it is not begun again after those,
-    but an answer under way is waited for. Other errors are raised, as is what is left in the end: KafkaError,
-    TimedOutError if that is nothing but time. What is found goes to `into` as it comes: it is there though others fail.
+    After a temporary error, look keys up again, group them by broker, and ask again, until `timeout_ms` (default: the
+    cluster's api_timeout_ms) is over. After `patience_ms`, begin no further attempt, but wait for answers in
+    progress. Raise other errors, and the last temporary one: KafkaError, or TimedOutError without one. `into` gets
+    each answer as it arrives, also if other keys fail.
     """
     now = asyncio.get_running_loop().time
     within_ms = cluster.api_timeout_ms if timeout_ms is None else timeout_ms
@@ -89,7 +89,7 @@ async def ask_by_node(
 async def _ask_once(
     cluster: ClusterClient, fanout: BrokerFanout[K, A], keys: list[K], found: dict[K, A]
 ) -> dict[K, errors.KafkaError]:
-    """Why some are to be asked about again. An error that stays is raised when the others' answers are in `found`."""
+    """Ask once. Return why some keys must be asked about again. A permanent error is raised after the other answers."""
     failures: dict[K, errors.KafkaError] = {}
     raised: list[BaseException] = []
     groups = await _grouped(fanout, keys, failures, raised)
@@ -146,7 +146,7 @@ def _take(
     found: dict[K, A],
     failures: dict[K, errors.KafkaError],
 ) -> None:
-    """Find each key's answer, or why there is none; an error that stays is raised when all have been looked at."""
+    """Read each key's answer or temporary error. A permanent error is raised after the other keys."""
     unanswered = dict.fromkeys(group)
     stays: errors.KafkaError | None = None
     for key, code, answer in fanout.read(response):
@@ -171,10 +171,10 @@ def _take(
 async def gather_brokers(
     cluster: ClusterClient, make: Callable[[], Request], nodes: Sequence[int] | None = None
 ) -> dict[int, Any]:
-    """One request to every broker (or to `nodes`), at the same time: response by node id.
+    """Send one request to every broker (or to `nodes`) at the same time. Return the responses by node id.
 
-    A broker that dies meanwhile is waited for, though the cluster has put it out: by the metadata others lead what it
-    had before their coordinators know, and until then they leave it out of their answers without a word.
+    Wait for a broker that dies meanwhile, even if the metadata no longer has it: until the new coordinators have
+    loaded its groups and transactions, they leave them out of their answers.
     """
     wanted = list(await cluster.brokers()) if nodes is None else list(nodes)
     answers = await asyncio.gather(*(cluster.call_broker(node, make()) for node in wanted))

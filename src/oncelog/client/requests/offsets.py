@@ -1,4 +1,4 @@
-"""Offsets by time, and what groups have committed: requests over many partitions, by leader or coordinator."""
+"""Requests for offsets by time and for groups' committed offsets, by leader or coordinator."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FETCH_VERSION = 9
 
 
 class Listed(NamedTuple):
-    """An offset found; `offset` -1 if there is none (no record at or after a time)."""
+    """An offset that was found. `offset` is -1 if no record is at or after the time."""
 
     offset: int
     timestamp: int
@@ -70,9 +70,9 @@ async def list_offsets(
     patience_ms: float | None = None,
     into: dict[TopicPartition, Listed] | None = None,
 ) -> dict[TopicPartition, Listed]:
-    """Offset by partition for a timestamp each (`EARLIEST`, `LATEST` or ms); leaders are asked at the same time.
+    """Return an offset by partition for a timestamp each (`EARLIEST`, `LATEST` or ms), from all leaders at once.
 
-    Errors, `timeout_ms`, `patience_ms` and `into`: as of `ask_by_node`.
+    Errors, `timeout_ms`, `patience_ms` and `into` are those of `ask_by_node`.
     """
     now = asyncio.get_running_loop().time
     limit = now() + (cluster.api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
@@ -217,9 +217,9 @@ def _commit_of(partition: int, offset: OffsetAndMetadata) -> OffsetCommitRequest
 
 
 async def delete_records(cluster: ClusterClient, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Delete the records before an offset in each partition (-1: all that is committed); where each begins now.
+    """Delete the records before an offset in each partition (-1: the high watermark). Return the new first offsets.
 
-    OffsetOutOfRangeError; KafkaError (POLICY_VIOLATION) for a topic that is only compacted.
+    Raises OffsetOutOfRangeError, and KafkaError (POLICY_VIOLATION) for a topic that is only compacted.
     """
 
     async def one(topic: str, partition: int, offset: int) -> int:

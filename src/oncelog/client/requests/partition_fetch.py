@@ -36,7 +36,7 @@ async def fetch_partition(
     max_bytes: int = FETCH_BYTES,
     max_wait_ms: int = FETCH_WAIT_MS,
 ) -> PartitionData:
-    """One Fetch from an offset on; its error code is left in the answer where the offset is out of range."""
+    """Send one Fetch from an offset on. If the offset is out of range, the answer has that error code."""
     topic, number = at
     request = _request({at: offset}, isolation_level, max_bytes, max_bytes, max_wait_ms)
     response = await cluster.call_leader(topic, number, request, FETCH_VERSION)
