@@ -46,7 +46,7 @@ class Faults(Moves):
             if driver is not DEAD and driver.phase == "commit":
                 operation = self.programs.operation[driver.node]
                 looks = isinstance(operation, op.ListTransactions | op.DescribeTransactions)
-                if not looks or self.programs.behind(driver.node, check_prepared):
+                if not looks or self.programs.has_passed(driver.node, check_prepared):
                     return True
         return False
 

@@ -37,13 +37,13 @@ class Programs:
             known = self._next[node, answer] = self._node(phases, index, state, (*answers, answer))
         return known
 
-    def behind(self, node: int, phase: Any) -> bool:
-        """Whether a program that has not ended has this phase behind it."""
+    def has_passed(self, node: int, phase: Any) -> bool:
+        """Return whether a running program has passed this phase."""
         phases, index, *_ = self._keys[node]
         return phase in phases[:index]
 
     def within(self, node: int, phase: Any) -> bool:
-        """Whether a program that has not ended is in this phase."""
+        """Return whether a running program is in this phase."""
         phases, index, *_ = self._keys[node]
         return phases[index] is phase
 

@@ -113,9 +113,8 @@ def look_for_twins(state: Committing) -> Steps[Committing]:
     return replace(state, left=left)
 
 
-def _look_at_time(state: Committing) -> Steps[None]:
-    """Check that each transaction is Ongoing under the same producer id and epoch, with enough time left."""
-    transactions = state.record.transactions
+def _require_time_left(transactions: tuple[TaskTransaction, ...], margin_ms: int) -> Steps[None]:
+    """Raise NotDecidedError unless each transaction is Ongoing under its producer id and epoch, with this time left."""
     described: tuple[op.Described, ...] = yield op.DescribeTransactions(tuple(t.owner.id for t in transactions))
     known = {(d.id, d.pid, d.epoch): d for d in described if d.state is op.TxnState.ONGOING}
     for t in transactions:
@@ -125,7 +124,7 @@ def _look_at_time(state: Committing) -> Steps[None]:
                 f"{t.owner.id}: its transaction is not open any more: a newer driver of this prefix has aborted "
                 "it, or it timed out (kafka.transaction.timeout.ms). Spark replays the batch"
             )
-        if found.left_ms < state.sink.margin_ms:
+        if found.left_ms < margin_ms:
             raise NotDecidedError(
                 f"{t.owner.id}: {found.left_ms} ms are left until its time-out, too little to commit safely (by this "
                 "driver's clock: if it differs from the brokers', set the clocks); a longer "
@@ -142,7 +141,7 @@ def check_prepared(state: Committing) -> Steps[Committing]:
     transactions = state.record.transactions
     if not transactions:
         return state
-    yield from _look_at_time(state)
+    yield from _require_time_left(transactions, state.sink.margin_ms)
     partitions = tuple(sorted({span.at for t in transactions for span in t.spans}))
     ends: tuple[op.End, ...] = yield op.FindEnds(partitions)
     opened: tuple[op.OpenProducer, ...] = yield op.DescribeProducers(partitions)
@@ -150,15 +149,15 @@ def check_prepared(state: Committing) -> Steps[Committing]:
     return replace(state, record=replace(state.record, ends=ends))
 
 
-def _give_up(state: Committing) -> Steps[None]:
+def _give_up(transactions: tuple[TaskTransaction, ...]) -> Steps[None]:
     """Abort the prepared transactions, so that they do not block readers until their time-out.
 
     Do so only if the topic rejected the record that names them. In the old protocol, a late copy of EndTxn may decide a
     record that was written. If the next attempt may succeed, leave the transactions to the next plan, which aborts them
     as well.
     """
-    if state.record.transactions:
-        yield op.EndAll(tuple(t.owner for t in state.record.transactions), commit=False)
+    if transactions:
+        yield op.EndAll(tuple(t.owner for t in transactions), commit=False)
 
 
 def _check_open(transactions: tuple[TaskTransaction, ...], opened: set[op.OpenProducer]) -> None:
@@ -178,7 +177,7 @@ def propose_decision(state: Committing) -> Steps[Committing]:
     try:
         driver, place = yield from propose_record(state.sink, state.carried.driver, state.record)
     except NotDecidedError:
-        yield from _give_up(state)
+        yield from _give_up(state.record.transactions)
         raise
     return replace(state, carried=replace(state.carried, driver=driver), place=place)
 
@@ -193,7 +192,7 @@ def check_time_left(state: Committing) -> Steps[Committing]:
     of the plan's EndTxn may commit the proposed record.
     """
     if state.record.transactions:
-        yield from _look_at_time(state)
+        yield from _require_time_left(state.record.transactions, state.sink.margin_ms)
     return state
 
 

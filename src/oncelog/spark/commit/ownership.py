@@ -94,11 +94,14 @@ def admit(prefix: str, record: Record, source: Source, permission: Permission) -
 
 
 def check_idle(prefix: str, record: Record, source: Source, permission: Permission, *, left: bool) -> None:
-    """MisuseError if somebody else is at work: task transactions are open (`left`), or nothing was committed so far.
+    """Raise MisuseError if another source is at work.
 
-    Of a query's first batch nothing is open until its first task has written, and the record has no rows' owner: who
-    has planned is all that tells of it. Later the owner does.
-    A write without a name is not waited for: once it is dead, it comes again under another name, and finds itself.
+    That is: its task transactions are open (`left`), or it made the last plan and nothing is committed yet. Before a
+    query's first task has written, nothing of its first batch is open, and the record has no source of rows. Only the
+    record's planner shows that it runs.
+
+    A write without a name is not checked. After a crash, it comes back under another name, and must be able to
+    replace itself.
     """
     writer = record.planner
     if not (left or record.source == NOBODY):
@@ -114,7 +117,7 @@ def check_idle(prefix: str, record: Record, source: Source, permission: Permissi
 
 
 def already_committed(prefix: str, record: Record, source: Source, permission: Permission) -> bool:
-    """Whether this batch is in the record. Raises MisuseError if the two cannot belong together."""
+    """Return whether this batch is in the record. Raises MisuseError if the two cannot belong together."""
     check_owner(prefix, record, source, permission)
     last = record.source
     same = last != NOBODY and not is_another(last, source)
@@ -128,8 +131,10 @@ def already_committed(prefix: str, record: Record, source: Source, permission: P
 
 
 def _compare_versions(last: Source, source: Source, permission: Permission) -> bool:
-    """A version below the last is not passed over unasked, for nothing tells any more whether it was ever written: the
-    numbers of a new checkpoint's batches begin at 0 again, and rows that come late may have a version between.
+    """Return whether this version is committed. Raises MisuseError for a lower one, unless acceptReplay names it.
+
+    The record does not say whether a lower version was ever written. A new checkpoint's batch numbers begin at 0 again,
+    and an application may write a version late.
     """
     if source.batch < last.batch and permission.accept_replay != source.batch:
         raise MisuseError(

@@ -20,7 +20,7 @@ class Carried:
     driver: Owner
     record: Record
     offset: int = 0
-    """Where in the decision topic the record is."""
+    """The offset of the record in the decision topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,19 @@ class Planning:
 
     sink: Sink
     applicant: Source = NOBODY
-    """Who wants to write, as far as the plan can tell; NOBODY: an operator, who does not."""
+    """The source that wants to write, as far as the plan knows it. NOBODY: an operator, who writes nothing."""
     permission: Permission = NO_PERMISSION
     left: tuple[Owner, ...] = ()
     """Open task transactions of earlier drivers (P0)."""
     strays: tuple[op.OpenProducer, ...] = ()
-    """Open in a partition, not at the coordinator: their marker was lost (P0)."""
+    """Producers that are open in a partition, but not at the coordinator: their marker was lost (P0)."""
     driver: Owner | None = None
     record: Record | None = None
     offset: int = 0
-    """Where the plan's own record is."""
+    """The offset of the plan's own record."""
 
     def carried(self) -> Carried:
-        """The plan's result."""
+        """Return the plan's result."""
         if self.driver is None or self.record is None:
             raise ValueError("the plan has not run")
         return Carried(self.driver, self.record, self.offset)
@@ -204,7 +204,7 @@ def write_plan_record(state: Planning) -> Steps[Planning]:
     )
     after, place = yield from write_record(state.sink, driver, mine)
     yield from await_commit_marker(state.sink, place)
-    # P4 still has to know what was decided: those are not left-overs.
+    # P4 must not abort what was decided.
     decided = {(t.owner.pid, t.owner.epoch) for t in record.transactions}
     return replace(
         state,

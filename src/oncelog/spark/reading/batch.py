@@ -11,11 +11,11 @@ from oncelog.spark.options import SOURCE, warn_of_unused
 from oncelog.spark.reading.filters import Pushed
 from oncelog.spark.reading.offsets import Flat, Range, shown
 from oncelog.spark.reading.options import source_options
-from oncelog.spark.reading.source import Source
+from oncelog.spark.reading.source import SourceReader
 from oncelog.spark.user_errors import translate_errors
 
 
-class BatchSource(Source, DataSourceReader):
+class BatchSource(SourceReader, DataSourceReader):
     """The reader of batch reads."""
 
     def __init__(self, given: Mapping[str, str]) -> None:

@@ -45,7 +45,7 @@ def check_source(given: Mapping[str, str]) -> SourceOptions:
     be missing: a stream that has read them continues.
     """
     options = check_options(given)
-    source = Source(options)
+    source = SourceReader(options)
     try:
         if options.subscription.names and options.fail_on_data_loss:
             source.wanted()
@@ -56,7 +56,7 @@ def check_source(given: Mapping[str, str]) -> SourceOptions:
     return options
 
 
-class Source:
+class SourceReader:
     """What streams and batch reads share.
 
     The connection belongs to the process that opened it, and is not pickled.

@@ -18,7 +18,7 @@ from oncelog.spark.commit.names import TopicPartition
 from oncelog.spark.options import MAX_LONG, SOURCE, STREAM, warn_of_unused
 from oncelog.spark.reading.offsets import Flat, Offsets, Range, flattened, limited, nested, shown
 from oncelog.spark.reading.options import source_options
-from oncelog.spark.reading.source import Source
+from oncelog.spark.reading.source import SourceReader
 from oncelog.spark.reading.task import log, report_loss
 from oncelog.spark.user_errors import translate_errors
 
@@ -26,7 +26,7 @@ COMMIT_MS = 5_000
 """How long a batch waits for its offsets to be shown to lag tools."""
 
 
-class StreamSource(Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamSource(SourceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of streaming queries.
 
     The first call raises what is wrong with the options. If the constructor raised, PySpark would hide the exception
