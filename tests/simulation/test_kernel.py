@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.net.server import Server, serve
+from oncelog.net.server import Address, Server
 from oncelog.sim.disk import PowerFailure, SimDisk
 from oncelog.sim.loop import SimLoop, StalledError
 from oncelog.sim.network import HIGH_WATER
@@ -305,7 +305,9 @@ def test_a_reset_is_seen_on_both_sides() -> None:
 def test_our_server_runs_on_it() -> None:
     async def scenario(world: World) -> None:
         async def start() -> Server:
-            return await serve(lambda frame, _: [bytes(frame)[::-1]], "server", 9092)
+            server = Server(lambda frame, _: [bytes(frame)[::-1]])
+            await server.listen([Address("server", 9092)])
+            return server
 
         server = await world.loop.spawn(world.process("server"), start())
         assert server.port == 9092

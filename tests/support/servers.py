@@ -58,7 +58,9 @@ class OncelogCluster:
 
     def start(self, port: int = 0) -> None:
         """Start `oncelog up` and wait for its BROKERS= line (again, after `stop`)."""
-        command: list[str | Path] = [Path(sys.executable).with_name("oncelog"), "up", "--port", str(port)]
+        command: list[str | Path] = [Path(sys.executable).with_name("oncelog"), "up"]
+        if "listeners" not in self._settings:
+            command += ["--port", str(port)]
         command += ["--data", self.data, *self._arguments]
         for key, value in self._settings.items():
             command += ["--set", f"{key}={value}"]

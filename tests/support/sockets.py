@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 import uvloop
 
-from oncelog.net.server import Limits, Peer, Server, serve
+from oncelog.net.server import Address, Limits, Peer, Server
 
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 
@@ -39,7 +39,8 @@ def echo(frame: memoryview, peer: Peer) -> list[bytes | memoryview]:
 
 @contextlib.asynccontextmanager
 async def serving(handler: Any, **limits: int) -> AsyncIterator[Server]:
-    server = await serve(handler, "127.0.0.1", 0, Limits(**limits))
+    server = Server(handler, Limits(**limits))
+    await server.listen([Address("127.0.0.1", 0)])
     try:
         yield server
     finally:
@@ -60,8 +61,12 @@ class Client:
 
     @classmethod
     async def connect(cls, server: Server) -> Client:
+        return await cls.to_port(server.port)
+
+    @classmethod
+    async def to_port(cls, port: int) -> Client:
         client = cls()
-        await client.loop.sock_connect(client.socket, ("127.0.0.1", server.port))
+        await client.loop.sock_connect(client.socket, ("127.0.0.1", port))
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return client
 

@@ -43,14 +43,14 @@ from oncelog.cluster.image import MetadataDelta
 from oncelog.cluster.image_nodes import cluster_id, is_new, prepare
 from oncelog.cluster.store import MetadataStore
 from oncelog.log.disk import Disk
-from oncelog.net.server import Handler, Limits, Server, serve
+from oncelog.net.server import Address, Handler, Limits, Server
 from oncelog.net.stalls import StallWatch
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 
 class Broker:
-    """A broker. `start` binds its port; `stop` leaves log directories that need no recovery."""
+    """A broker. `start` binds its ports; `stop` leaves log directories that need no recovery."""
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class Broker:
         self._rng = rng or random.SystemRandom()
         self._metadata_dir = metadata_dir
         self._most_clients = most_clients
+        self._listeners = {listener.name: listener for listener in config.client_listeners}
         self._server: Server | None = None
         self._stalls: StallWatch | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -179,7 +180,7 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """The port that the server is bound to."""
+        """The port of the first listener."""
         assert self._server is not None
         return self._server.port
 
@@ -189,12 +190,11 @@ class Broker:
         assert self._server is not None
         return self._server
 
-    @property
-    def endpoint(self) -> Endpoint:
-        """The address that clients get, after `start`."""
-        config = self.config.static
-        host, port = config.advertised_host or config.host, config.advertised_port or self.port
-        return Endpoint(self.node_id, host, port)
+    def endpoint(self, listener: str) -> Endpoint:
+        """Return the address that the clients of a listener get, after `start`."""
+        found = self._listeners[listener]
+        port = found.advertised_port or self.server.ports[listener]
+        return Endpoint(self.node_id, found.advertised_host or found.host, port)
 
     async def start(self) -> None:
         """Read the metadata, open the log directories and accept requests. Coordinators load in the background."""
@@ -220,7 +220,7 @@ class Broker:
             self.workers.spawn(self.cleaner.run(), "log cleaner")
 
     async def _serve(self) -> None:
-        """Bind the port."""
+        """Bind the ports."""
         config = self.config.current
         limits = Limits(
             max_request_size=config.socket_request_max_bytes,
@@ -230,8 +230,9 @@ class Broker:
             max_unsent_bytes=config.queued_max_response_bytes,
         )
         self.parts = Parts(
+            node_id=self.node_id,
             cluster_id=self.cluster_id,
-            endpoint=lambda: self.endpoint,
+            endpoint=self.endpoint,
             config=self.config,
             cache=self.metadata,
             topics=self.topics,
@@ -252,7 +253,10 @@ class Broker:
             self._stalls = StallWatch(config.loop_stall_log_ms, describe_request)
             self.workers.timed = self._stalls.timed
             handler = self._stalls.handler(handler)
-        self._server = await serve(handler, config.host, config.port, limits)
+        self._server = Server(handler, limits)  # clients of the first listener may use it before the last is bound
+        await self._server.listen(
+            [Address(listener.host, listener.port, name) for name, listener in self._listeners.items()]
+        )
 
     async def stop(self) -> None:
         """Answer the requests in progress, then close every log cleanly."""

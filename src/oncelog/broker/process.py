@@ -21,11 +21,14 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from oncelog.broker.config.settings import BrokerConfig, ConfigError, load
+from oncelog.broker.config.errors import ConfigError
+from oncelog.broker.config.listeners import Listener, bracketed
+from oncelog.broker.config.settings import BrokerConfig, load
 
 if TYPE_CHECKING:
     import asyncio
@@ -87,7 +90,7 @@ class Ready(msgspec.Struct, frozen=True):
     host: str
     port: int
     advertised: str
-    """host:port as clients are told."""
+    """host:port that the clients of the first listener get."""
 
 
 class StartError(Exception):
@@ -169,7 +172,7 @@ def run(launch: Launch) -> int:
     log = _start_logging()
     _allow_many_files()
     try:
-        config = load(_advertised(launch.settings))
+        config = _with_host_names(load(launch.settings))
         for warning in config.warnings:
             log.warning("%s", warning)
         with _locked(config.log_dirs, LOCK_WAIT_S if launch.supervisor_fd >= 0 else 0.0, log) as usable:
@@ -244,8 +247,9 @@ async def _live(config: BrokerConfig, launch: Launch) -> None:
         loop.add_reader(supervisor.fileno(), stop.set)  # it never writes: readable means that it is gone
     async with _started(config, launch) as broker:
         _settle_memory()
-        endpoint = broker.endpoint
-        ready = Ready(config.host, broker.port, f"{_bracketed(endpoint.host)}:{endpoint.port}")
+        first = config.client_listeners[0]
+        endpoint = broker.endpoint(first.name)
+        ready = Ready(first.host, broker.port, f"{bracketed(endpoint.host)}:{endpoint.port}")
         if supervisor is not None:
             supervisor.sendall(msgspec.json.encode(ready) + b"\n")
         print(f"[KafkaServer id={config.node_id}] started", file=sys.stderr, flush=True)
@@ -339,12 +343,16 @@ def _settle_memory() -> None:
     gc.callbacks.append(watch)
 
 
-def _advertised(settings: dict[str, str]) -> dict[str, str]:
-    """A broker that listens on every interface tells clients this machine's name, as Kafka does."""
-    config = load(settings)
-    if config.advertised_host or config.host not in ("", "0.0.0.0", "::"):
-        return settings
-    return {**settings, "advertised.listeners": f"PLAINTEXT://{socket.gethostname()}:{config.port}"}
+def _with_host_names(config: BrokerConfig) -> BrokerConfig:
+    """Advertise this machine's name for each listener on every interface, as Kafka does."""
+    listeners = tuple(_with_host_name(listener) for listener in config.client_listeners)
+    return msgspec.structs.replace(config, client_listeners=listeners)
+
+
+def _with_host_name(listener: Listener) -> Listener:
+    if listener.advertised_host or listener.host not in ("", "0.0.0.0", "::"):
+        return listener
+    return replace(listener, advertised_host=socket.gethostname())
 
 
 def share_descriptors(limit: int) -> tuple[int, int]:
@@ -371,10 +379,6 @@ def _allow_many_files() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # macOS names a limit that it does not grant
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _write_pid(path: str) -> None:

@@ -65,7 +65,7 @@ def _hinted(error: click.UsageError) -> click.UsageError:
 
 def describe(error: Exception) -> str:
     """Return one sentence for an error that no command has handled."""
-    from oncelog.broker.config.settings import ConfigError
+    from oncelog.broker.config.errors import ConfigError
     from oncelog.broker.process import TRACE_VARIABLE
     from oncelog.cli.common import BROKERS_VARIABLE
     from oncelog.errors import ConnectionFailedError, OncelogError, RequestError

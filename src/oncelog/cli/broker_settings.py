@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import click
 
+from oncelog.broker.config.listeners import bracketed
 from oncelog.broker.config.properties import parse_properties
 from oncelog.broker.config.settings import environment_settings, load, set_option
 from oncelog.broker.process import TopicSpec
@@ -26,15 +27,24 @@ def gather(config_file: str | None, assignments: Sequence[str]) -> dict[str, str
 def with_address(
     settings: dict[str, str], *, host: str | None, port: int | None, advertise: str | None
 ) -> dict[str, str]:
-    """The settings with the listeners that the flags ask for; without flags, as they are."""
-    config = load(settings)
+    """Return the settings with the listener that the flags ask for. Without flags, return them unchanged."""
+    listeners = load(settings).client_listeners
     changed = dict(settings)
+    if host is None and port is None and advertise is None:
+        return changed
+    if len(listeners) > 1:
+        names = ", ".join(listener.name for listener in listeners)
+        raise click.UsageError(
+            f"--host, --port and --advertise change a single listener, and the settings have {names}; "
+            "change listeners and advertised.listeners instead"
+        )
+    only = listeners[0]
     if host is not None or port is not None:
-        host = config.host if host is None else host
-        port = config.port if port is None else port
-        changed["listeners"] = f"PLAINTEXT://{_bracketed(host)}:{port}"
+        host = only.host if host is None else host
+        port = only.port if port is None else port
+        changed["listeners"] = f"{only.name}://{bracketed(host)}:{port}"
     if advertise is not None:
-        changed["advertised.listeners"] = f"PLAINTEXT://{_advertised(advertise)}"
+        changed["advertised.listeners"] = f"{only.name}://{_advertised(advertise)}"
     return changed
 
 
@@ -45,7 +55,7 @@ def _advertised(text: str) -> str:
         host, number = text, "0"
     if not host or not number.isdigit() or int(number) > 65535:
         raise click.UsageError(f"--advertise takes HOST[:PORT], not {text!r}")
-    return f"{_bracketed(host.strip('[]'))}:{number}"
+    return f"{bracketed(host.strip('[]'))}:{number}"
 
 
 def topic_spec(text: str, brokers: int) -> TopicSpec:
@@ -66,7 +76,3 @@ def topic_spec(text: str, brokers: int) -> TopicSpec:
             f"--topic {text}: replication factor {replication_factor} needs as many brokers, there is {brokers}"
         )
     return TopicSpec(name, partitions, replication_factor)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

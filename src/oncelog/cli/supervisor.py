@@ -11,11 +11,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import msgspec
 
+from oncelog.broker.config.listeners import Listener, bracketed
 from oncelog.broker.config.settings import BrokerConfig, load
 from oncelog.broker.process import FAILED, NO_LOG_DIRECTORY, STOP_SIGNALS, Launch, Ready, StartError
 
@@ -70,8 +71,8 @@ class Supervisor:
     def run(self) -> int:
         """Return the exit status: 0 after an orderly stop, 1 if the broker cannot be kept running."""
         config = load(self._launch.settings)
-        with _reserved(config) as port, self._signals() as wakeup:
-            self._launch = _with_port(self._launch, config, port)
+        with _reserved(config) as ports, self._signals() as wakeup:
+            self._launch = _with_ports(self._launch, config, ports)
             self._selector.register(wakeup, selectors.EVENT_READ)
             self._start()
             while True:
@@ -225,38 +226,45 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def _reserved(config: BrokerConfig) -> Iterator[int]:
-    """Bind the broker's port without listening, so that no other process gets it while the broker is away.
+def _reserved(config: BrokerConfig) -> Iterator[list[int]]:
+    """Bind the ports of the broker's listeners without listening. Other processes cannot get them during a restart.
 
-    Linux lets a second socket listen on it. On other systems, nothing is bound, and port 0 stays 0.
+    Linux lets a second socket listen on them. On other systems, nothing is bound, and port 0 stays 0.
     """
+    with contextlib.ExitStack() as stack:
+        yield [_bound_port(listener, stack) for listener in config.client_listeners]
+
+
+def _bound_port(listener: Listener, stack: contextlib.ExitStack) -> int:
+    """Bind the port of a listener until the stack is closed, and return it. Raises StartError."""
     if sys.platform != "linux":
-        yield config.port
-        return
-    family, kind, protocol, _, address = _resolve(config)
-    with socket.socket(family, kind, protocol) as keeper:
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            keeper.bind(address)
-        except OSError as error:
-            where = f"{config.host or '0.0.0.0'}:{config.port}"
-            if error.errno == errno.EADDRINUSE:
-                hint = "choose another with --port, 0 takes a free one"
-                raise StartError(f"port {config.port} of {where} is in use: {hint}") from error
-            raise StartError(f"cannot listen on {where}: {error.strerror}") from error
-        yield int(keeper.getsockname()[1])
-
-
-def _resolve(config: BrokerConfig) -> tuple[int, int, int, str, tuple[object, ...]]:
+        return listener.port
+    family, kind, protocol, _, address = _resolve(listener)
+    keeper = stack.enter_context(socket.socket(family, kind, protocol))
+    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found = socket.getaddrinfo(config.host or "0.0.0.0", config.port, type=socket.SOCK_STREAM)
+        keeper.bind(address)
+    except OSError as error:
+        where = f"{listener.host or '0.0.0.0'}:{listener.port}"
+        if error.errno == errno.EADDRINUSE:
+            hint = "choose another with --port, 0 takes a free one"
+            raise StartError(f"port {listener.port} of {where} is in use: {hint}") from error
+        raise StartError(f"cannot listen on {where}: {error.strerror}") from error
+    return int(keeper.getsockname()[1])
+
+
+def _resolve(listener: Listener) -> tuple[int, int, int, str, tuple[object, ...]]:
+    try:
+        found = socket.getaddrinfo(listener.host or "0.0.0.0", listener.port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        raise StartError(f"cannot listen on {config.host!r}: {error.strerror}") from error
+        raise StartError(f"cannot listen on {listener.host!r}: {error.strerror}") from error
     return found[0]
 
 
-def _with_port(launch: Launch, config: BrokerConfig, port: int) -> Launch:
-    """Return the launch with this port, so that a restarted broker has the same address."""
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    settings = {**launch.settings, "listeners": f"PLAINTEXT://{host}:{port}"}
-    return msgspec.structs.replace(launch, settings=settings)
+def _with_ports(launch: Launch, config: BrokerConfig, ports: Sequence[int]) -> Launch:
+    """Return the launch with these ports, so that a restarted broker has the same addresses."""
+    addresses = (
+        f"{listener.name}://{bracketed(listener.host)}:{port}"
+        for listener, port in zip(config.client_listeners, ports, strict=True)
+    )
+    return msgspec.structs.replace(launch, settings={**launch.settings, "listeners": ",".join(addresses)})

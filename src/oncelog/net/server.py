@@ -9,7 +9,7 @@ import asyncio
 import logging
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from types import CoroutineType
 from typing import Any, NamedTuple, cast
@@ -19,7 +19,7 @@ from oncelog.net.frames import BadFrameError, FrameReader, ReadBuffers
 from oncelog.net.pieces import in_few_pieces, needs_join
 from oncelog.net.unsent import Unsent
 
-__all__ = ["BadFrameError", "Chunks", "Handler", "Holds", "Limits", "Peer", "Server", "serve"]
+__all__ = ["DEFAULT_LISTENER", "Address", "BadFrameError", "Chunks", "Handler", "Holds", "Limits", "Peer", "Server"]
 
 Chunks = list[bytes | memoryview]
 
@@ -41,6 +41,9 @@ FRAMES_A_TURN = 64
 SWEEPS = 8
 """Sweeps of a connection without any activity in between, until it counts as idle."""
 
+DEFAULT_LISTENER = "PLAINTEXT"
+"""The name of a server's only listener, if it has no other name."""
+
 _LENGTH = struct.Struct(">i")
 _log = logging.getLogger("oncelog.net")
 
@@ -54,6 +57,18 @@ class Peer:
     connection_id: int
     on_hang_up: list[Callable[[], None]] = field(default_factory=list, compare=False, repr=False)
     """Called when the client hangs up. A request that may wait long adds a callback, and removes it again."""
+    listener: str = DEFAULT_LISTENER
+    """The name of the listener that the connection came in on."""
+
+
+class Address(NamedTuple):
+    """An address to listen on, with the name of its listener."""
+
+    host: str
+    """Empty for every IPv4 interface."""
+    port: int
+    """0 for a free port, see `Server.ports`."""
+    listener: str = DEFAULT_LISTENER
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +106,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_write_paused",
     )
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, listener: str) -> None:
         self._server = server
         self._transport: asyncio.Transport
-        self._peer = Peer("", 0, 0)
+        self._peer = Peer("", 0, 0, listener=listener)
         self._frames = FrameReader(server.buffers, server.limits.max_request_size)
         self._busy = False
         """A request waits for its answer."""
@@ -112,7 +127,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         connection_id = self._server.admit(self)
         name = transport.get_extra_info("peername") or ("", 0)
-        self._peer = Peer(str(name[0]), int(name[1]), connection_id)
+        self._peer = Peer(str(name[0]), int(name[1]), connection_id, listener=self._peer.listener)
         if not connection_id:
             self._closing = True
             self._transport.abort()
@@ -321,9 +336,17 @@ def _add(out: Chunks, chunks: Chunks) -> int:
 
 
 class Server:
-    """A listening server; made by `serve`."""
+    """A server that listens on one address or on several. The limits count all connections together."""
 
-    def __init__(self, handler: Handler, limits: Limits) -> None:
+    def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
+        """Create a server. `listen` binds its addresses.
+
+        `handler(frame, peer)` gets a writable view of one request, without its length. It returns the answer as chunks,
+        without the length; or None for no answer; or an awaitable of either. The chunks must not be slices of the
+        frame. The frame is valid until the handler returns or first waits, and until the answer if the handler returns
+        `Holds`. If the handler raises, the connection is closed.
+        """
+        limits = limits or Limits()
         self.handler = handler
         self.limits = limits
         self.connections: set[ServerConnection] = set()
@@ -331,11 +354,11 @@ class Server:
         self.joins = needs_join(self.loop)
         """Whether the pieces of an answer are joined before they are written."""
         self.unsent = Unsent(limits.max_unsent_bytes, copies=self.joins)
-        self.port = 0
-        """The port that is listened on."""
+        self.ports: dict[str, int] = {}
+        """The port of each listener, by name."""
         self.buffers = ReadBuffers()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._next_id = 0
         self._drained: asyncio.Future[None] | None = None
         self._sweep_s = max(limits.idle_ms / 1000 / SWEEPS, 0.001)
@@ -347,24 +370,46 @@ class Server:
         """Whether `close` was called."""
         return self._drained is not None
 
-    async def listen(self, host: str, port: int) -> None:
-        """Binds; OSError when the address cannot be had."""
-        self._listener = await self._bind(host, port)
-        self.port = int(self._listener.sockets[0].getsockname()[1])
-        if port == 0 and len(self._listener.sockets) > 1:  # a name with several addresses: one port for all
-            self._listener.close()
-            self._listener = await self._bind(host, self.port)
+    @property
+    def port(self) -> int:
+        """The port of the first listener."""
+        return next(iter(self.ports.values()))
 
-    async def _bind(self, host: str, port: int) -> asyncio.Server:
-        backlog = self.limits.backlog
-        return await self.loop.create_server(lambda: ServerConnection(self), host or "0.0.0.0", port, backlog=backlog)
+    async def listen(self, addresses: Sequence[Address]) -> None:
+        """Bind all addresses, or none of them. Raises OSError if one cannot be bound."""
+        try:
+            for address in addresses:
+                await self._listen(address)
+        except OSError:
+            self._stop_listening()
+            raise
+
+    async def _listen(self, address: Address) -> None:
+        bound = await self._bind(address)
+        port = int(bound.sockets[0].getsockname()[1])
+        if address.port == 0 and len(bound.sockets) > 1:  # a name with several addresses: one port for all
+            bound.close()
+            bound = await self._bind(address._replace(port=port))
+        self._listeners.append(bound)
+        self.ports[address.listener] = port
+
+    async def _bind(self, address: Address) -> asyncio.Server:
+        return await self.loop.create_server(
+            lambda: ServerConnection(self, address.listener),
+            address.host or "0.0.0.0",
+            address.port,
+            backlog=self.limits.backlog,
+        )
+
+    def _stop_listening(self) -> None:
+        for bound in self._listeners:
+            bound.close()
 
     async def close(self) -> None:
         """Stops listening and serving, waits a while for the answers to requests in progress, hangs up."""
         if self._drained is not None:
             return
-        if self._listener is not None:
-            self._listener.close()
+        self._stop_listening()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._drained = self.loop.create_future()
@@ -416,18 +461,3 @@ class Server:
         for connection in tuple(self.connections):
             connection.sweep()
         self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)
-
-
-async def serve(handler: Handler, host: str, port: int, limits: Limits | None = None) -> Server:
-    """Start to listen and return the server. Raises OSError.
-
-    An empty `host` is every IPv4 interface, `port` 0 a free one (see `Server.port`).
-
-    `handler(frame, peer)` gets a writable view of one request, without its length. It returns the answer as chunks,
-    without the length; or None for no answer; or an awaitable of either. The chunks must not be slices of the frame.
-    The frame is valid until the handler returns or first waits, and until the answer if the handler returns `Holds`.
-    If the handler raises, the connection is closed.
-    """
-    server = Server(handler, limits or Limits())
-    await server.listen(host, port)
-    return server

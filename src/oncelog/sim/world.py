@@ -27,6 +27,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from oncelog.broker.broker import Broker
+from oncelog.broker.config.listeners import Listener
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.sim.disk import PowerFailure, SimDisk
@@ -180,8 +181,9 @@ class World:
 
     def make_broker(self, node_id: int, disk: SimDisk, settings: dict[str, Any]) -> Broker:
         """The same class that runs in production, with the world's edges."""
+        listener = Listener(host=f"broker-{node_id}", port=PORT)
         config = BrokerConfig(
-            **{"node_id": node_id, "host": f"broker-{node_id}", "port": PORT, "log_dirs": ("data",), **settings}
+            **{"node_id": node_id, "client_listeners": (listener,), "log_dirs": ("data",), **settings}
         )
         return Broker(
             config,

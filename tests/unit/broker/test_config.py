@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.entries import ConfigSource, ConfigType, Synonym, describe_broker, describe_topic
+from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.ignored_configs import NOT_SETTINGS, UNUSED, WITHOUT_EFFECT
+from oncelog.broker.config.listeners import Listener
 from oncelog.broker.config.properties import parse_properties
 from oncelog.broker.config.settings import (
     INT_MAX,
     BrokerConfig,
-    ConfigError,
     environment_settings,
     keys,
     load,
@@ -71,7 +72,34 @@ def test_without_settings_all_is_default() -> None:
         (
             "listeners",
             "PLAINTEXT://h:1,X://h:2",
-            "listeners must name one listener for clients, 'PLAINTEXT://h:1,X://h:2' has 2",
+            "listeners names X, but listener.security.protocol.map has no protocol for it",
+        ),
+        (
+            "listeners",
+            "PLAINTEXT://h:1,plaintext://h:2",
+            "listeners must give each listener its own name, "
+            "'PLAINTEXT://h:1,plaintext://h:2' has PLAINTEXT more than once",
+        ),
+        (
+            "advertised.listeners",
+            "SSL://h:1",
+            "advertised.listeners names SSL, which is not one of the listeners (PLAINTEXT)",
+        ),
+        (
+            "advertised.listeners",
+            "PLAINTEXT://0.0.0.0:1",
+            "advertised.listeners must name a host that clients can reach, not 0.0.0.0",
+        ),
+        (
+            "controller.listener.names",
+            "PLAINTEXT",
+            "listeners must name a listener for clients, "
+            "controller.listener.names has all of 'PLAINTEXT://127.0.0.1:9092'",
+        ),
+        (
+            "listener.security.protocol.map",
+            "PLAINTEXT:SASL_SSL",
+            "listeners asks for SASL_SSL, only PLAINTEXT is supported",
         ),
     ],
 )
@@ -132,10 +160,48 @@ def test_kafkas_second_names() -> None:
 
 def test_listeners() -> None:
     config = load({"listeners": "PLAINTEXT://0.0.0.0:9095", "advertised.listeners": "PLAINTEXT://kafka.example:19095"})
-    assert (config.host, config.port) == ("0.0.0.0", 9095)
-    assert (config.advertised_host, config.advertised_port) == ("kafka.example", 19095)
-    assert load({"listeners": "PLAINTEXT://[::1]:9092"}).host == "::1"
-    assert load({"listeners": "PLAINTEXT://:9092"}).host == ""
+    assert config.client_listeners == (Listener("PLAINTEXT", "PLAINTEXT", "0.0.0.0", 9095, "kafka.example", 19095),)
+    assert load({"listeners": "PLAINTEXT://[::1]:9092"}).client_listeners[0].host == "::1"
+    assert load({"listeners": "PLAINTEXT://:9092"}).client_listeners[0].host == ""
+
+
+def test_several_listeners() -> None:
+    """Kafka compares names in upper case. A listener that is not advertised has its own address."""
+    config = load(
+        {
+            "listeners": "inner://:0,OUTER://h:9093",
+            "advertised.listeners": "OUTER://kafka.example:1",
+            "listener.security.protocol.map": "INNER:PLAINTEXT, outer:plaintext",
+        }
+    )
+    assert config.client_listeners == (
+        Listener("INNER", "PLAINTEXT", "", 0),
+        Listener("OUTER", "PLAINTEXT", "h", 9093, "kafka.example", 1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "both"),
+    [
+        ("h:1", "h:1", False),
+        ("127.0.0.1:1", "127.0.0.2:1", False),
+        ("[::1]:1", "[::2]:1", False),
+        ("h:1", "[::1]:1", False),
+        ("127.0.0.1:1", "[::1]:1", True),
+        ("h:0", "h:0", True),
+        ("h:1", "h:2", True),
+    ],
+)
+def test_two_listeners_on_one_port(first: str, second: str, both: bool) -> None:
+    """Kafka allows one port twice only for an IPv4 address and an IPv6 address."""
+    text = f"PLAINTEXT://{first},OUTER://{second}"
+    settings = {"listeners": text, "listener.security.protocol.map": "OUTER:PLAINTEXT"}
+    if both:
+        assert [listener.name for listener in load(settings).client_listeners] == ["PLAINTEXT", "OUTER"]
+    else:
+        with pytest.raises(ConfigError) as caught:
+            load(settings)
+        assert str(caught.value) == f"listeners must give each listener its own port, {text!r} has 1 more than once"
 
 
 def test_the_listeners_of_a_kraft_file() -> None:
@@ -147,7 +213,7 @@ def test_the_listeners_of_a_kraft_file() -> None:
             "listener.security.protocol.map": "CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT",
         }
     )
-    assert (config.host, config.port, config.advertised_host) == ("", 9092, "localhost")
+    assert config.client_listeners == (Listener("CLIENTS", "PLAINTEXT", "", 9092, "localhost", 9092),)
 
 
 def test_environment_by_the_rule_of_kafkas_images() -> None:

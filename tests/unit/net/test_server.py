@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from oncelog.net.frames import SMALL_BYTES
-from oncelog.net.server import BadFrameError, Limits, Peer, serve
+from oncelog.net.server import Address, BadFrameError, Limits, Peer, Server
 from support.sockets import Client, both_loops, echo, framed, run, serving, until
 
 
@@ -225,7 +225,8 @@ def test_close_waits_for_the_request_in_progress(loop: str) -> None:
             await gate.wait()
             return [payload]
 
-        server = await serve(lambda frame, peer: later(bytes(frame)), "127.0.0.1", 0, Limits(drain_ms=30_000))
+        server = Server(lambda frame, peer: later(bytes(frame)), Limits(drain_ms=30_000))
+        await server.listen([Address("127.0.0.1", 0)])
         client, idle = await Client.connect(server), await Client.connect(server)
         await client.send(framed(b"one") + framed(b"two"))
         await until(lambda: started == [b"one"])
@@ -255,7 +256,8 @@ def test_close_gives_up_on_requests_that_never_end(loop: str) -> None:
                 raise
             return []
 
-        server = await serve(lambda frame, peer: never(), "127.0.0.1", 0, Limits(drain_ms=20))
+        server = Server(lambda frame, peer: never(), Limits(drain_ms=20))
+        await server.listen([Address("127.0.0.1", 0)])
         client = await Client.connect(server)
         await client.send(framed(b"x"))
         await until(lambda: any(c._busy for c in server.connections))
@@ -270,9 +272,43 @@ def test_close_gives_up_on_requests_that_never_end(loop: str) -> None:
 @both_loops
 def test_a_name_with_several_addresses_gets_one_port(loop: str) -> None:
     async def body() -> None:
-        server = await serve(echo, "localhost", 0)
-        assert server._listener is not None
-        assert {sock.getsockname()[1] for sock in server._listener.sockets} == {server.port}
+        server = Server(echo)
+        await server.listen([Address("localhost", 0)])
+        assert {sock.getsockname()[1] for sock in server._listeners[0].sockets} == {server.port}
         await server.close()
+
+    run(loop, body)
+
+
+@both_loops
+def test_a_request_knows_the_listener_that_it_came_in_on(loop: str) -> None:
+    """The limit counts the connections of all listeners together."""
+
+    async def body() -> None:
+        server = Server(lambda frame, peer: [peer.listener.encode()], Limits(max_connections=2))
+        await server.listen([Address("127.0.0.1", 0, "INNER"), Address("127.0.0.1", 0, "OUTER")])
+        assert list(server.ports) == ["INNER", "OUTER"]
+        assert server.port == server.ports["INNER"]
+        for name, port in server.ports.items():
+            client = await Client.to_port(port)
+            await client.send(framed(b"x"))
+            assert await client.answer() == name.encode()
+        third = await Client.connect(server)
+        assert await third.closed()
+        await server.close()
+
+    run(loop, body)
+
+
+@both_loops
+def test_a_server_that_cannot_bind_an_address_listens_on_none(loop: str) -> None:
+    async def body() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            server = Server(echo)
+            with pytest.raises(OSError, match="address already in use"):
+                await server.listen([Address("127.0.0.1", 0), Address("127.0.0.1", taken.getsockname()[1], "OUTER")])
+            with pytest.raises(ConnectionRefusedError):
+                await Client.connect(server)
+            await server.close()
 
     run(loop, body)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from oncelog.broker.config.settings import BrokerConfig, ConfigError, check_value, keys
+from oncelog.broker.config.errors import ConfigError
+from oncelog.broker.config.settings import BrokerConfig, check_value, keys
 from oncelog.broker.config.topics import TOPIC_KEYS, plain_text
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 

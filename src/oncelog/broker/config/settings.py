@@ -16,7 +16,9 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.ignored_configs import NOT_SETTINGS, UNUSED, WITHOUT_EFFECT
+from oncelog.broker.config.listeners import DEFAULT_LISTENERS, Listener, parse_listeners
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -42,17 +44,12 @@ TextList = Annotated[str, Meta(title="list")]
 RecordValidation = Annotated[str, Meta(pattern="^(header|full)$")]
 
 
-class ConfigError(ValueError):
-    """A setting that cannot be used; the message is one sentence that names its key."""
-
-
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one broker. Times are ms and sizes bytes where the name does not say otherwise."""
 
     # identity and listeners
     node_id: Int0 = 1
-    listeners: TextList = "PLAINTEXT://127.0.0.1:9092"
-    """Kafka's default listens on every interface; a broker without authentication had better not."""
+    listeners: TextList = DEFAULT_LISTENERS
     advertised_listeners: TextList = ""
     listener_security_protocol_map: str = ""
     controller_listener_names: TextList = ""
@@ -162,21 +159,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     offsets_topic_segment_bytes: Int1 = 100 * 1024 * 1024
 
     # derived from the above
-    host: str = "127.0.0.1"
-    """Where the server binds; empty for every interface."""
-    port: Annotated[int, Meta(ge=0, le=65535)] = 9092
-    """Where the server binds; 0 for a free port."""
-    advertised_host: str = ""
-    """What clients are told; empty for `host`."""
-    advertised_port: int = 0
-    """What clients are told; 0 for the port that was bound."""
+    client_listeners: tuple[Listener, ...] = (Listener(),)
+    """The listeners for clients, at least one."""
     given: Mapping[str, str] = {}
     """The settings that somebody gave, by Kafka's names, as they were written."""
     warnings: tuple[str, ...] = ()
     """What is to be said about the given settings: keys that are unknown or have no effect."""
 
 
-_DERIVED = frozenset({"host", "port", "advertised_host", "advertised_port", "given", "warnings"})
+_DERIVED = frozenset({"client_listeners", "given", "warnings"})
 
 _SCALED: dict[str, tuple[str, int]] = {
     "log.retention.minutes": ("log.retention.ms", 60_000),
@@ -241,7 +232,12 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
             values[key.attribute] = _within(name, str(scaled), scaled, key.meta)
     if values.get("log_dir") and "log_dirs" not in values:
         values["log_dirs"] = check_value("log.dir", values["log_dir"], table["log.dirs"])
-    values.update(_addresses(values))
+    values["client_listeners"] = parse_listeners(
+        values.get("listeners") or DEFAULT_LISTENERS,
+        values.get("advertised_listeners", ""),
+        values.get("listener_security_protocol_map", ""),
+        values.get("controller_listener_names", ""),
+    )
     return BrokerConfig(**values, given=dict(settings), warnings=tuple(warnings))
 
 
@@ -324,39 +320,3 @@ def _warning(name: str, table: Mapping[str, Key]) -> str:
 
     near = difflib.get_close_matches(name, [*table, *_SCALED, *WITHOUT_EFFECT], n=1, cutoff=0.6)
     return f"unknown setting {name}" + (f", did you mean {near[0]}?" if near else "")
-
-
-# -- listeners -----------------------------------------------------------------------------------------------
-
-
-def _addresses(values: Mapping[str, Any]) -> dict[str, Any]:
-    """host, port and what is advertised, from the listeners."""
-    protocols = _protocol_map(values.get("listener_security_protocol_map", ""))
-    controller = {name.strip() for name in values.get("controller_listener_names", "").split(",")}
-    found: dict[str, Any] = {}
-    for key, prefix in (("listeners", ""), ("advertised_listeners", "advertised_")):
-        if not values.get(key):
-            continue
-        dotted = key.replace("_", ".")
-        names = [_listener(dotted, text.strip()) for text in values[key].split(",")]
-        ours = [listener for listener in names if listener[0] not in controller]
-        if len(ours) != 1:
-            raise ConfigError(f"{dotted} must name one listener for clients, {values[key]!r} has {len(ours)}")
-        name, host, port = ours[0]
-        if protocols.get(name, name) != "PLAINTEXT":
-            raise ConfigError(f"{dotted} asks for {protocols.get(name, name)}, only PLAINTEXT is supported")
-        found[prefix + "host"], found[prefix + "port"] = host, port
-    return found
-
-
-def _protocol_map(text: str) -> dict[str, str]:
-    pairs = (pair.strip().partition(":") for pair in text.split(",") if pair.strip())
-    return {name.strip(): protocol.strip() for name, _, protocol in pairs}
-
-
-def _listener(key: str, text: str) -> tuple[str, str, int]:
-    name, scheme, address = text.partition("://")
-    host, colon, port = address.rpartition(":")
-    if not scheme or not colon or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"{key} must look like PLAINTEXT://HOST:PORT, not {text!r}")
-    return name, host.strip("[]"), int(port)

@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import Meta
 
+from oncelog.broker.config.errors import ConfigError
 from oncelog.broker.config.settings import (
     INT_MAX,
     BrokerConfig,
-    ConfigError,
     Key,
     check_value,
     keys,

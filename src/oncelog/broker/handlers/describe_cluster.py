@@ -19,7 +19,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 
 def handle(
-    cluster_id: str, endpoint: Callable[[], Endpoint], request: DescribeClusterRequest, ctx: RequestContext
+    cluster_id: str, endpoint: Callable[[str], Endpoint], request: DescribeClusterRequest, ctx: RequestContext
 ) -> DescribeClusterResponse:
     """Describe the brokers. Return MISMATCHED_ENDPOINT_TYPE if the request asks for controllers.
 
@@ -31,7 +31,7 @@ def handle(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message="this is a broker; ask for endpoint type 1",
         )
-    me = endpoint()
+    me = endpoint(ctx.listener)
     return DescribeClusterResponse(
         endpoint_type=_BROKERS,
         cluster_id=cluster_id,

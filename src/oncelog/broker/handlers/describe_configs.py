@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from oncelog.broker.config import loggers
@@ -18,7 +17,7 @@ from oncelog.broker.config.entries import (
 )
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.parts import Endpoint, Handler, Parts
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, by_key
 from oncelog.cluster.image import MetadataImage
 from oncelog.cluster.topics import check_topic_name
@@ -40,7 +39,7 @@ RESOURCES_A_TURN = 10
 async def handle(
     config: DynamicConfig,
     cache: MetadataCache,
-    endpoint: Callable[[], Endpoint],
+    node_id: int,
     request: DescribeConfigsRequest,
     ctx: RequestContext,
 ) -> DescribeConfigsResponse:
@@ -60,7 +59,7 @@ async def handle(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         try:
-            entries = _entries(config, cache.image, endpoint().node_id, resource)
+            entries = _entries(config, cache.image, node_id, resource)
         except ProtocolError as error:
             result.error_code, result.error_message = error.code, str(error)
         else:
@@ -118,4 +117,4 @@ def _described(entry: ConfigEntry, synonyms: bool, documentation: bool) -> Descr
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of DescribeConfigs."""
-    return partial(handle, parts.config, parts.cache, parts.endpoint)
+    return partial(handle, parts.config, parts.cache, parts.node_id)

@@ -5,14 +5,13 @@ Source: Kafka's `DescribeTopicPartitionsRequestHandler`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext
-from oncelog.broker.requests.parts import Endpoint, Handler, Parts
+from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
 from oncelog.cluster.topics import INTERNAL_TOPICS, NO_LEADER, PartitionInfo, TopicInfo, check_topic_name
@@ -30,7 +29,7 @@ async def handle(
     config: DynamicConfig,
     cache: MetadataCache,
     partitions: Partitions,
-    endpoint: Callable[[], Endpoint],
+    node_id: int,
     request: DescribeTopicPartitionsRequest,
     ctx: RequestContext,
 ) -> DescribeTopicPartitionsResponse:
@@ -47,7 +46,6 @@ async def handle(
         return _refused(request)
     response = DescribeTopicPartitionsResponse()
     left = max(1, min(request.response_partition_limit, config.current.max_request_partition_size_limit))
-    node_id = endpoint().node_id
     turns = Turns()
     for name in names:
         await turns.next()
@@ -124,4 +122,4 @@ def _refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitions
 
 def bind(parts: Parts) -> Handler:
     """Return the handler of DescribeTopicPartitions."""
-    return partial(handle, parts.config, parts.cache, parts.partitions, parts.endpoint)
+    return partial(handle, parts.config, parts.cache, parts.partitions, parts.node_id)

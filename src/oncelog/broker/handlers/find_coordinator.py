@@ -31,7 +31,7 @@ _TOPICS = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
 async def handle(
     topics: TopicAdministration,
     partitions: Partitions,
-    endpoint: Callable[[], Endpoint],
+    endpoint: Callable[[str], Endpoint],
     request: FindCoordinatorRequest,
     ctx: RequestContext,
 ) -> FindCoordinatorResponse:
@@ -42,7 +42,7 @@ async def handle(
     turns = Turns()
     for key in keys:
         await turns.next()
-        found.append(await _find(topics, partitions, endpoint(), request.key_type, key))
+        found.append(await _find(topics, partitions, endpoint(ctx.listener), request.key_type, key))
     if batched:
         return FindCoordinatorResponse(coordinators=found)
     only = found[0]

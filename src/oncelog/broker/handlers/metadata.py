@@ -45,7 +45,8 @@ class Metadata:
     """The handler, with the parts that it uses."""
 
     cluster_id: str
-    endpoint: Callable[[], Endpoint]
+    node_id: int
+    endpoint: Callable[[str], Endpoint]
     config: DynamicConfig
     cache: MetadataCache
     topics: TopicAdministration
@@ -62,7 +63,7 @@ class Metadata:
         if request.topics is None or (ctx.api_version == 0 and not request.topics):
             turns = Turns()
             everything = self.cache.image.topics()
-            return self._response(request, [await self._topic(topic, turns) for topic in everything])
+            return self._response(request, ctx, [await self._topic(topic, turns) for topic in everything])
         turns = Turns()
         asked = (await by_key(request.topics, attrgetter("name", "topic_id"))).values()
         if request.allow_auto_topic_creation and self.config.current.auto_create_topics_enable:
@@ -75,7 +76,7 @@ class Metadata:
                 self.logger.info("%d missing topics in one Metadata request: none of them is created", len(missing))
             elif missing:
                 await self._create(missing)
-        return self._response(request, [await self._asked(topic, turns) for topic in asked])
+        return self._response(request, ctx, [await self._asked(topic, turns) for topic in asked])
 
     async def _create(self, missing: list[str]) -> None:
         """Create the requested topics for which this is possible."""
@@ -136,17 +137,19 @@ class Metadata:
             leader_epoch=info.leader_epoch,
             replica_nodes=list(info.replicas),
             isr_nodes=[] if offline else list(info.isr),
-            offline_replicas=[self.endpoint().node_id] if offline else [],
+            offline_replicas=[self.node_id] if offline else [],
         )
 
-    def _response(self, request: MetadataRequest, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+    def _response(
+        self, request: MetadataRequest, ctx: RequestContext, topics: list[MetadataResponseTopic]
+    ) -> MetadataResponse:
         """Return the response. In versions without the fields `include_..._operations`, these are false."""
         if request.include_topic_authorized_operations:
             for topic in topics:
                 if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:
                     topic.topic_authorized_operations = operations.OF_TOPIC
         of_cluster = operations.OF_CLUSTER if request.include_cluster_authorized_operations else operations.NOT_ASKED
-        me = self.endpoint()
+        me = self.endpoint(ctx.listener)
         return MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=me.node_id, host=me.host, port=me.port)],
             cluster_id=self.cluster_id,
@@ -175,5 +178,12 @@ def _may_be_created(image: MetadataImage, name: str) -> bool:
 def bind(parts: Parts) -> Handler:
     """Return the handler of Metadata."""
     return Metadata(
-        parts.cluster_id, parts.endpoint, parts.config, parts.cache, parts.topics, parts.partitions, parts.logger
+        parts.cluster_id,
+        parts.node_id,
+        parts.endpoint,
+        parts.config,
+        parts.cache,
+        parts.topics,
+        parts.partitions,
+        parts.logger,
     ).handle

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from oncelog.net.server import DEFAULT_LISTENER
+
 
 @dataclass(slots=True, eq=False)  # not frozen: that would take a microsecond for each request
 class RequestContext:
@@ -18,3 +20,5 @@ class RequestContext:
     connection_id: int
     on_hang_up: list[Callable[[], None]] = field(default_factory=list, repr=False)
     """Callbacks of the connection, see `Peer`."""
+    listener: str = DEFAULT_LISTENER
+    """The name of the listener that the connection came in on."""

@@ -91,6 +91,7 @@ class Dispatcher:
             peer.host,
             peer.connection_id,
             peer.on_hang_up,
+            peer.listener,
         )
         try:
             # Bytes after the request are ignored, as in Kafka: librdkafka pads some of its requests.

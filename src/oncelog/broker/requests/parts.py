@@ -26,7 +26,7 @@ Handler = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address of this broker for clients."""
+    """The address of this broker for the clients of one listener."""
 
     node_id: int
     host: str
@@ -37,9 +37,10 @@ class Endpoint:
 class Parts:
     """All parts; `now_ms` returns the wall-clock time."""
 
+    node_id: int
     cluster_id: str
-    endpoint: Callable[[], Endpoint]
-    """Returns the address of this broker. Its port is known once the server is bound."""
+    endpoint: Callable[[str], Endpoint]
+    """Returns the address of this broker for the clients of a listener, by the listener's name."""
     config: DynamicConfig
     cache: MetadataCache
     topics: TopicAdministration

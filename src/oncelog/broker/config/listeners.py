@@ -1,0 +1,128 @@
+"""The listeners of a broker: where it binds, and which addresses its clients get.
+
+Source: Kafka's `AbstractKafkaConfig.listenerListToEndPoints` and `KafkaConfig.validateValues`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oncelog.broker.config.errors import ConfigError
+
+PLAINTEXT = "PLAINTEXT"
+DEFAULT_LISTENERS = "PLAINTEXT://127.0.0.1:9092"
+"""Kafka's default listens on every interface, which is not safe for a broker without authentication."""
+_PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""A listener with the name of a protocol needs no entry in `listener.security.protocol.map`."""
+_NOT_ROUTABLE = "0.0.0.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One listener for clients."""
+
+    name: str = PLAINTEXT
+    protocol: str = PLAINTEXT
+    host: str = "127.0.0.1"
+    """The host that the server binds; empty for every IPv4 interface."""
+    port: int = 9092
+    """The port that the server binds; 0 for a free port."""
+    advertised_host: str = ""
+    """The host that clients get; empty for `host`."""
+    advertised_port: int = 0
+    """The port that clients get; 0 for the bound port."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """One part of `listeners` or `advertised.listeners`."""
+
+    name: str
+    host: str
+    port: int
+
+
+def parse_listeners(listeners: str, advertised: str, protocols: str, controllers: str) -> tuple[Listener, ...]:
+    """Return the listeners for clients, from four settings as they were written. Raises ConfigError.
+
+    The arguments are `listeners`, `advertised.listeners`, `listener.security.protocol.map` and
+    `controller.listener.names`. As in Kafka, names are compared in upper case. A listener that is not advertised gives
+    its clients the address that it binds; in Kafka, its clients find no broker.
+    """
+    known = {name: name for name in _PROTOCOLS} | _protocol_map(protocols)
+    left_out = {name.strip().upper() for name in controllers.split(",")}
+    everything = _addresses("listeners", listeners)
+    _check_ports(everything, listeners)
+    bound = [address for address in everything if address.name not in left_out]
+    if not bound:
+        raise ConfigError(
+            f"listeners must name a listener for clients, controller.listener.names has all of {listeners!r}"
+        )
+    told = {
+        address.name: address
+        for address in _addresses("advertised.listeners", advertised)
+        if address.name not in left_out
+    }
+    for name, address in told.items():
+        if all(name != each.name for each in bound):
+            names = ", ".join(each.name for each in bound)
+            raise ConfigError(f"advertised.listeners names {name}, which is not one of the listeners ({names})")
+        if address.host == _NOT_ROUTABLE:
+            raise ConfigError(f"advertised.listeners must name a host that clients can reach, not {_NOT_ROUTABLE}")
+    return tuple(_listener(address, told.get(address.name), known) for address in bound)
+
+
+def bracketed(host: str) -> str:
+    """Return the host as it is written before `:PORT`: an IPv6 address gets brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _listener(bound: _Address, told: _Address | None, protocols: dict[str, str]) -> Listener:
+    protocol = protocols.get(bound.name)
+    if protocol is None:
+        raise ConfigError(f"listeners names {bound.name}, but listener.security.protocol.map has no protocol for it")
+    if protocol != PLAINTEXT:
+        raise ConfigError(f"listeners asks for {protocol}, only PLAINTEXT is supported")
+    if told is None:
+        return Listener(bound.name, protocol, bound.host, bound.port)
+    return Listener(bound.name, protocol, bound.host, bound.port, told.host, told.port)
+
+
+def _addresses(key: str, text: str) -> list[_Address]:
+    """Return the addresses in the value of `key`. An empty value has none."""
+    found = [_address(key, part.strip()) for part in text.split(",")] if text else []
+    names = [address.name for address in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{key} must give each listener its own name, {text!r} has {name} more than once")
+    return found
+
+
+def _address(key: str, text: str) -> _Address:
+    name, scheme, address = text.partition("://")
+    host, colon, port = address.rpartition(":")
+    if not scheme or not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+        raise ConfigError(f"{key} must look like PLAINTEXT://HOST:PORT, not {text!r}")
+    return _Address(name.upper(), host.strip("[]"), int(port))
+
+
+def _check_ports(addresses: Sequence[_Address], text: str) -> None:
+    """Refuse a port that two listeners share, unless one has an IPv4 address and the other an IPv6 address."""
+    for port in {address.port for address in addresses} - {0}:
+        families = [_family(address.host) for address in addresses if address.port == port]
+        if len(families) > 1 and sorted(families) != [4, 6]:
+            raise ConfigError(f"listeners must give each listener its own port, {text!r} has {port} more than once")
+
+
+def _family(host: str) -> int:
+    """Return 4 or 6 for an address of that version of IP, 0 for a name or every interface."""
+    if ":" in host:
+        return 6
+    return 4 if re.fullmatch("[0-9.]+", host) else 0
+
+
+def _protocol_map(text: str) -> dict[str, str]:
+    pairs = (pair.partition(":") for pair in text.split(",") if pair.strip())
+    return {name.strip().upper(): protocol.strip().upper() for name, _, protocol in pairs}

@@ -1,0 +1,85 @@
+"""A broker with two listeners: its clients get the address of the listener that they came in on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
+from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
+from oncelog.protocol.messages.metadata import MetadataRequest
+from support.apache_kafka import ApacheKafka, held_ports, port_of
+from support.clients.aio import AioClient
+from support.clients.base import Client, Outgoing
+from support.clients.confluent import ConfluentClient
+from support.clients.kafka_python import KafkaPythonClient
+from support.clients.ours import OurClient
+from support.servers import OncelogCluster, Server
+from support.wire import Wire, settled
+
+CLIENTS: tuple[Callable[[str], Client], ...] = (ConfluentClient, KafkaPythonClient, AioClient, OurClient)
+
+
+def two_listeners(inner: int, outer: int, controller: int) -> dict[str, str]:
+    """Return settings with the names of Kafka's container images. The outer listener is advertised by another name."""
+    return {
+        "listeners": f"INNER://127.0.0.1:{inner},OUTER://127.0.0.1:{outer},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"INNER://127.0.0.1:{inner},OUTER://localhost:{outer}",
+        "listener.security.protocol.map": "INNER:PLAINTEXT,OUTER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "INNER",
+    }
+
+
+class KafkaWithTwoListeners(ApacheKafka):
+    """Apache Kafka with the listeners of this test."""
+
+    def listeners(self, port: int, controller: int) -> dict[str, str]:
+        self._held += held_ports(1)
+        self.outer = f"localhost:{port_of(self._held[-1])}"
+        return two_listeners(port, port_of(self._held[-1]), controller)
+
+
+@pytest.fixture
+def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Server, str]]:
+    """Start a server, and return it with the address of its outer listener."""
+    if request.param == "oncelog":
+        held = held_ports(3)
+        inner, outer, controller = map(port_of, held)
+        cluster = OncelogCluster(tmp_path, settings=two_listeners(inner, outer, controller))
+        yield cluster, f"localhost:{outer}"
+        cluster.stop()
+    else:
+        kafka = KafkaWithTwoListeners(tmp_path)
+        yield kafka, kafka.outer
+        kafka.stop()
+
+
+def test_clients_get_the_address_of_their_listener(own_server: tuple[Server, str], name: str) -> None:
+    inner, outer = own_server[0].bootstrap, own_server[1]
+    for address in (inner, outer):
+        with Wire(address) as wire:
+            metadata = wire.call(MetadataRequest(topics=[]))
+            assert [f"{broker.host}:{broker.port}" for broker in metadata.brokers] == [address]
+            cluster = wire.call(DescribeClusterRequest())
+            assert [f"{broker.host}:{broker.port}" for broker in cluster.brokers] == [address]
+            for request, version in (
+                (FindCoordinatorRequest(coordinator_keys=[name]), 4),
+                (FindCoordinatorRequest(key=name), 3),
+            ):
+                (found,) = settled(
+                    lambda: [wire.call(request, version)],  # noqa: B023 - called in this round of the loop
+                    lambda found: (found[0].coordinators or found)[0].error_code,
+                )
+                (coordinator,) = found.coordinators or [found]
+                assert f"{coordinator.host}:{coordinator.port}" == address
+    OurClient(inner).create_topic(name)
+    values = []
+    for address in (inner, outer):
+        for library in CLIENTS:
+            client = library(address)
+            values.append(f"{client.name} at {address}".encode())
+            client.send(name, [Outgoing(values[-1])])
+            assert [seen.value for seen in client.read(name, committed=True)] == values
