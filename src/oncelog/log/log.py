@@ -11,7 +11,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from oncelog.log.admission import Admission, AppendResult, LogStatistics, check_offsets, commit_producers, number
 from oncelog.log.config import LogConfig
@@ -58,10 +57,36 @@ class Log:
 
     @classmethod
     def open(
-        cls, disk: Disk, directory: str, topic: str, partition: int, config: LogConfig, now_ms: int, **options: Any
+        cls,
+        disk: Disk,
+        directory: str,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        now_ms: int,
+        *,
+        topic_id: uuid.UUID | None = None,
+        recovery_point: int = 0,
+        clean: bool = False,
+        log_start_offset: int = 0,
+        unlink: Unlink | None = None,
     ) -> Log:
         """Open the log in ``directory`` without a pause. See `opening`."""
-        return at_once(cls.opening(disk, directory, topic, partition, config, now_ms, **options))
+        return at_once(
+            cls.opening(
+                disk,
+                directory,
+                topic,
+                partition,
+                config,
+                now_ms,
+                topic_id=topic_id,
+                recovery_point=recovery_point,
+                clean=clean,
+                log_start_offset=log_start_offset,
+                unlink=unlink,
+            )
+        )
 
     @classmethod
     def opening(
