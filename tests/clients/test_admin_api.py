@@ -33,7 +33,7 @@ def fill(server: Server, topic: str, count: int, partition: int = 0) -> None:
             producer.send(topic, b"%d" % number, partition=partition, timestamp=1000 + number)
 
 
-# -- the two faces ----------------------------------------------------------------------------------------------
+# -- the blocking Admin and the one for asyncio -----------------------------------------------------------------
 
 
 def test_both_admins_have_the_same_calls() -> None:

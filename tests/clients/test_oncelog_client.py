@@ -262,7 +262,7 @@ def test_static_member_is_fenced_by_its_successor(server: Server, admin: Admin, 
         wait_until(fenced, "the first is told")
 
 
-# -- faces ------------------------------------------------------------------------------------------------------------
+# -- blocking and asyncio ---------------------------------------------------------------------------------------------
 
 
 def test_asyncio(server: Server, name: str) -> None:

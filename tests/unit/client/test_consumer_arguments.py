@@ -1,4 +1,4 @@
-"""What a consumer says of an argument that it cannot take: which, at once, by both faces, not at some later poll."""
+"""An argument that a consumer cannot take is named at once, by both consumers, not at a later poll."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def awaited(method: str, arguments: tuple[Any, ...]) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("face", [blocking, awaited])
+@pytest.mark.parametrize("call", [blocking, awaited])
 @pytest.mark.parametrize(("method", "arguments", "words"), WRONG)
 def test_it_is_named_at_the_call(
-    face: Callable[[str, tuple[Any, ...]], None], method: str, arguments: tuple[Any, ...], words: str
+    call: Callable[[str, tuple[Any, ...]], None], method: str, arguments: tuple[Any, ...], words: str
 ) -> None:
     with pytest.raises(errors.UsageError, match=words):
-        face(method, arguments)
+        call(method, arguments)
 
 
 @pytest.mark.parametrize(("partitions", "words"), NO_PARTITIONS)

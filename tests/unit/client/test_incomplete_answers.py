@@ -11,11 +11,13 @@ import pytest
 from oncelog import errors
 from oncelog.client.admin import configs, groups, topics, transactions
 from oncelog.client.connections.versions import ByVersion
+from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import Partition, Topic, Topology
 from oncelog.client.producer.coordinator_requests import handle, next_request
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
+from oncelog.protocol.messages.find_coordinator import FindCoordinatorResponse
 from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 from oncelog.protocol.schema import NO_UUID, Message
 from support.coordinator_answers import asking
@@ -67,6 +69,31 @@ def test_an_empty_answer_is_no_success(call: Callable[[Any], Awaitable[object]])
     async def body() -> None:
         with pytest.raises(errors.ServerError, match="out of its answer"):
             await call(Cluster())
+
+    asyncio.run(body())
+
+
+def test_a_broker_that_leaves_the_coordinator_out_is_asked_again() -> None:
+    """An IndexError ended the producer."""
+
+    class Connection:
+        closed = False
+        in_flight = 0
+
+        def version_for(self, kind: object) -> int:
+            return 4
+
+        async def call(self, request: Message, version: int) -> Message:
+            return FindCoordinatorResponse()
+
+    class OneBroker(ClusterClient):
+        async def _any_connection(self) -> Any:
+            return Connection()
+
+    async def body() -> None:
+        async with OneBroker("nobody:1") as cluster:
+            with pytest.raises(errors.RetriableError, match="out of its answer"):
+                await cluster.coordinator("transaction", "id")
 
     asyncio.run(body())
 

@@ -327,9 +327,14 @@ class ClusterClient:
             response = await connection.call(request, version)
         except ConnectionLostError as error:
             raise errors.ConnectionFailedError(str(error)) from error
-        answer = response if version < 4 else response.coordinators[0]
+        about = f"coordinator of {kind} {key!r}"
+        answer = response if version < 4 else next(iter(response.coordinators), None)
+        if answer is None:
+            raise errors.error_for(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{about}: the broker left it out of its answer"
+            )
         if answer.error_code:
-            raise errors.error_for(answer.error_code, f"coordinator of {kind} {key!r}: {answer.error_message or ''}")
+            raise errors.error_for(answer.error_code, f"{about}: {answer.error_message or ''}")
         self.learn_coordinator(kind, key, answer)
         return int(answer.node_id)
 
