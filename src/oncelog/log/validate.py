@@ -7,8 +7,6 @@ only for compacted topics, where a record may be too old (``message.timestamp.be
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from oncelog.log.config import NO_LIMIT, LogConfig
 from oncelog.log.producer_state import Origin
 from oncelog.protocol.compression import Codec, TooMuchDataError
@@ -39,11 +37,14 @@ MOST_NAMED = 10_000
 """Invalid records of a batch that an error names. Kafka names all of them."""
 
 
-class ValidBatches(NamedTuple):
+class ValidBatches:
     """Batches that may be appended: their headers, and their concatenated bytes."""
 
-    headers: list[BatchHeader]
-    view: memoryview
+    __slots__ = ("headers", "view")
+
+    def __init__(self, headers: list[BatchHeader], view: memoryview) -> None:
+        self.headers = headers
+        self.view = view
 
 
 class InvalidRecordsError(ProtocolError):

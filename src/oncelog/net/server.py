@@ -11,7 +11,6 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from types import CoroutineType
 from typing import Any, NamedTuple, cast
 
 from oncelog.net.eager import start_eagerly
@@ -248,11 +247,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             while (frame := frames.next_frame()) is not None:
                 self._quiet_sweeps = 0
                 result = handler(frame, peer)
-                holds = type(result) is Holds
-                if holds:
-                    result = cast(Holds, result).answer
-                if type(result) is CoroutineType:
-                    result = start_eagerly(result)
+                holds = False
+                if type(result) is not list and result is not None:
+                    holds = type(result) is Holds
+                    if holds:
+                        result = cast(Holds, result).answer
+                    if isinstance(result, Coroutine):
+                        result = start_eagerly(result)
                 if type(result) is list:
                     size += _add(out, result)
                     if size >= WRITE_BYTES:
@@ -386,8 +387,9 @@ class Server:
 
     async def _listen(self, address: Address) -> None:
         bound = await self._bind(address)
-        port = int(bound.sockets[0].getsockname()[1])
-        if address.port == 0 and len(bound.sockets) > 1:  # a name with several addresses: one port for all
+        sockets = cast(Any, bound).sockets  # asyncio's is a tuple, uvloop's a list
+        port = int(sockets[0].getsockname()[1])
+        if address.port == 0 and len(sockets) > 1:  # a name with several addresses: one port for all
             bound.close()
             bound = await self._bind(address._replace(port=port))
         self._listeners.append(bound)

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from types import CoroutineType, FrameType, coroutine
+from types import FrameType, coroutine
 from typing import Any, TypeVar
 
 from oncelog.net.server import Chunks, Handler, Holds, Peer
@@ -56,9 +56,9 @@ class StallWatch:
             result = inner(frame, peer)
             if time.perf_counter() - started > self._limit_s:
                 self._report(self._describe(frame, peer), started, cpu)
-            if type(result) is CoroutineType:
+            if isinstance(result, Coroutine):
                 return self.timed(result, self._describe(frame, peer))
-            if type(result) is Holds and type(result.answer) is CoroutineType:
+            if type(result) is Holds and isinstance(result.answer, Coroutine):
                 return Holds(self.timed(result.answer, self._describe(frame, peer)))
             return result
 

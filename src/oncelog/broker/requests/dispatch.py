@@ -121,19 +121,20 @@ class Dispatcher:
     def _elsewhere(
         self, route: _Route, frame: memoryview, position: int, context: RequestContext
     ) -> Awaitable[Chunks | None] | Holds:
-        if context.api_key == ApiKey.PRODUCE:  # its records refer to the frame
-            return Holds(self._decode_elsewhere(route, frame, position, context))
-        return self._decode_elsewhere(route, _apart(frame), position, context)
+        produce = context.api_key == ApiKey.PRODUCE  # its records refer to the frame
+        kept = frame if produce else _apart(frame)
+        decoded = self._workers.compute(route.decode_at_most, kept, position, MOST_ITEMS)
+        answer = self._answer_decoded(route, decoded, context)
+        return Holds(answer) if produce else answer
 
-    async def _decode_elsewhere(
-        self, route: _Route, frame: memoryview, position: int, context: RequestContext
+    async def _answer_decoded(
+        self, route: _Route, decoded: Awaitable[tuple[Message, int]], context: RequestContext
     ) -> Chunks | None:
-        """Decode a request with many elements in a worker thread, and answer it."""
+        """Answer a request that a worker thread decodes. Nothing else holds its frame, because the wait may be long."""
         try:
-            request, _ = await self._workers.compute(route.decode_at_most, frame, position, MOST_ITEMS)
+            request, _ = await decoded
         except (DecodeError, ProtocolError) as error:
             raise BadRequestError(f"{ApiKey(context.api_key).name} v{context.api_version}: {error}") from error
-        del frame  # the wait may be long
         answer = await self._later(self._handled(route, request, context), request, context)
         holder: list[Message | None] = [request]
         del request
