@@ -96,7 +96,7 @@ environment() {
         needs='what its tests use' size='1.7 GB' mark=.installed
     fi
     say "Installing oncelog and $needs into ${VENV#"$ROOT/"} (the first time some $size: PySpark, a JDK, Arrow)"
-    guarded "$VENV/bin/python" -m pip install --disable-pip-version-check -e ".[$wanted]" >&2 ||
+    guarded env ONCELOG_PURE=1 "$VENV/bin/python" -m pip install --disable-pip-version-check -e ".[$wanted]" >&2 ||
         die "the installation failed, see above; run me again"
     printf '%s\n' "$stamp" >"$VENV/$mark"
     rm -f "$unfinished"

@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from oncelog.cli.lazy import LazyGroup
+from oncelog.version import __version__, build
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("oncelog.cli.up:up", "Run a cluster in the foreground."),
@@ -27,8 +28,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Verb group -> (module:command, help)."""
 
 
+def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        click.echo(f"oncelog {__version__} ({build()})")
+        context.exit()
+
+
 @click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="oncelog", message="oncelog %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def oncelog() -> None:
     """Exactly-once streaming: a broker that speaks Kafka's protocol, and tools for any Kafka cluster."""
 

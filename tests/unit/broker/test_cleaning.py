@@ -19,7 +19,6 @@ from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import erase_topic
-from oncelog.log.cleaning.offsets import OffsetMap
 from oncelog.log.disk import OsDisk
 from oncelog.protocol.records import Record, build_batch, decode_records, iter_batches
 
@@ -243,15 +242,18 @@ def test_it_runs_by_itself(storage: CleanerStorage) -> None:
 
 
 def test_whatever_goes_wrong_with_one_log_the_others_are_cleaned(
-    storage: CleanerStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    storage: CleanerStorage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    put, tried = OffsetMap.put, []
+    class BrokenDisk(OsDisk):
+        reads = 0
 
-    def broken_put(offsets: OffsetMap, key: bytes, offset: int) -> bool:
-        if key == b"bad":
-            tried.append(offset)
-            raise RuntimeError("nobody has thought of this")
-        return put(offsets, key, offset)
+        def read_part(self, path: str, size: int, pos: int) -> bytes:
+            if "bad-0" in path:
+                self.reads += 1
+                raise RuntimeError("nobody has thought of this")
+            return super().read_part(path, size, pos)
+
+    storage.disk = disk = BrokenDisk()
 
     async def life(broker: Broker) -> None:
         bad, good = await made(broker, "bad"), await made(broker, "good")
@@ -265,10 +267,9 @@ def test_whatever_goes_wrong_with_one_log_the_others_are_cleaned(
             fill(good)
         assert len(keys(bad)) == 101
 
-    monkeypatch.setattr(OffsetMap, "put", broken_put)
     with caplog.at_level(logging.ERROR):
         storage.run_broker(life, log_cleaner_enable="true", log_cleaner_backoff_ms="1")
-    assert tried == [0]
+    assert disk.reads == 1
     (entry,) = caplog.records
     assert "bad-0" in entry.getMessage()
     assert entry.exc_info is not None
@@ -306,18 +307,22 @@ def test_too_many_open_files_pass(storage: CleanerStorage) -> None:
     storage.run_broker(life)
 
 
-def test_log_is_compacted_later_after_a_lack_of_memory(
-    storage: CleanerStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def scarce(*_: object) -> None:
-        raise MemoryError("cannot reserve")
+def test_log_is_compacted_later_after_a_lack_of_memory(storage: CleanerStorage) -> None:
+    class ScarceMemory(OsDisk):
+        scarce = True
+
+        def read_part(self, path: str, size: int, pos: int) -> bytes:
+            if self.scarce:
+                raise MemoryError("cannot reserve")
+            return super().read_part(path, size, pos)
+
+    storage.disk = disk = ScarceMemory()
 
     async def life(broker: Broker) -> None:
         replica = await made(broker, "t")
         fill(replica)
-        with monkeypatch.context() as now:
-            now.setattr(OffsetMap, "put", scarce)
-            assert not await broker.cleaner.clean_due()
+        assert not await broker.cleaner.clean_due()
+        disk.scarce = False
         assert len(keys(replica)) == 20
         assert await broker.cleaner.clean_due()
         assert len(keys(replica)) < 10

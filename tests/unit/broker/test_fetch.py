@@ -9,7 +9,6 @@ import uvloop
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
-from oncelog.broker.handlers import fetch as fetch_handler
 from oncelog.broker.handlers.fetch import bind
 from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster.store_memory import MemoryStore
@@ -221,14 +220,6 @@ def test_fetch_waits_for_topic_that_was_created_again_while_it_read(
 ) -> None:
     """The log that the Fetch has read first is closed. It waits for the log of the new topic instead."""
     reads = 0
-    read_all = fetch_handler.FetchHandler._read_all
-
-    def counted(*arguments: Any) -> Any:
-        nonlocal reads
-        reads += 1
-        return read_all(*arguments)
-
-    monkeypatch.setattr(fetch_handler.FetchHandler, "_read_all", counted)
 
     async def run() -> None:
         config = load({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
@@ -243,6 +234,14 @@ def test_fetch_waits_for_topic_that_was_created_again_while_it_read(
             )
             for name, count in (("again", 1), ("wide", 150))
         ]
+        find = broker.partitions.find
+
+        def counted(topic: str, partition: int) -> Any:
+            nonlocal reads
+            reads += topic == "again"
+            return find(topic, partition)
+
+        monkeypatch.setattr(broker.partitions, "find", counted)
         request = FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=asked)
         pending: Any = bind(broker.parts)(request, CONTEXT)
         while not reads:
