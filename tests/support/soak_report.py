@@ -77,7 +77,8 @@ def judge(samples: Sequence[Sample], plan: Plan) -> list[Verdict]:
     """Compare the end of a run with its reference window.
 
     For descriptors and threads, compare the minimum of each window: misbehaving clients come and go, but a leak raises
-    the minimum. For other quantities, compare the median. Treat delays below a millisecond as equal.
+    the minimum. Between two checks of retention, the logs hold a varying number of segments, so the minimum of a window
+    varies by some percent. For other quantities, compare the median. Treat delays below a millisecond as equal.
     """
 
     def over(window: tuple[float, float], value: Callable[[Sample], float], of: Callable[..., float]) -> float:
@@ -95,7 +96,7 @@ def judge(samples: Sequence[Sample], plan: Plan) -> list[Verdict]:
     median = statistics.median
     return [
         verdict("memory (MB)", lambda s: s.memory_mb, median, lambda before: 1.2 * before),
-        verdict("descriptors", lambda s: s.descriptors, min, lambda before: before + MORE_DESCRIPTORS),
+        verdict("descriptors", lambda s: s.descriptors, min, lambda before: 1.1 * before + MORE_DESCRIPTORS),
         verdict("threads", lambda s: s.threads, min, lambda before: before + MORE_THREADS),
         verdict("event-loop delay (ms)", lambda s: s.delay_ms, median, lambda before: 2 * max(before, LEAST_MS)),
         verdict("produce latency (ms)", lambda s: s.produce_ms, median, lambda before: 2 * max(before, LEAST_MS)),

@@ -30,10 +30,10 @@ def test_windows_are_the_fifth_minute_and_the_last_and_fit_in_a_short_run() -> N
     ("end", "bad"),
     [
         ({}, []),
-        ({"memory_mb": 119, "descriptors": 68, "threads": 10, "delay_ms": 3.9, "produce_ms": 5.9}, []),
+        ({"memory_mb": 119, "descriptors": 75, "threads": 10, "delay_ms": 3.9, "produce_ms": 5.9}, []),
         ({"memory_mb": 10, "descriptors": 1, "threads": 1, "delay_ms": 0.1}, []),
         ({"memory_mb": 121}, ["memory (MB)"]),
-        ({"descriptors": 75}, ["descriptors"]),
+        ({"descriptors": 80}, ["descriptors"]),
         ({"threads": 15}, ["threads"]),
         ({"delay_ms": 4.1}, ["event-loop delay (ms)"]),
         ({"produce_ms": 6.1}, ["produce latency (ms)"]),
