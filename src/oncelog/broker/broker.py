@@ -203,6 +203,7 @@ class Broker:
         self.cluster_id: str = await self.workers.offload(self._load_metadata)
         await self.workers.offload(self._open_directories)
         self.directories.locate(self.metadata.image)
+        self.loader.start()
         await self._serve()
         for directory in self.directories.online:
             self.unlinker.folders(directory.disk, directory.deleted, 0)
@@ -263,6 +264,7 @@ class Broker:
         if self._server is not None:
             await self._server.close()
         await self.workers.close()
+        self.loader.close()
         self.producer_ids.close()
         self._markers.close()
         self._transactions.close()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -17,6 +18,8 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 BROKERS = "/config/brokers"
 """The parent of `ALL_BROKERS` and of each broker with settings of its own."""
 ALL_BROKERS = "<default>"
+
+_log = logging.getLogger("oncelog.cluster")
 
 Change = Callable[[Mapping[str, str]], dict[str, str]]
 """Map the current settings to the requested ones. Raises ProtocolError if the change is not legal."""
@@ -51,8 +54,12 @@ def read_brokers(store: MetadataStore) -> dict[int | None, dict[str, str]]:
     """Read the dynamic settings of each broker that has some. None is the key of the settings of all brokers."""
     found: dict[int | None, dict[str, str]] = {}
     for name in store.children(BROKERS):
-        with suppress(NoNodeError):
+        try:
             found[None if name == ALL_BROKERS else int(name)] = read(store, f"{BROKERS}/{name}")
+        except NoNodeError:
+            continue
+        except (msgspec.MsgspecError, ValueError) as error:
+            _log.error("the settings of broker %s cannot be read: %s", name, error)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import msgspec
@@ -10,10 +11,14 @@ from oncelog.cluster import changes, configs, features
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.image import MetadataDelta, MetadataImage, difference
 from oncelog.cluster.store import MetadataStore, NoNodeError, ensure
-from oncelog.cluster.topic_nodes import TOPICS, read_topic
+from oncelog.cluster.topic_nodes import ADDED, TOPICS, read_added_partitions, read_topic
 from oncelog.cluster.topics import TopicInfo
 
 _CLUSTER_ID = "/cluster/id"
+_WHOLE = "whole"
+_SETTINGS = "settings"
+
+_log = logging.getLogger("oncelog.cluster")
 
 
 def prepare(store: MetadataStore) -> None:
@@ -52,26 +57,64 @@ def read_changes(store: MetadataStore, image: MetadataImage) -> MetadataDelta | 
         return None
     if missed.paths is None:
         return difference(image, read_image(store))
-    names = {name for path in missed.paths if (name := _topic_name(path))}
-    after = replace(image.with_topics({name: _topic(store, name) for name in names}), sequence=missed.last)
+    touched = _touched(missed.paths)
+    after = replace(
+        image.with_topics({name: _newest(store, image, name, parts) for name, parts in touched.items()}),
+        sequence=missed.last,
+    )
     if any(path.startswith(f"{configs.BROKERS}/") for path in missed.paths):
         after = replace(after, broker_configs=configs.read_brokers(store))
     if features.PATH in missed.paths:
         levels, epoch = features.read(store)
         after = replace(after, feature_levels=levels, feature_epoch=epoch)
-    return difference(image, after, names)
+    return difference(image, after, touched)
 
 
-def _topic_name(path: str) -> str | None:
-    """Return the name of the topic that a change touched, if any."""
-    return next((path[len(root) :] for root in (f"{TOPICS}/", configs.topic_path("")) if path.startswith(root)), None)
+def _touched(paths: frozenset[str]) -> dict[str, set[str]]:
+    """Return the names of the topics that changes touched, each with what was touched: _WHOLE, ADDED, or _SETTINGS."""
+    found: dict[str, set[str]] = {}
+    for path in paths:
+        for root, whole in ((f"{TOPICS}/", _WHOLE), (configs.topic_path(""), _SETTINGS)):
+            if path.startswith(root):
+                name, _, rest = path[len(root) :].partition("/")
+                found.setdefault(name, set()).add(ADDED if whole == _WHOLE and rest == ADDED else whole)
+    return found
+
+
+def _newest(store: MetadataStore, image: MetadataImage, name: str, touched: set[str]) -> TopicInfo | None:
+    """Read what was touched of a topic. If it cannot be decoded, keep the topic as it was."""
+    known = image.topic(name)
+    try:
+        if known is None or _WHOLE in touched:
+            return _topic(store, name)
+        try:
+            if ADDED in touched:
+                known = read_added_partitions(store, known)
+            if _SETTINGS in touched:
+                known = replace(known, configs=configs.read(store, configs.topic_path(name)))
+        except NoNodeError:
+            return _topic(store, name)
+    except (NoNodeError, msgspec.MsgspecError, ValueError) as error:
+        _log.error("the metadata of topic %s cannot be read, it stays as it was: %s", name, error)
+        return image.topic(name)
+    return known
 
 
 def _topic(store: MetadataStore, name: str) -> TopicInfo | None:
-    """Read a topic, or return None if it does not exist. Read it again if it was deleted and created meanwhile."""
-    while store.exists(f"{TOPICS}/{name}"):
+    """Read a topic, or return None if it does not exist.
+
+    Read it again if another writer has changed it meanwhile. Raises NoNodeError if a part of it is missing.
+    """
+    path = f"{TOPICS}/{name}"
+    while store.exists(path):
+        before = None
         try:
-            return read_topic(store, name)
+            before = store.get(path)
+            topic = read_topic(store, name)
         except NoNodeError:
+            if store.exists(path) and store.get(path) == before:
+                raise
             continue
+        if store.exists(path) and store.get(path) == before:
+            return topic
     return None

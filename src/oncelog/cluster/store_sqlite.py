@@ -136,7 +136,7 @@ class SqliteStore:
 
     def get(self, path: str) -> Node:
         """The node; NoNodeError."""
-        with self._lock:
+        with self._reading():
             row = self._rows.find(path)
         if row is None:
             raise NoNodeError(path)
@@ -144,12 +144,12 @@ class SqliteStore:
 
     def exists(self, path: str) -> bool:
         """Whether there is such a node."""
-        with self._lock:
+        with self._reading():
             return self._rows.find(path) is not None
 
     def children(self, path: str) -> list[str]:
         """The names of the node's children; NoNodeError."""
-        with self._lock:
+        with self._reading():
             names = self._rows.names(path)
             if not names and self._rows.find(path) is None:
                 raise NoNodeError(path)
@@ -214,15 +214,15 @@ class SqliteStore:
 
     def poll(self) -> None:
         """Ends sessions that are over, then calls the watches of what changed, here or in another process."""
-        with self._lock:
+        with self._reading():
             if self._overdue():
                 with self._transaction():
                     pass
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
             if version == self._seen_version and not self._dirty:
                 return
-            self._seen_version, self._dirty = version, False
             calls = self._watches.changed(self._rows.find)
+            self._seen_version, self._dirty = version, False
         for callback, path in calls:
             callback(path)
 
@@ -230,6 +230,15 @@ class SqliteStore:
         """Closes the file."""
         with self._lock:
             self._connection.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Hold the lock. Raise UnavailableError if SQLite fails."""
+        with self._lock:
+            try:
+                yield
+            except sqlite3.Error as error:
+                raise UnavailableError(str(error)) from error
 
     # -- inside a transaction --------------------------------------------------------------------------------
 

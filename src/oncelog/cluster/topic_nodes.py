@@ -6,12 +6,14 @@ The nodes are `/brokers/topics/T`, `/brokers/topics/T/partitions/P/state` and `/
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from oncelog.cluster import configs
 from oncelog.cluster.changes import ChangeLog
 from oncelog.cluster.store import (
+    BadVersionError,
     Create,
     Delete,
     MetadataStore,
@@ -26,6 +28,8 @@ from oncelog.cluster.topics import PartitionInfo, TopicInfo, parse_topic_id, top
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 TOPICS = "/brokers/topics"
+ADDED = "partitions"
+"""The path below a topic that the change log names if partitions were added, and nothing else has changed."""
 
 
 class _TopicNode(msgspec.Struct):
@@ -46,16 +50,32 @@ class _StateNode(msgspec.Struct):
 
 def read_topic(store: MetadataStore, name: str) -> TopicInfo:
     """Read a topic. Raises NoNodeError if it does not exist, or was deleted meanwhile."""
-    path = f"{TOPICS}/{name}"
-    node = msgspec.json.decode(store.get(path).data, type=_TopicNode)
+    node = _decoded(store, name)
+    partitions = _read_partitions(store, name, node, 0)
+    config = configs.read(store, configs.topic_path(name))
+    return TopicInfo(name, parse_topic_id(node.topic_id), partitions, config)
+
+
+def read_added_partitions(store: MetadataStore, topic: TopicInfo) -> TopicInfo:
+    """Return the topic with the partitions that were added to it. Raises NoNodeError if it is gone."""
+    node = _decoded(store, topic.name)
+    if node.topic_id != topic_id_text(topic.topic_id):
+        raise NoNodeError(f"{TOPICS}/{topic.name}")
+    added = _read_partitions(store, topic.name, node, topic.partition_count)
+    return replace(topic, partitions=(*topic.partitions, *added))
+
+
+def _decoded(store: MetadataStore, name: str) -> _TopicNode:
+    return msgspec.json.decode(store.get(f"{TOPICS}/{name}").data, type=_TopicNode)
+
+
+def _read_partitions(store: MetadataStore, name: str, node: _TopicNode, first: int) -> tuple[PartitionInfo, ...]:
     partitions = []
-    for index in range(len(node.partitions)):
-        state_data = store.get(f"{path}/partitions/{index}/state").data
-        state = msgspec.json.decode(state_data, type=_StateNode)
+    for index in range(first, len(node.partitions)):
+        state = msgspec.json.decode(store.get(f"{TOPICS}/{name}/partitions/{index}/state").data, type=_StateNode)
         replicas = tuple(node.partitions[str(index)])
         partitions.append(PartitionInfo(state.leader, state.leader_epoch, replicas, tuple(state.isr)))
-    config = configs.read(store, configs.topic_path(name))
-    return TopicInfo(name, parse_topic_id(node.topic_id), tuple(partitions), config)
+    return tuple(partitions)
 
 
 def write_topic(changes: ChangeLog, topic: TopicInfo) -> None:
@@ -96,7 +116,7 @@ def add_partitions(changes: ChangeLog, topic: TopicInfo, added: Sequence[Partiti
         node.partitions.update({str(first + index): list(info.replicas) for index, info in enumerate(added)})
         change = Set(path, msgspec.json.encode(node), found.version)
         operations: list[Operation] = [change, *_new_partitions(path, first, added)]
-        _write(changes, operations, path, lambda: changes.store.get(path).data == change.data)
+        _write(changes, operations, f"{path}/{ADDED}", lambda: changes.store.get(path).data == change.data)
     except NoNodeError as error:
         raise _unknown(topic) from error
     except StoreError as error:
@@ -104,19 +124,30 @@ def add_partitions(changes: ChangeLog, topic: TopicInfo, added: Sequence[Partiti
 
 
 def erase_topic(changes: ChangeLog, topic: TopicInfo) -> None:
-    """Delete the topic. Raises UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT."""
+    """Delete the topic, with all partitions that it has by now.
+
+    Raises REQUEST_TIMED_OUT, and UNKNOWN_TOPIC_OR_PARTITION also if the name belongs to another topic by now.
+    """
     path = f"{TOPICS}/{topic.name}"
-    operations: list[Delete] = []
-    for index in range(topic.partition_count):
-        operations.append(Delete(f"{path}/partitions/{index}/state"))
-        operations.append(Delete(f"{path}/partitions/{index}"))
-    operations += [Delete(f"{path}/partitions"), Delete(path), Delete(configs.topic_path(topic.name))]
     try:
-        _write(changes, operations, path, lambda: not changes.store.exists(path))
-    except NoNodeError as error:
+        _erase(changes, topic, path)
+    except (NoNodeError, BadVersionError) as error:
         raise _unknown(topic) from error
     except StoreError as error:
         raise _not_now(error) from error
+
+
+def _erase(changes: ChangeLog, topic: TopicInfo, path: str) -> None:
+    found = changes.store.get(path)
+    node = msgspec.json.decode(found.data, type=_TopicNode)
+    if node.topic_id != topic_id_text(topic.topic_id):
+        raise NoNodeError(path)
+    operations: list[Delete] = []
+    for index in range(len(node.partitions)):
+        operations.append(Delete(f"{path}/partitions/{index}/state"))
+        operations.append(Delete(f"{path}/partitions/{index}"))
+    operations += [Delete(f"{path}/partitions"), Delete(path, found.version), Delete(configs.topic_path(topic.name))]
+    _write(changes, operations, path, lambda: not changes.store.exists(path))
 
 
 def _write(changes: ChangeLog, operations: Sequence[Operation], path: str, is_done: Callable[[], bool]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -93,10 +94,76 @@ def test_settings_of_brokers_that_another_writer_changes_are_followed(storage: B
     storage.run_broker(life)
 
 
-def test_a_change_that_cannot_be_read_is_a_time_out_and_is_followed_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_module, "FIRST_PAUSE_S", 0.001)
+def test_a_change_of_another_writer_is_followed_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_module, "POLL_S", 0.001)
 
     async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+        loader.start()
+        applied = asyncio.Event()
+        loader.subscribe(lambda delta: applied.set())
+        write_topic(ChangeLog(store), TOPIC)
+        await asyncio.wait_for(applied.wait(), 30)
+        assert cache.image.topic("t") == TOPIC
+
+    with_loader(body)
+
+
+def test_a_topic_that_is_created_again_before_the_broker_looks_has_logs_of_its_own(storage: BrokerStorage) -> None:
+    many = 150
+
+    async def life(broker: Broker) -> None:
+        old = await broker.topics.create("t", partitions=many)
+        for partition in range(many):
+            append(broker.partitions.find("t", partition))
+        log = ChangeLog(broker.store)
+        erase_topic(log, old)
+        new = replace(old, topic_id=UUID(int=2, version=4))
+        write_topic(log, new)
+        following = asyncio.ensure_future(broker.loader.catch_up())
+        while broker.metadata.image.topic("t") != new:
+            await asyncio.sleep(0)
+        for partition in reversed(range(many)):
+            append(broker.partitions.find("t", partition), b"new")
+        await following
+        for partition in range(many):
+            replica = broker.partitions.find("t", partition)
+            assert (replica.topic_id, replica.log.log_end_offset) == (new.topic_id, 1)
+
+    async def again(broker: Broker) -> None:
+        for partition in range(many):
+            assert broker.partitions.find("t", partition).log.log_end_offset == 1
+
+    storage.run_broker(life)
+    storage.run_broker(again)
+
+
+def test_the_second_of_two_deletions_does_not_delete_a_new_topic_of_the_name(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        old = await broker.topics.create("t", partitions=1)
+        work = broker.topics.delete(old), broker.topics.create("t", partitions=1), broker.topics.delete(old)
+        _, new, refused = await asyncio.gather(*work, return_exceptions=True)
+        assert isinstance(refused, ProtocolError)
+        assert refused.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert broker.metadata.image.topic("t") == new
+
+    storage.run_broker(life)
+
+
+def test_a_stopped_broker_leaves_no_watch_in_the_store(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        """Do nothing."""
+
+    for _ in range(3):
+        storage.run_broker(life)
+    assert isinstance(storage.store, MemoryStore)
+    assert not storage.store._watches._watches
+
+
+def test_a_change_that_cannot_be_read_is_a_time_out_and_is_followed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_module, "POLL_S", 0.001)
+
+    async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
+        loader.start()
         applied = asyncio.Event()
         loader.subscribe(lambda delta: applied.set())
         store.failures = 2

@@ -14,7 +14,7 @@ from oncelog.cluster.changes import KEPT, PATH, ChangeLog
 from oncelog.cluster.features import initialize
 from oncelog.cluster.image import MetadataImage, difference
 from oncelog.cluster.image_nodes import prepare, read_changes, read_image
-from oncelog.cluster.store import BadVersionError, MetadataStore, Operation, Set
+from oncelog.cluster.store import BadVersionError, MetadataStore, NoNodeError, Operation, Set
 from oncelog.cluster.store_memory import MemoryStore
 from oncelog.cluster.topic_nodes import add_partitions, erase_topic, write_topic
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
@@ -26,7 +26,7 @@ def topic(name: str, number: int = 1, partitions: int = 1, **settings: str) -> T
     return TopicInfo(name, UUID(int=number), (LED,) * partitions, {k.replace("_", "."): v for k, v in settings.items()})
 
 
-def new_tree() -> MemoryStore:
+def new_store() -> MemoryStore:
     store = MemoryStore(lambda: 0)
     prepare(store)
     initialize(store, {"transaction.version": 2})
@@ -81,7 +81,7 @@ def test_a_topic_that_was_created_again_is_both_deleted_and_created() -> None:
 
 
 def test_each_change_of_a_topic_is_in_the_next_delta() -> None:
-    store = new_tree()
+    store = new_store()
     log, image = ChangeLog(store), read_image(store)
     seen = []
     for change in (
@@ -107,7 +107,7 @@ def test_each_change_of_a_topic_is_in_the_next_delta() -> None:
 
 
 def test_settings_of_brokers_are_in_the_next_delta() -> None:
-    store = new_tree()
+    store = new_store()
     image = read_image(store)
     configs.update_broker(ChangeLog(store), None, lambda _: {"max.connections": "7"})
     configs.update_broker(ChangeLog(store), 3, lambda _: {"max.connections": "8"})
@@ -119,7 +119,7 @@ def test_settings_of_brokers_are_in_the_next_delta() -> None:
 
 @pytest.mark.parametrize("changes", [KEPT, KEPT + 1])
 def test_a_reader_that_missed_too_many_changes_reads_everything(changes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = new_tree()
+    store = new_store()
     image, log = read_image(store), ChangeLog(store)
     for number in range(changes):
         write_topic(log, topic(f"t{number}", number))
@@ -154,7 +154,7 @@ def test_two_writers_both_log_their_changes() -> None:
 
 
 def test_another_version_of_the_changed_node_is_no_reason_to_try_again() -> None:
-    store = new_tree()
+    store = new_store()
     store.create("/node")
     with pytest.raises(BadVersionError):
         ChangeLog(store).write([Set("/node", b"", 5)], "/node")
@@ -181,3 +181,65 @@ def test_a_topic_that_is_deleted_while_it_is_read_is_gone(monkeypatch: pytest.Mo
     assert delta is not None
     assert delta.created_topics == ()
     assert read_changes(store, replace(delta.after)) is not None
+
+
+def test_nodes_that_cannot_be_decoded_do_not_keep_other_changes_out(caplog: pytest.LogCaptureFixture) -> None:
+    store = new_store()
+    log = ChangeLog(store)
+    write_topic(log, topic("t"))
+    image = read_image(store)
+    store.create("/config/brokers/controller-1", b"{}")
+    log.write([Set("/brokers/topics/t", b"no JSON")], "/brokers/topics/t", "/config/brokers/controller-1")
+    write_topic(log, topic("u", 2))
+    delta = read_changes(store, image)
+    assert delta is not None
+    assert [each.name for each in delta.after.topics()] == ["t", "u"]
+    assert "the metadata of topic t cannot be read" in caplog.text
+    assert "the settings of broker controller-1 cannot be read" in caplog.text
+
+
+def test_a_topic_without_its_settings_is_an_error_and_no_endless_loop() -> None:
+    store = new_store()
+    write_topic(ChangeLog(store), topic("t"))
+    store.delete("/config/topics/t")
+    with pytest.raises(NoNodeError) as caught:
+        read_image(store)
+    assert caught.value.path == "/config/topics/t"
+
+
+def test_a_topic_that_is_created_again_while_it_is_read_is_read_again() -> None:
+    class Again(MemoryStore):
+        at: str | None = None
+
+        def get(self, path: str) -> Any:
+            if path == self.at:
+                self.at = None
+                erase_topic(ChangeLog(self), topic("t", 1, partitions=2))
+                write_topic(ChangeLog(self), topic("t", 2, partitions=2, retention_ms="5"))
+            return super().get(path)
+
+    store = Again(lambda: 0)
+    prepare(store)
+    initialize(store, {})
+    image = read_image(store)
+    write_topic(ChangeLog(store), topic("t", 1, partitions=2))
+    store.at = "/brokers/topics/t/partitions/1/state"
+    delta = read_changes(store, image)
+    assert delta is not None
+    assert delta.created_topics == (topic("t", 2, partitions=2, retention_ms="5"),)
+
+
+def test_a_change_of_settings_reads_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store()
+    log = ChangeLog(store)
+    write_topic(log, topic("t", partitions=3))
+    image = read_image(store)
+    configs.update_topic(log, "t", lambda _: {"retention.ms": "5"})
+    add_partitions(log, topic("t", partitions=3), [LED])
+    read: list[str] = []
+    get = store.get
+    monkeypatch.setattr(store, "get", lambda path: read.append(path) or get(path))
+    delta = read_changes(store, image)
+    assert delta is not None
+    assert delta.changed_topics == (topic("t", partitions=4, retention_ms="5"),)
+    assert [path for path in read if path.endswith("/state")] == ["/brokers/topics/t/partitions/3/state"]

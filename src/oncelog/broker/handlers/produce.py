@@ -103,8 +103,7 @@ class ProduceHandler:
         if count > ITEMS_A_TURN:
             return Holds(self._in_turns(request, ctx))
         admitted = at_once(self._admit(request, ctx))
-        check(request, admitted)
-        if request.transactional_id is not None:
+        if check(request, admitted) and request.transactional_id is not None:
             found = at_once(unverified(admitted, ctx.api_version, self._now_ms()))
             if found:
                 return Holds(self._verify_then_append(request, ctx, admitted, found))
@@ -118,8 +117,7 @@ class ProduceHandler:
     async def _in_turns(self, request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | None:
         """Answer a request for many partitions, and let the loop serve others in between."""
         admitted = await in_turns(self._admit(request, ctx), OPENED_A_TURN)
-        check(request, admitted)
-        if request.transactional_id is not None:
+        if check(request, admitted) and request.transactional_id is not None:
             found = await in_turns(unverified(admitted, ctx.api_version, self._now_ms()))
             if found:
                 return await self._verify_then_append(request, ctx, admitted, found)

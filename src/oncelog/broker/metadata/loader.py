@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from oncelog.broker.metadata.deadline import Deadline
 from oncelog.broker.workers import Workers
@@ -23,6 +23,10 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 Subscriber = Callable[[MetadataDelta], Awaitable[None] | None]
 """Applies a change to one part of the broker. The loader logs what it raises, and continues."""
+
+
+POLL_S = 1.0
+"""How often the broker looks for changes of other writers. It sees its own changes at once."""
 
 
 class MetadataCache:
@@ -47,15 +51,24 @@ class MetadataLoader:
         self._changing = asyncio.Lock()
         self._publishing = asyncio.Lock()
         self._is_stale = False
+        self._end_watch: Callable[[], None] = lambda: None
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Call `subscriber` with each change from now on, after the subscribers before it."""
         self._subscribers.append(subscriber)
 
     def load(self) -> None:
-        """Read the whole image, and watch the tree. Blocks."""
-        self._store.watch(changes.PATH, self._notice)
+        """Read the whole image, and watch the store. Blocks."""
+        self._end_watch = self._store.watch(changes.PATH, self._notice)
         self._cache.image = read_image(self._store)
+
+    def start(self) -> None:
+        """Follow the changes of other writers in the background."""
+        self._workers.spawn(self._follow(), "follow the metadata")
+
+    def close(self) -> None:
+        """End the watch: the store outlives this broker."""
+        self._end_watch()
 
     @asynccontextmanager
     async def changing(self, deadline: Deadline | None = None) -> AsyncIterator[ChangeLog]:
@@ -69,13 +82,13 @@ class MetadataLoader:
                 deadline.check()
             try:
                 yield self._log
-            except ProtocolError:
-                await self._catch_up_later()  # the change may have been made, and only the answer was lost
+            except Exception:
+                with suppress(StoreError):  # the change may have been made, and only the answer was lost
+                    await self.catch_up()
                 raise
             try:
                 await self.catch_up()
             except StoreError as error:
-                self._workers.spawn(self._keep_trying(), "catch up with the metadata")
                 message = f"the metadata is changed, but it cannot be read now: {error!r}"
                 raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message) from error
 
@@ -113,24 +126,11 @@ class MetadataLoader:
     def _notice(self, _path: str) -> None:
         self._is_stale = True
 
-    async def _catch_up_later(self) -> None:
-        """Catch up after an error. If the tree cannot be read now, try again in the background."""
-        try:
-            await self.catch_up()
-        except StoreError:
-            self._workers.spawn(self._keep_trying(), "catch up with the metadata")
-
-    async def _keep_trying(self) -> None:
-        pause_s = FIRST_PAUSE_S
+    async def _follow(self) -> None:
+        """Look for changes of other writers, and for those that could not be read before."""
         while True:
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(POLL_S)
             try:
-                return await self._catch_up()
-            except StoreError as error:
+                await self._catch_up()
+            except Exception as error:  # noqa: BLE001 - the next round tries again
                 self._logger.error("the metadata cannot be read: %r", error)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-
-
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 5.0
-"""Pauses before the tree is read again after a failure. Each is twice as long as the one before it."""

@@ -90,15 +90,18 @@ Unverified = tuple[int, int, list[Target]]
 """Producer id, epoch, and partitions whose logs do not know the open transaction yet."""
 
 
-def check(request: ProduceRequest, admitted: Admitted) -> None:
-    """Check the request as a whole. If it is invalid, refuse all partitions."""
+def check(request: ProduceRequest, admitted: Admitted) -> bool:
+    """Check the request as a whole. If it is invalid, refuse all partitions, and return False."""
     found = admitted.transactional
     if request.transactional_id is None and found is not None:
         message = f"transactional records for {found.topic}-{found.data.index}, but the request has no transactional id"
         admitted.refuse(Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message))
-    elif request.acks not in (ALL, 0, 1):
+        return False
+    if request.acks not in (ALL, 0, 1):
         message = f"acks must be -1, 0 or 1, not {request.acks}"
         admitted.refuse(Refusal(ErrorCode.INVALID_REQUIRED_ACKS, message))
+        return False
+    return True
 
 
 def is_transactional(records: bytes | bytearray | memoryview | None) -> bool:

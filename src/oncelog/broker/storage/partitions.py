@@ -306,26 +306,38 @@ class Partitions:
                 replica.when_committed(replica.log.log_end_offset - 1, partial(done, key))
 
     def dropping(self, topic: TopicInfo) -> Steps[Dropped]:
-        """Close the partitions of a deleted topic, and set their folders aside.
+        """Detach the logs of a deleted topic at once, and return the steps that set their folders aside.
 
-        Pause after each partition. No topic of this name may be created meanwhile. Folders are renamed before they are
-        removed, because one that was removed in part might pass for a log. In a directory that is offline, they stay.
+        From now on, no request finds these logs, also if a new topic has the same name. Folders are renamed before they
+        are removed, because one that was removed in part might pass for a log. In a directory that is offline, they
+        stay.
         """
+        detached: dict[int, Replica] = {}
+        for partition in range(topic.partition_count):
+            self._stop_opening((topic.name, partition))
+            replica = self._replicas.get((topic.name, partition))
+            if replica is not None and replica.topic_id == topic.topic_id:
+                detached[partition] = self._replicas.pop((topic.name, partition))
+        return self._drop_each(topic, detached)
+
+    def _drop_each(self, topic: TopicInfo, detached: dict[int, Replica]) -> Steps[Dropped]:
         folders: dict[GuardedDisk, list[str]] = {}
         stale = False
         for partition in range(topic.partition_count):
-            stale |= self._drop(topic, partition, folders)
+            stale |= self._drop(topic, partition, detached.get(partition), folders)
             yield
         return Dropped(folders, stale)
 
-    def _drop(self, topic: TopicInfo, partition: int, folders: dict[GuardedDisk, list[str]]) -> bool:
+    def _drop(
+        self, topic: TopicInfo, partition: int, replica: Replica | None, folders: dict[GuardedDisk, list[str]]
+    ) -> bool:
         """Drop one partition. Return whether the checkpoint files may have its offsets. Offsets of 0 do no harm."""
-        self._stop_opening((topic.name, partition))
-        replica = self._replicas.pop((topic.name, partition), None)
         stale = replica is not None and (replica.log.recovery_point > 0 or replica.log.log_start_offset > 0)
         if replica is not None:
             replica.log.discard()
             replica.release()
+        if (topic.name, partition) in self._replicas or (topic.name, partition) in self._opening:
+            return stale  # the log of a new topic of this name has taken the place
         log_dir = self._directories.find(topic.name, partition)
         self._directories.forget(topic.name, partition)
         if log_dir is None:
@@ -356,21 +368,27 @@ class Partitions:
 
     async def metadata_changed(self, delta: MetadataDelta) -> None:
         """Drop the logs of deleted topics, and apply new settings to the open ones."""
-        for topic in delta.deleted_topics:
-            await self._delete(topic)
+        # All logs are detached before the first pause. A request must not find them under the name of a new topic.
+        dropping = [(topic, self.dropping(topic)) for topic in delta.deleted_topics]
+        try:
+            for topic, steps in dropping:
+                await self._delete(topic, steps)
+        except asyncio.CancelledError:
+            for _, steps in dropping:
+                at_once(steps)  # the broker stops, and its next start would not know to whom the folders belong
+            raise
         turns = Turns()
         for topic in delta.after.topics() if delta.broker_configs_changed else delta.changed_topics:
             await turns.next()
             self._reconfigure(topic)
 
-    async def _delete(self, topic: TopicInfo) -> None:
+    async def _delete(self, topic: TopicInfo, steps: Steps[Dropped]) -> None:
         """Drop the partitions of a deleted topic, and remove their folders later."""
-        work = self.dropping(topic)
         try:
-            dropped = await in_turns(work)
-        except asyncio.CancelledError:
-            at_once(work)  # the broker stops, and its next start would not know to whom the folders belong
-            raise
+            dropped = await in_turns(steps)
+        except Exception:
+            self._logger.exception("cannot drop topic %s", topic.name)
+            return
         if dropped.stale:
             self.checkpoints.write_now()  # a new topic of this name must not find these offsets
         delay_ms = self._config.current.log_segment_delete_delay_ms
