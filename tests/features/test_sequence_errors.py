@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -83,11 +84,13 @@ def test_our_clients_exception_says_which(
     partition.next = sequence
     partition.last_acked = sequence - 1
     future = producer.send(name, b"lost" * 2)
-    future_two = producer.send(name, b"lost" * 2)
+    later = None
+    with suppress(errors.OutOfOrderError):  # the answer to the first record may be quicker
+        later = producer.send(name, b"lost" * 2)
     with pytest.raises(errors.OutOfOrderError) as caught:
         future.result(30)
     assert caught.value.code == OUT_OF_ORDER
     assert type(caught.value) is (kind if server.name == "oncelog" else errors.OutOfOrderError)
-    assert isinstance(future_two.exception(30), errors.KafkaError)
+    assert later is None or isinstance(later.exception(30), errors.KafkaError)
     with pytest.raises(errors.OutOfOrderError):
         producer.commit_transaction()
