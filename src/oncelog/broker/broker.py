@@ -26,6 +26,7 @@ from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration, new_cluster_id, new_topic_id
 from oncelog.broker.requests.dispatch import Dispatcher, describe_request
 from oncelog.broker.requests.fetch_sessions import FetchSessions
+from oncelog.broker.requests.operations import ALLOW_EVERYTHING
 from oncelog.broker.requests.parts import Endpoint, Parts
 from oncelog.broker.storage import log_dir_registry
 from oncelog.broker.storage.data_directory import DataDirectory
@@ -234,6 +235,7 @@ class Broker:
             node_id=self.node_id,
             cluster_id=self.cluster_id,
             endpoint=self.endpoint,
+            authorizer=ALLOW_EVERYTHING,
             config=self.config,
             cache=self.metadata,
             topics=self.topics,

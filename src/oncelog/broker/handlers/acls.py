@@ -6,6 +6,7 @@ The responses are those of Kafka's `AclApis` without an authorizer.
 from __future__ import annotations
 
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
@@ -13,22 +14,25 @@ from oncelog.protocol.messages.delete_acls import DeleteAclsFilterResult, Delete
 from oncelog.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
 
-def handle_create(request: CreateAclsRequest, _ctx: RequestContext) -> CreateAclsResponse:
+def handle_create(request: CreateAclsRequest, ctx: RequestContext) -> CreateAclsResponse:
     """Return SECURITY_DISABLED for each entry."""
+    ctx.authorize(Operation.ALTER, *CLUSTER)
     refused = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured.")
     return CreateAclsResponse(results=[refused] * len(request.creations))
 
 
-def handle_delete(request: DeleteAclsRequest, _ctx: RequestContext) -> DeleteAclsResponse:
+def handle_delete(request: DeleteAclsRequest, ctx: RequestContext) -> DeleteAclsResponse:
     """Return SECURITY_DISABLED for each filter."""
+    ctx.authorize(Operation.ALTER, *CLUSTER)
     refused = DeleteAclsFilterResult(
         error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured."
     )
     return DeleteAclsResponse(filter_results=[refused] * len(request.filters))
 
 
-def handle_describe(_request: DescribeAclsRequest, _ctx: RequestContext) -> DescribeAclsResponse:
+def handle_describe(_request: DescribeAclsRequest, ctx: RequestContext) -> DescribeAclsResponse:
     """Return SECURITY_DISABLED."""
+    ctx.authorize(Operation.DESCRIBE, *CLUSTER)
     return DescribeAclsResponse(
         error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
     )

@@ -12,6 +12,7 @@ from functools import partial
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
 from oncelog.log.steps import Steps
@@ -42,6 +43,7 @@ async def handle(
     """Add all partitions of a transaction, or none of them."""
     version = ctx.api_version
     if version < _BATCHED:
+        ctx.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.v3_and_below_transactional_id)
         only = AddPartitionsToTxnTransaction(
             transactional_id=request.v3_and_below_transactional_id,
             producer_id=request.v3_and_below_producer_id,
@@ -49,27 +51,29 @@ async def handle(
             verify_only=False,
             topics=request.v3_and_below_topics,
         )
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add(cache, service, only, version))
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add(cache, service, only, ctx))
+    ctx.authorize(Operation.CLUSTER_ACTION, *CLUSTER)
     answer = AddPartitionsToTxnResponse(results_by_transaction=[])
     for first in range(0, len(request.transactions), _TRANSACTIONS_AT_ONCE):
         transactions = request.transactions[first : first + _TRANSACTIONS_AT_ONCE]
         answer.results_by_transaction += await asyncio.gather(
-            *(_of_transaction(cache, service, transaction, version) for transaction in transactions)
+            *(_of_transaction(cache, service, transaction, ctx) for transaction in transactions)
         )
     return answer
 
 
 async def _of_transaction(
-    cache: MetadataCache, service: TransactionService, transaction: AddPartitionsToTxnTransaction, version: int
+    cache: MetadataCache, service: TransactionService, transaction: AddPartitionsToTxnTransaction, ctx: RequestContext
 ) -> AddPartitionsToTxnResult:
-    results = await _add(cache, service, transaction, version)
+    results = await _add(cache, service, transaction, ctx)
     return AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=results)
 
 
 async def _add(
-    cache: MetadataCache, service: TransactionService, transaction: AddPartitionsToTxnTransaction, version: int
+    cache: MetadataCache, service: TransactionService, transaction: AddPartitionsToTxnTransaction, ctx: RequestContext
 ) -> Results:
-    errors = await in_turns(_looked_up(cache, transaction.topics))
+    version = ctx.api_version
+    errors = await in_turns(_looked_up(cache, transaction.topics, ctx))
     if any(errors.values()):
         return await in_turns(_results(errors, {ErrorCode.NONE: ErrorCode.OPERATION_NOT_ATTEMPTED}))
     added = await service.add_partitions(
@@ -83,16 +87,23 @@ async def _add(
     return await in_turns(_results(added, {} if version >= _KNOWS_PRODUCER_FENCED else _FENCED_AS))
 
 
-def _looked_up(cache: MetadataCache, topics: Iterable[AddPartitionsToTxnTopic]) -> Steps[dict[Partition, ErrorCode]]:
-    """Return an error for each partition that does not exist, and NONE for the others."""
+def _looked_up(
+    cache: MetadataCache, topics: Iterable[AddPartitionsToTxnTopic], ctx: RequestContext
+) -> Steps[dict[Partition, ErrorCode]]:
+    """Return an error for each partition that does not exist or that the client may not write, NONE for the others.
+
+    From version 4 on, the client is a broker, which has checked whether its own client may write.
+    """
     errors = {}
     for topic in topics:
         info = cache.image.topic(topic.name)
         count = 0 if info is None else info.partition_count
+        refused = ctx.api_version < _BATCHED and not ctx.may(Operation.WRITE, Resource.TOPIC, topic.name)
         for index in topic.partitions:
             yield
             exists = 0 <= index < count
-            errors[topic.name, index] = ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            code = ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            errors[topic.name, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED if refused else code
         yield
     return errors
 

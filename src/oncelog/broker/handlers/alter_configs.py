@@ -11,6 +11,7 @@ from functools import partial
 from oncelog.broker.config.alterations import alter, alter_each, alter_loggers, answered
 from oncelog.broker.config.changes import Change, Operation, check_changes, incremental
 from oncelog.broker.metadata.settings import SettingsAdministration
+from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import mapped
@@ -28,15 +29,21 @@ async def handle_replace(
 ) -> AlterConfigsResponse:
     """Return one result for each resource. A setting that the request does not name gets its default again."""
     outcomes = await alter_each(
-        request.resources, lambda resource: _replace(settings, resource, validate_only=request.validate_only)
+        request.resources, lambda resource: _replace(settings, resource, ctx, validate_only=request.validate_only)
     )
     responses = await mapped(outcomes, partial(answered, alter_configs.AlterConfigsResourceResponse))
     return AlterConfigsResponse(responses=responses)
 
 
 async def _replace(
-    settings: SettingsAdministration, resource: alter_configs.AlterConfigsResource, *, validate_only: bool
+    settings: SettingsAdministration,
+    resource: alter_configs.AlterConfigsResource,
+    ctx: RequestContext,
+    *,
+    validate_only: bool,
 ) -> None:
+    owner = operations.configured(resource.resource_type, resource.resource_name)
+    ctx.authorize(operations.Operation.ALTER_CONFIGS, *owner)
     changes = [Change(entry.name, Operation.SET, entry.value) for entry in resource.configs]
     check_changes(changes)
     await alter(
@@ -53,15 +60,21 @@ async def handle_incremental(
 ) -> IncrementalAlterConfigsResponse:
     """Return one result for each resource. Make all changes of a resource or none."""
     outcomes = await alter_each(
-        request.resources, lambda resource: _alter(settings, resource, validate_only=request.validate_only)
+        request.resources, lambda resource: _alter(settings, resource, ctx, validate_only=request.validate_only)
     )
     responses = await mapped(outcomes, partial(answered, incremental_alter_configs.AlterConfigsResourceResponse))
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
 async def _alter(
-    settings: SettingsAdministration, resource: incremental_alter_configs.AlterConfigsResource, *, validate_only: bool
+    settings: SettingsAdministration,
+    resource: incremental_alter_configs.AlterConfigsResource,
+    ctx: RequestContext,
+    *,
+    validate_only: bool,
 ) -> None:
+    owner = operations.configured(resource.resource_type, resource.resource_name)
+    ctx.authorize(operations.Operation.ALTER_CONFIGS, *owner)
     changes = [Change(entry.name, entry.config_operation, entry.value) for entry in resource.configs]
     check_changes(changes)
     kind, name = resource.resource_type, resource.resource_name

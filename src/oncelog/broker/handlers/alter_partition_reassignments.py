@@ -12,6 +12,7 @@ from oncelog.broker.metadata.deadline import Deadline
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns
 from oncelog.cluster.image import MetadataImage
@@ -29,9 +30,10 @@ Refusal = tuple[ErrorCode, str]
 
 
 async def handle(
-    cache: MetadataCache, topics: TopicAdministration, request: AlterPartitionReassignmentsRequest, _ctx: RequestContext
+    cache: MetadataCache, topics: TopicAdministration, request: AlterPartitionReassignmentsRequest, ctx: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
     """Return an error for each partition that cannot be assigned as requested."""
+    ctx.authorize(Operation.ALTER, *CLUSTER)
     if not request.topics:
         return AlterPartitionReassignmentsResponse()
     answer = AlterPartitionReassignmentsResponse(

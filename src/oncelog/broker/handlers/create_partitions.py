@@ -13,6 +13,7 @@ from oncelog.broker.metadata.deadline import Deadline
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, by_key, counted, mapped
 from oncelog.cluster.topics import MAX_NEW_PARTITIONS, TopicInfo
@@ -45,6 +46,7 @@ async def handle(
         try:
             if named[topic.name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            ctx.authorize(Operation.ALTER, Resource.TOPIC, topic.name)
             found = cache.image.topic(topic.name)
             if found is None:
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} does not exist")

@@ -11,7 +11,8 @@ from oncelog.broker.config.topics import check_topic_configs, without_effect
 from oncelog.broker.metadata.deadline import Deadline
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.metadata.topics import TopicAdministration
-from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.context import RequestContext, may_create
+from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, counted, mapped
 from oncelog.cluster.topics import MAX_NEW_PARTITIONS, check_topic_name
@@ -68,10 +69,12 @@ class CreateTopics:
                 if named[topic.name] > 1:
                     named[topic.name] = 0
                     raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                if not may_create(ctx, topic.name):
+                    ctx.authorize(Operation.CREATE, Resource.TOPIC, topic.name)
                 if too_many:
                     message = f"one request may ask for {MAX_NEW_PARTITIONS} partitions, all of its topics together"
                     raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
-                results.append(await self._create(topic, described, validate_only=request.validate_only))
+                results.append(await self._create(topic, described, ctx, validate_only=request.validate_only))
             except ProtocolError as error:
                 results.append(
                     CreatableTopicResult(name=topic.name, error_code=error.code, error_message=str(error), configs=[])
@@ -85,7 +88,7 @@ class CreateTopics:
         return self.config.current.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0)
 
     async def _create(
-        self, topic: CreatableTopic, described: Described, *, validate_only: bool
+        self, topic: CreatableTopic, described: Described, ctx: RequestContext, *, validate_only: bool
     ) -> CreatableTopicResult:
         check_topic_name(topic.name)
         if topic.name == RESERVED:
@@ -107,6 +110,9 @@ class CreateTopics:
                 topic.name, partitions=len(assignment), configs=configs, assignment=assignment
             )
             topic_id = created.topic_id
+        if not ctx.may(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic.name):
+            hidden = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return CreatableTopicResult(name=topic.name, topic_id=topic_id, topic_config_error_code=hidden, configs=[])
         return CreatableTopicResult(
             name=topic.name,
             topic_id=topic_id,

@@ -7,6 +7,7 @@ from functools import partial
 
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.storage.data_directory import DataDirectory
@@ -52,6 +53,7 @@ async def handle(
             await turns.next()
             answer = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=_NONE)
             try:
+                ctx.authorize(Operation.DELETE, Resource.TOPIC, topic.name)
                 answer.low_watermark = _delete(
                     cache.image, partitions, topic.name, wanted.partition_index, wanted.offset
                 )

@@ -10,6 +10,7 @@ from oncelog.broker.metadata.deadline import Deadline
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, counted, mapped
 from oncelog.cluster.image import MetadataImage
@@ -64,7 +65,11 @@ async def handle(
             if times > 1:
                 what = "name" if topic_id == NO_UUID else "id"
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
+            if name is not None:  # before the client learns whether the topic exists
+                ctx.authorize(Operation.DELETE, Resource.TOPIC, name)
             topic = _find(cache.image, DeleteTopicState(name=name, topic_id=topic_id))
+            if name is None:
+                ctx.authorize(Operation.DELETE, Resource.TOPIC, topic.name)
             if topic.topic_id in ids:
                 message = "The provided topic name maps to an ID that was already supplied."
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, message)

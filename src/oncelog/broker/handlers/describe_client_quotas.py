@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_client_quotas import (
@@ -19,8 +20,9 @@ _EXACT, _DEFAULT, _SPECIFIED = range(3)
 """How a component matches the entity's name."""
 
 
-def handle(request: DescribeClientQuotasRequest, _ctx: RequestContext) -> DescribeClientQuotasResponse:
+def handle(request: DescribeClientQuotasRequest, ctx: RequestContext) -> DescribeClientQuotasResponse:
     """Return no entries, or the error of a filter that Kafka would reject."""
+    ctx.authorize(Operation.DESCRIBE_CONFIGS, *CLUSTER)
     try:
         _check(request.components)
     except ProtocolError as error:

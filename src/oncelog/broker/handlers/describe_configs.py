@@ -17,6 +17,7 @@ from oncelog.broker.config.entries import (
 )
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import Operation, configured
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, by_key
 from oncelog.cluster.image import MetadataImage
@@ -59,6 +60,8 @@ async def handle(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         try:
+            owner = configured(resource.resource_type, resource.resource_name)
+            ctx.authorize(Operation.DESCRIBE_CONFIGS, *owner)
             entries = _entries(config, cache.image, node_id, resource)
         except ProtocolError as error:
             result.error_code, result.error_message = error.code, str(error)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.storage.data_directory import DataDirectory
@@ -43,11 +44,12 @@ class DescribeLogDirs:
     workers: Workers
     logger: logging.Logger
 
-    async def handle(self, request: DescribeLogDirsRequest, _ctx: RequestContext) -> DescribeLogDirsResponse:
+    async def handle(self, request: DescribeLogDirsRequest, ctx: RequestContext) -> DescribeLogDirsResponse:
         """Describe each log directory, or return its error. Sizes are bytes of segments.
 
         `offset_lag` is the distance of the log end offset to the high watermark.
         """
+        ctx.authorize(Operation.DESCRIBE, *CLUSTER)
         found = await self._by_directory(await counted(_wanted(self.cache.image, request)))
         results = [await self._directory(each, found.get(each, {})) for each in self.directories]
         return DescribeLogDirsResponse(results=results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
@@ -19,7 +20,7 @@ from oncelog.protocol.messages.describe_producers import (
 
 
 async def handle(
-    partitions: Partitions, request: DescribeProducersRequest, _ctx: RequestContext
+    partitions: Partitions, request: DescribeProducersRequest, ctx: RequestContext
 ) -> DescribeProducersResponse:
     """Return the producers of each partition that this broker leads, or the partition's error."""
     turns = Turns()
@@ -28,7 +29,7 @@ async def handle(
             TopicResponse(
                 name=topic.name,
                 partitions=[
-                    await _partition(partitions, topic.name, index, turns) for index in topic.partition_indexes
+                    await _partition(partitions, topic.name, index, ctx, turns) for index in topic.partition_indexes
                 ],
             )
             for topic in request.topics
@@ -36,9 +37,12 @@ async def handle(
     )
 
 
-async def _partition(partitions: Partitions, topic: str, index: int, turns: Turns) -> PartitionResponse:
+async def _partition(
+    partitions: Partitions, topic: str, index: int, ctx: RequestContext, turns: Turns
+) -> PartitionResponse:
     await turns.next()
     try:
+        ctx.authorize(Operation.READ, Resource.TOPIC, topic)
         log = partitions.find(topic, index).log
     except ProtocolError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=str(error))

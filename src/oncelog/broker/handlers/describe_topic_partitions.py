@@ -11,6 +11,7 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
@@ -47,8 +48,13 @@ async def handle(
     response = DescribeTopicPartitionsResponse()
     left = max(1, min(request.response_partition_limit, config.current.max_request_partition_size_limit))
     turns = Turns()
+    hidden: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         await turns.next()
+        if not ctx.may(Operation.DESCRIBE, Resource.TOPIC, name):
+            if asked:
+                hidden.append(_hidden(name))
+            continue
         if left == 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
@@ -65,6 +71,7 @@ async def handle(
         if following < topic.partition_count:
             response.next_cursor = Cursor(topic_name=name, partition_index=following)
             break
+    response.topics += hidden
     return response
 
 
@@ -97,6 +104,11 @@ def _partition(
         last_known_elr=[],
         offline_replicas=[node_id] if offline else [],
     )
+
+
+def _hidden(name: str) -> DescribeTopicPartitionsResponseTopic:
+    """Return the answer for a topic that the client may not describe."""
+    return DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
 
 
 def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns
 from oncelog.protocol.errors import ErrorCode
@@ -14,9 +15,10 @@ from oncelog.protocol.messages.describe_user_scram_credentials import (
 
 
 async def handle(
-    request: DescribeUserScramCredentialsRequest, _ctx: RequestContext
+    request: DescribeUserScramCredentialsRequest, ctx: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
     """Return RESOURCE_NOT_FOUND for each user that the request names, DUPLICATE_RESOURCE if it names one twice."""
+    ctx.authorize(Operation.DESCRIBE, *CLUSTER)
     turns = Turns()
     results: dict[str, DescribeUserScramCredentialsResult] = {}
     for named in request.users or ():

@@ -11,6 +11,7 @@ from functools import partial
 from oncelog.broker.metadata.deadline import Deadline
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
@@ -34,13 +35,14 @@ Elected = tuple[ErrorCode, str]
 
 
 async def handle(
-    cache: MetadataCache, partitions: Partitions, request: ElectLeadersRequest, _ctx: RequestContext
+    cache: MetadataCache, partitions: Partitions, request: ElectLeadersRequest, ctx: RequestContext
 ) -> ElectLeadersResponse:
     """Return ELECTION_NOT_NEEDED for each named partition that has a leader.
 
     A request without topics means every partition. The response then leaves out partitions that have a leader, as in
     Kafka.
     """
+    ctx.authorize(Operation.ALTER, *CLUSTER)
     named, election_type = request.topic_partitions, request.election_type
     if named is not None and not named:
         return ElectLeadersResponse()

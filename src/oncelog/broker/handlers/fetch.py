@@ -19,6 +19,7 @@ from oncelog.broker.requests.fetch_sessions import (
     Key,
     partition_key,
 )
+from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, in_turns, listed
@@ -40,6 +41,8 @@ from oncelog.protocol.schema import NO_UUID
 
 _WITH_TOPIC_IDS = 13
 _READ_COMMITTED = 1
+_READ, _TOPIC = Operation.READ, Resource.TOPIC
+"""Looking up two enum members for each topic would take longer than the check."""
 
 
 class _Read:
@@ -277,12 +280,17 @@ class FetchHandler:
         own = 0
         first = True
         reads = []
+        readable: set[str] = set()
         for position in context.positions:
             read = _Read(position)
             room = unsent.room(own)
             limit = min(left, max(room, LEAST_AT_ONCE)) if room > 0 else 0
             try:
-                self._read_one(read, limit, read_committed, at_least_one=first)
+                name = position.topic or self._topic_of(position)
+                if name not in readable:
+                    ctx.authorize(_READ, _TOPIC, name)
+                    readable.add(name)
+                self._read_one(read, name, limit, read_committed, at_least_one=first)
             except ProtocolError as error:
                 read.error = error.code
             if read.data:
@@ -297,15 +305,20 @@ class FetchHandler:
             yield
         return reads
 
-    def _read_one(self, read: _Read, left: int, read_committed: bool, *, at_least_one: bool) -> None:
-        position = read.position
-        if position.topic is None:  # when it was asked for first
-            position.topic = self._name_of(position.topic_id)
-        if position.topic is None:
+    def _topic_of(self, position: FetchPosition) -> str:
+        """Return the name of a partition's topic. Raises UNKNOWN_TOPIC_ID."""
+        name = position.topic
+        if name is None:  # the topic did not exist when the session began to read it
+            name = position.topic = self._name_of(position.topic_id)
+        if name is None:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {position.topic_id}")
-        replica = self._partitions.find(position.topic, position.partition)
+        return name
+
+    def _read_one(self, read: _Read, topic: str, left: int, read_committed: bool, *, at_least_one: bool) -> None:
+        position = read.position
+        replica = self._partitions.find(topic, position.partition)
         if position.topic_id not in (NO_UUID, replica.topic_id):
-            raise ProtocolError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{position.topic} was made anew under another id")
+            raise ProtocolError(ErrorCode.INCONSISTENT_TOPIC_ID, f"topic {topic!r} was created again with another id")
         check_leader_epoch(replica, position.current_leader_epoch)
         read.replica = replica
         read.end = replica.readable_end(read_committed)

@@ -10,6 +10,7 @@ from functools import partial
 
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Endpoint, Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
@@ -26,6 +27,7 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 _BATCHED_SINCE = 4
 _TOPICS = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
 """The internal topic of each key type. Share groups (2) are not served."""
+_RESOURCES = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID}
 
 
 async def handle(
@@ -42,7 +44,7 @@ async def handle(
     turns = Turns()
     for key in keys:
         await turns.next()
-        found.append(await _find(topics, partitions, endpoint(ctx.listener), request.key_type, key))
+        found.append(await _find(topics, partitions, endpoint(ctx.listener), request.key_type, key, ctx))
     if batched:
         return FindCoordinatorResponse(coordinators=found)
     only = found[0]
@@ -56,12 +58,13 @@ async def handle(
 
 
 async def _find(
-    topics: TopicAdministration, partitions: Partitions, me: Endpoint, key_type: int, key: str
+    topics: TopicAdministration, partitions: Partitions, me: Endpoint, key_type: int, key: str, ctx: RequestContext
 ) -> Coordinator:
     try:
         topic_name = _TOPICS.get(key_type)
         if topic_name is None:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"coordinators of type {key_type} are not known here")
+        ctx.authorize(Operation.DESCRIBE, _RESOURCES[key_type], key)
         topic = await _topic(topics, topic_name)
         coordinator_partition = partition_for(key, topic.partition_count)
         leader = topic.partitions[coordinator_partition].leader

@@ -7,12 +7,16 @@ from functools import partial
 from oncelog.broker.coordinators.groups import GroupService
 from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, counted
-from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from oncelog.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from oncelog.protocol.errors import ErrorCode, ProtocolError
+from oncelog.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from oncelog.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from oncelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from oncelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from oncelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 _PROTOCOL_NAME_MAY_BE_NULL = 7
@@ -23,6 +27,7 @@ MOST_PROTOCOLS = 1000
 
 async def join(groups: GroupService, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse | None:
     """Answer when the generation begins. Return None if the client hangs up before."""
+    ctx.authorize(Operation.READ, Resource.GROUP, request.group_id)
     if len(request.protocols) > MOST_PROTOCOLS:
         response: JoinGroupResponse | None = JoinGroupResponse(
             error_code=ErrorCode.INVALID_REQUEST, member_id=request.member_id, protocol_name=None
@@ -41,6 +46,7 @@ async def sync(groups: GroupService, request: SyncGroupRequest, ctx: RequestCont
 
     From version 5 on, the request must name the protocol (KIP-559).
     """
+    ctx.authorize(Operation.READ, Resource.GROUP, request.group_id)
     if ctx.api_version >= _NAMES_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     return await groups.sync_group(request, ctx)
@@ -52,7 +58,12 @@ async def describe(groups: GroupService, request: DescribeGroupsRequest, ctx: Re
     turns = Turns()
     for group_id in request.groups:
         await turns.next()
-        described.append(groups.describe_group(group_id, ctx.api_version))
+        try:
+            ctx.authorize(Operation.DESCRIBE, Resource.GROUP, group_id)
+        except ProtocolError as error:
+            described.append(DescribedGroup(group_id=group_id, error_code=error.code))
+        else:
+            described.append(groups.describe_group(group_id, ctx.api_version))
     if request.include_authorized_operations:
         for group in described:
             if group.error_code == ErrorCode.NONE:
@@ -60,9 +71,41 @@ async def describe(groups: GroupService, request: DescribeGroupsRequest, ctx: Re
     return DescribeGroupsResponse(groups=described)
 
 
-async def delete(groups: GroupService, request: DeleteGroupsRequest, _ctx: RequestContext) -> DeleteGroupsResponse:
+async def delete(groups: GroupService, request: DeleteGroupsRequest, ctx: RequestContext) -> DeleteGroupsResponse:
     """Return an error for each group. A group that the request names twice has one result (KIP-229)."""
-    return DeleteGroupsResponse(results=await groups.delete_groups(await counted(request.groups_names)))
+    allowed, refused = [], []
+    turns = Turns()
+    for group_id in await counted(request.groups_names):
+        await turns.next()
+        try:
+            ctx.authorize(Operation.DELETE, Resource.GROUP, group_id)
+        except ProtocolError as error:
+            refused.append(DeletableGroupResult(group_id=group_id, error_code=error.code))
+        else:
+            allowed.append(group_id)
+    return DeleteGroupsResponse(results=await groups.delete_groups(allowed) + refused)
+
+
+def heartbeat(groups: GroupService, request: HeartbeatRequest, ctx: RequestContext) -> HeartbeatResponse:
+    """Return the error that says whether the member has to join again."""
+    ctx.authorize(Operation.READ, Resource.GROUP, request.group_id)
+    return groups.heartbeat(request)
+
+
+async def leave(groups: GroupService, request: LeaveGroupRequest, ctx: RequestContext) -> LeaveGroupResponse:
+    """Return an error for each member."""
+    ctx.authorize(Operation.READ, Resource.GROUP, request.group_id)
+    return await groups.leave_group(request, ctx.api_version)
+
+
+async def list_groups(groups: GroupService, request: ListGroupsRequest, ctx: RequestContext) -> ListGroupsResponse:
+    """List all groups if the client may describe the cluster, otherwise the groups that it may describe."""
+    response = await groups.list_groups(request)
+    if not ctx.may(Operation.DESCRIBE, *CLUSTER):
+        response.groups = [
+            group for group in response.groups if ctx.may(Operation.DESCRIBE, Resource.GROUP, group.group_id)
+        ]
+    return response
 
 
 def bind_join(parts: Parts) -> Handler:
@@ -76,21 +119,18 @@ def bind_sync(parts: Parts) -> Handler:
 
 
 def bind_heartbeat(parts: Parts) -> Handler:
-    """Return the handler of Heartbeat. Its response says whether the member has to join again."""
-    groups = parts.groups
-    return lambda request, _ctx: groups.heartbeat(request)
+    """Return the handler of Heartbeat."""
+    return partial(heartbeat, parts.groups)
 
 
 def bind_leave(parts: Parts) -> Handler:
-    """Return the handler of LeaveGroup. Its response has an error for each member."""
-    groups = parts.groups
-    return lambda request, ctx: groups.leave_group(request, ctx.api_version)
+    """Return the handler of LeaveGroup."""
+    return partial(leave, parts.groups)
 
 
 def bind_list(parts: Parts) -> Handler:
     """Return the handler of ListGroups."""
-    groups = parts.groups
-    return lambda request, _ctx: groups.list_groups(request)
+    return partial(list_groups, parts.groups)
 
 
 def bind_describe(parts: Parts) -> Handler:

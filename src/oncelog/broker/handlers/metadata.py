@@ -11,7 +11,8 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests import operations
-from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.context import RequestContext, may_create, of_the_cluster
+from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Endpoint, Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.storage.partitions import Partitions
@@ -62,21 +63,26 @@ class Metadata:
             _check_names(request, ctx.api_version)
         if request.topics is None or (ctx.api_version == 0 and not request.topics):
             turns = Turns()
-            everything = self.cache.image.topics()
-            return self._response(request, ctx, [await self._topic(topic, turns) for topic in everything])
+            topics = [
+                await self._topic(info, turns)
+                for info in self.cache.image.topics()
+                if ctx.may(Operation.DESCRIBE, Resource.TOPIC, info.name)
+            ]
+            return self._response(request, ctx, topics)
         turns = Turns()
         asked = (await by_key(request.topics, attrgetter("name", "topic_id"))).values()
-        if request.allow_auto_topic_creation and self.config.current.auto_create_topics_enable:
+        creates = request.allow_auto_topic_creation and self.config.current.auto_create_topics_enable
+        if creates:
             missing = []
             for topic in asked:
                 await turns.next()
-                if topic.name and self.cache.image.topic(topic.name) is None:
+                if topic.name and self._refusal(topic.name, ctx, creates) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     missing.append(topic.name)
             if len(missing) * self.config.current.num_partitions > MAX_NEW_PARTITIONS:
                 self.logger.info("%d missing topics in one Metadata request: none of them is created", len(missing))
             elif missing:
                 await self._create(missing)
-        return self._response(request, ctx, [await self._asked(topic, turns) for topic in asked])
+        return self._response(request, ctx, [await self._asked(topic, ctx, turns, creates) for topic in asked])
 
     async def _create(self, missing: list[str]) -> None:
         """Create the requested topics for which this is possible."""
@@ -98,14 +104,36 @@ class Metadata:
                 refused.add("%r: %s", name, error)
         refused.log(self.logger, "cannot create a topic on demand")
 
-    async def _asked(self, asked: MetadataRequestTopic, turns: Turns) -> MetadataResponseTopic:
+    def _refusal(self, name: str, ctx: RequestContext, creates: bool) -> ErrorCode:
+        """Return NONE if the topic exists and the client may describe it.
+
+        The error is TOPIC_AUTHORIZATION_FAILED if the client may not describe the topic, or if the request `creates`
+        missing topics and the client may not create this one. Otherwise it is UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        if not ctx.may(Operation.DESCRIBE, Resource.TOPIC, name):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if self.cache.image.topic(name) is not None:
+            return ErrorCode.NONE
+        if creates and not may_create(ctx, name):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    async def _asked(
+        self, asked: MetadataRequestTopic, ctx: RequestContext, turns: Turns, creates: bool
+    ) -> MetadataResponseTopic:
         await turns.next()
         image = self.cache.image
         if asked.name is None:
             found = image.topic_by_id(asked.topic_id)
             if found is None:
                 return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
+            if not ctx.may(Operation.DESCRIBE, Resource.TOPIC, found.name):
+                refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                return MetadataResponseTopic(error_code=refused, name=None, topic_id=asked.topic_id)
             return await self._topic(found, turns)
+        code = self._refusal(asked.name, ctx, creates)
+        if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return MetadataResponseTopic(error_code=code, name=asked.name, topic_id=NO_UUID)
         found = image.topic(asked.name)
         if found is not None:
             return await self._topic(found, turns)
@@ -146,9 +174,9 @@ class Metadata:
         """Return the response. In versions without the fields `include_..._operations`, these are false."""
         if request.include_topic_authorized_operations:
             for topic in topics:
-                if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:
+                if topic.error_code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
                     topic.topic_authorized_operations = operations.OF_TOPIC
-        of_cluster = operations.OF_CLUSTER if request.include_cluster_authorized_operations else operations.NOT_ASKED
+        of_cluster = of_the_cluster(ctx, asked=request.include_cluster_authorized_operations)
         me = self.endpoint(ctx.listener)
         return MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=me.node_id, host=me.host, port=me.port)],

@@ -8,6 +8,7 @@ from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.offset_topics import Refused, answered, merge, still_existing, take_existing
+from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
 from oncelog.cluster.topics import TopicInfo
@@ -26,6 +27,7 @@ async def handle(
     cache: MetadataCache, groups: GroupService, request: OffsetCommitRequest, ctx: RequestContext
 ) -> OffsetCommitResponse:
     """Answer partitions that do not exist, and give the others to the group's coordinator."""
+    ctx.authorize(Operation.READ, Resource.GROUP, request.group_id)
     by_id = ctx.api_version >= _WITH_TOPIC_IDS
     absent = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     deleted: list[Refused] = []
@@ -36,12 +38,15 @@ async def handle(
             topic.name, topic.topic_id = info.name, info.topic_id
         return info
 
+    def may_read(name: str) -> bool:
+        return ctx.may(Operation.READ, Resource.TOPIC, name)
+
     def existing(topics: list[OffsetCommitRequestTopic]) -> list[OffsetCommitRequestTopic]:
         return still_existing(
             topics, lambda topic: cache.image.topic_by_id(topic.topic_id) is not None, absent, deleted
         )
 
-    known, refused = await in_turns(take_existing(request.topics, find, absent))
+    known, refused = await in_turns(take_existing(request.topics, find, may_read, absent))
     response = OffsetCommitResponse()
     if known:
         request.topics = known

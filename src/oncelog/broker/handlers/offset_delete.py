@@ -9,6 +9,7 @@ from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.offset_topics import answered, merge, take_existing
+from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
 from oncelog.protocol.errors import ProtocolError
@@ -20,10 +21,17 @@ from oncelog.protocol.messages.offset_delete import (
 
 
 async def handle(
-    cache: MetadataCache, groups: GroupService, request: OffsetDeleteRequest, _ctx: RequestContext
+    cache: MetadataCache, groups: GroupService, request: OffsetDeleteRequest, ctx: RequestContext
 ) -> OffsetDeleteResponse:
     """Return the error of the group, or an error for each partition."""
-    request.topics, refused = await in_turns(take_existing(request.topics, lambda topic: cache.image.topic(topic.name)))
+    ctx.authorize(Operation.DELETE, Resource.GROUP, request.group_id)
+    request.topics, refused = await in_turns(
+        take_existing(
+            request.topics,
+            lambda topic: cache.image.topic(topic.name),
+            lambda name: ctx.may(Operation.READ, Resource.TOPIC, name),
+        )
+    )
     try:
         response = await groups.delete_offsets(request)
     except ProtocolError as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, in_turns
 from oncelog.coordinator.groups.offsets import no_offset
@@ -38,7 +40,7 @@ async def handle(
         answer = OffsetFetchResponse(groups=[])
         for group in request.groups:
             await turns.next()
-            answer.groups.append(await _fetch(cache, groups, group, request.require_stable, version))
+            answer.groups.append(await _fetch(cache, groups, group, request.require_stable, ctx))
         return answer
     asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
     if request.topics is not None:
@@ -46,22 +48,33 @@ async def handle(
         for topic in request.topics:
             await turns.next()
             asked.topics.append(OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes))
-    return await in_turns(_single(await _fetch(cache, groups, asked, request.require_stable, version)))
+    return await in_turns(_single(await _fetch(cache, groups, asked, request.require_stable, ctx)))
 
 
 async def _fetch(
-    cache: MetadataCache, groups: GroupService, asked: OffsetFetchRequestGroup, require_stable: bool, version: int
+    cache: MetadataCache,
+    groups: GroupService,
+    asked: OffsetFetchRequestGroup,
+    require_stable: bool,
+    ctx: RequestContext,
 ) -> OffsetFetchResponseGroup:
+    def may_describe(name: str) -> bool:
+        return ctx.may(Operation.DESCRIBE, Resource.TOPIC, name)
+
+    version = ctx.api_version
     by_id = version >= _WITH_TOPIC_IDS
     all_topics = asked.topics is None
-    unknown = await in_turns(_take_unknown(cache, asked)) if by_id else []
     try:
+        ctx.authorize(Operation.DESCRIBE, Resource.GROUP, asked.group_id)
+        refused = await in_turns(_take_refused(cache, asked, by_id, may_describe))
         response = await groups.fetch_offsets(asked, require_stable)
     except ProtocolError as error:
         return await in_turns(_error(asked, _fetch_error(error), version))
+    if all_topics:
+        response.topics = [topic for topic in response.topics if may_describe(topic.name)]
     if by_id and all_topics:
         response.topics = await in_turns(_with_ids(cache, response.topics))
-    response.topics += unknown
+    response.topics += refused
     return response
 
 
@@ -77,24 +90,34 @@ def _with_ids(cache: MetadataCache, topics: list[OffsetFetchResponseTopics]) -> 
     return existing
 
 
-def _take_unknown(cache: MetadataCache, asked: OffsetFetchRequestGroup) -> Steps[list[OffsetFetchResponseTopics]]:
-    """Fill in the topic names. Take the topics with unknown ids out of the request, and return their answers."""
-    known, unknown = [], []
+def _take_refused(
+    cache: MetadataCache, asked: OffsetFetchRequestGroup, by_id: bool, may_describe: Callable[[str], bool]
+) -> Steps[list[OffsetFetchResponseTopics]]:
+    """Fill in the topic names. Take topics that the client does not get out of the request, and return their answers.
+
+    These are topics with unknown ids, and topics that the client may not describe.
+    """
+    known, refused = [], []
     for topic in asked.topics or ():
         yield
-        info = cache.image.topic_by_id(topic.topic_id)
-        if info is not None:
-            topic.name = info.name
+        code = ErrorCode.NONE
+        if by_id:
+            info = cache.image.topic_by_id(topic.topic_id)
+            topic.name = "" if info is None else info.name
+            code = ErrorCode.UNKNOWN_TOPIC_ID if info is None else code
+        if code is ErrorCode.NONE and not may_describe(topic.name):
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if code is ErrorCode.NONE:
             known.append(topic)
             continue
-        answer = OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=[])
-        unknown.append(answer)
+        answer = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=[])
+        refused.append(answer)
         for index in topic.partition_indexes:
             yield
-            answer.partitions.append(no_offset(index, ErrorCode.UNKNOWN_TOPIC_ID))
+            answer.partitions.append(no_offset(index, code))
     if asked.topics is not None:
         asked.topics = known
-    return unknown
+    return refused
 
 
 def _fetch_error(error: ProtocolError) -> ErrorCode:

@@ -6,6 +6,7 @@ from functools import partial
 
 from oncelog.broker.handlers.fetch import check_leader_epoch
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
@@ -20,7 +21,7 @@ from oncelog.protocol.messages.offset_for_leader_epoch import (
 
 
 async def handle(
-    partitions: Partitions, request: OffsetForLeaderEpochRequest, _ctx: RequestContext
+    partitions: Partitions, request: OffsetForLeaderEpochRequest, ctx: RequestContext
 ) -> OffsetForLeaderEpochResponse:
     """Return the largest epoch up to the requested one, with its end offset (exclusive), or -1 and -1 without one."""
     response = OffsetForLeaderEpochResponse()
@@ -30,13 +31,14 @@ async def handle(
         response.topics.append(result)
         for asked in topic.partitions:
             await turns.next()
-            result.partitions.append(_find(partitions, topic.topic, asked))
+            result.partitions.append(_find(partitions, topic.topic, asked, ctx))
     return response
 
 
-def _find(partitions: Partitions, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _find(partitions: Partitions, topic: str, asked: OffsetForLeaderPartition, ctx: RequestContext) -> EpochEndOffset:
     found = EpochEndOffset(partition=asked.partition)
     try:
+        ctx.authorize(Operation.DESCRIBE, Resource.TOPIC, topic)
         replica = partitions.find(topic, asked.partition)
         check_leader_epoch(replica, asked.current_leader_epoch)
     except ProtocolError as error:

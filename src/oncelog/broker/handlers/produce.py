@@ -14,6 +14,7 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.produce_checks import (
     ALL,
@@ -52,6 +53,8 @@ from oncelog.protocol.records import ATTRIBUTES_LOW, CODEC_MASK
 
 OPENED_A_TURN = 20
 """Partitions whose logs are found before others have their turn. Each log may have to be opened."""
+_WRITE, _TOPIC = Operation.WRITE, Resource.TOPIC
+"""Looking up two enum members for each topic would take longer than the check."""
 _ADMIN_CLIENT_ID = "__admin_client"
 _WITH_ZSTD = 7
 
@@ -97,6 +100,8 @@ class ProduceHandler:
         A few errors apply to the whole request: transactional records without a transactional id, records of several
         producers, and an invalid `acks` (`KafkaApis.handleProduceRequest`, `ReplicaManager.handleProduceAppend`).
         """
+        if request.transactional_id is not None:
+            ctx.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
         count = 0
         for topic_data in request.topic_data:
             count += len(topic_data.partition_data) or 1
@@ -135,7 +140,12 @@ class ProduceHandler:
                 name = info.name if info else ""
                 if info is None:
                     refusal = Refusal(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_data.topic_id}")
-            if name in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT_ID:
+            if refusal is None:
+                try:
+                    ctx.authorize(_WRITE, _TOPIC, name)
+                except ProtocolError as error:
+                    refusal = Refusal.of(error)
+            if refusal is None and name in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT_ID:
                 refusal = Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by its coordinators only")
             targets: list[Target] = []
             admitted.topics.append((topic_data, targets))

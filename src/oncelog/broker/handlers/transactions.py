@@ -11,15 +11,21 @@ from functools import partial
 from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns
 from oncelog.coordinator.partitioning import partition_for
+from oncelog.coordinator.transactions.coordinator import init_error
+from oncelog.coordinator.transactions.queries import no_description
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from oncelog.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
+from oncelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from oncelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 _KNOWS_PRODUCER_FENCED = 2
@@ -36,6 +42,8 @@ async def add_offsets(
 
     Clients send this request with transaction.version 0 and 1. With version 2, TxnOffsetCommit adds the partition.
     """
+    ctx.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
+    ctx.authorize(Operation.READ, Resource.GROUP, request.group_id)
     try:
         topic = await topics.ensure_internal(CONSUMER_OFFSETS)
     except ProtocolError as error:
@@ -57,21 +65,66 @@ async def add_offsets(
 
 
 async def describe(
-    transactions: TransactionService, request: DescribeTransactionsRequest, _ctx: RequestContext
+    transactions: TransactionService, request: DescribeTransactionsRequest, ctx: RequestContext
 ) -> DescribeTransactionsResponse:
     """Return the state, producer and partitions of each transactional id, or its error."""
     states = []
     turns = Turns()
     for name in request.transactional_ids:
         await turns.next()
-        states.append(await transactions.describe(name))
+        try:
+            ctx.authorize(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, name)
+        except ProtocolError as error:
+            states.append(no_description(name, error.code))
+            continue
+        state = await transactions.describe(name)
+        state.topics = [topic for topic in state.topics if ctx.may(Operation.DESCRIBE, Resource.TOPIC, topic.topic)]
+        states.append(state)
     return DescribeTransactionsResponse(transaction_states=states)
 
 
+async def init_producer_id(
+    transactions: TransactionService, request: InitProducerIdRequest, ctx: RequestContext
+) -> InitProducerIdResponse:
+    """Return a producer id and its epoch. If no producer id is left, wait until a block is reserved.
+
+    Without a transactional id, Kafka also accepts a client that may write to any topic.
+    """
+    name = request.transactional_id
+    try:
+        if name is None:
+            ctx.authorize(Operation.IDEMPOTENT_WRITE, *CLUSTER)
+        else:
+            ctx.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, name)
+            if request.enable2_pc:
+                ctx.authorize(Operation.TWO_PHASE_COMMIT, Resource.TRANSACTIONAL_ID, name)
+    except ProtocolError as error:
+        return init_error(error.code, ctx.api_version)
+    return await transactions.init_producer_id(request, ctx.api_version)
+
+
+async def end(transactions: TransactionService, request: EndTxnRequest, ctx: RequestContext) -> EndTxnResponse:
+    """Answer when the decision is committed, before the markers are written."""
+    ctx.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
+    return await transactions.end_txn(request, ctx.api_version)
+
+
+async def list_transactions(
+    transactions: TransactionService, request: ListTransactionsRequest, ctx: RequestContext
+) -> ListTransactionsResponse:
+    """List the transactions that the client may describe. A pattern must match the whole transactional id."""
+    response = await transactions.list_transactions(request)
+    response.transaction_states = [
+        state
+        for state in response.transaction_states
+        if ctx.may(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, state.transactional_id)
+    ]
+    return response
+
+
 def bind_init_producer_id(parts: Parts) -> Handler:
-    """Return the handler of InitProducerId. If no producer id is left, it waits until a block is reserved."""
-    transactions = parts.transactions
-    return lambda request, ctx: transactions.init_producer_id(request, ctx.api_version)
+    """Return the handler of InitProducerId."""
+    return partial(init_producer_id, parts.transactions)
 
 
 def bind_add_offsets(parts: Parts) -> Handler:
@@ -80,9 +133,8 @@ def bind_add_offsets(parts: Parts) -> Handler:
 
 
 def bind_end(parts: Parts) -> Handler:
-    """Return the handler of EndTxn. It answers when the decision is committed, before the markers are written."""
-    transactions = parts.transactions
-    return lambda request, ctx: transactions.end_txn(request, ctx.api_version)
+    """Return the handler of EndTxn."""
+    return partial(end, parts.transactions)
 
 
 def bind_describe(parts: Parts) -> Handler:
@@ -91,6 +143,5 @@ def bind_describe(parts: Parts) -> Handler:
 
 
 def bind_list(parts: Parts) -> Handler:
-    """Return the handler of ListTransactions. A pattern must match the whole transactional id."""
-    transactions = parts.transactions
-    return lambda request, _ctx: transactions.list_transactions(request)
+    """Return the handler of ListTransactions."""
+    return partial(list_transactions, parts.transactions)

@@ -10,6 +10,7 @@ from oncelog.broker.coordinators.groups import GroupService, operation_error
 from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.offset_topics import Refused, answered, merge, still_existing, take_existing
+from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
 from oncelog.cluster.topics import TopicInfo
@@ -28,6 +29,8 @@ async def handle(
     cache: MetadataCache, groups: GroupService, request: TxnOffsetCommitRequest, ctx: RequestContext
 ) -> TxnOffsetCommitResponse:
     """Answer partitions that do not exist, and give the others to the group's coordinator."""
+    ctx.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
+    ctx.authorize(Operation.READ, Resource.GROUP, request.group_id)
     ids: dict[str, UUID] = {}
     deleted: list[Refused] = []
 
@@ -37,6 +40,9 @@ async def handle(
             ids[topic.name] = info.topic_id
         return info
 
+    def may_read(name: str) -> bool:
+        return ctx.may(Operation.READ, Resource.TOPIC, name)
+
     def existing(topics: list[TxnOffsetCommitRequestTopic]) -> list[TxnOffsetCommitRequestTopic]:
         return still_existing(
             topics,
@@ -45,7 +51,7 @@ async def handle(
             deleted,
         )
 
-    known, refused = await in_turns(take_existing(request.topics, find))
+    known, refused = await in_turns(take_existing(request.topics, find, may_read))
     response = TxnOffsetCommitResponse()
     if known:
         request.topics = known

@@ -6,6 +6,7 @@ from functools import partial
 
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns
 from oncelog.cluster.features import Change
@@ -26,6 +27,7 @@ async def handle(
 
     If a request names a feature twice, its last change counts.
     """
+    ctx.authorize(Operation.ALTER, *CLUSTER)
     changes: dict[str, Change] = {}
     turns = Turns()
     for update in request.feature_updates:

@@ -8,6 +8,7 @@ from functools import partial
 
 from oncelog.broker.coordinators.markers import MARKERS_A_TURN
 from oncelog.broker.requests.context import RequestContext
+from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.storage.partitions import Partitions
@@ -33,7 +34,7 @@ Lost = dict[Partition, ErrorCode]
 
 
 async def handle(
-    partitions: Partitions, logger: logging.Logger, request: WriteTxnMarkersRequest, _ctx: RequestContext
+    partitions: Partitions, logger: logging.Logger, request: WriteTxnMarkersRequest, ctx: RequestContext
 ) -> WriteTxnMarkersResponse:
     """Return an error for each partition. A producer that the request names twice has one result.
 
@@ -41,6 +42,8 @@ async def handle(
     for it. A marker that is never committed gets the reason: KAFKA_STORAGE_ERROR, or UNKNOWN_TOPIC_OR_PARTITION if the
     topic is deleted meanwhile.
     """
+    if not ctx.may(Operation.ALTER, *CLUSTER):
+        ctx.authorize(Operation.CLUSTER_ACTION, *CLUSTER)
     errors: Errors = {}
     refused = RefusedItems()
     turns = Turns(MARKERS_A_TURN)

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from oncelog.broker.requests.operations import (
+    ALLOW_EVERYTHING,
+    ANONYMOUS,
+    CLUSTER,
+    NOT_ASKED,
+    OF_CLUSTER,
+    REFUSED_AS,
+    Authorizer,
+    Operation,
+    Resource,
+)
 from oncelog.net.server import DEFAULT_LISTENER
+from oncelog.protocol.errors import ProtocolError
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that would take a microsecond for each request
@@ -22,3 +34,28 @@ class RequestContext:
     """Callbacks of the connection, see `Peer`."""
     listener: str = DEFAULT_LISTENER
     """The name of the listener that the connection came in on."""
+    authorizer: Authorizer = field(default=ALLOW_EVERYTHING, repr=False)
+    principal: str = ANONYMOUS
+    """The client, as the authorizer knows it."""
+
+    def authorize(self, operation: Operation, resource: Resource, name: str) -> None:
+        """Raise the resource's AUTHORIZATION_FAILED error if the client may not do the operation."""
+        if not self.authorizer.allows(self.principal, operation, resource, name):
+            message = f"{self.principal} has no permission for {operation.name} on {resource.name} {name!r}"
+            raise ProtocolError(REFUSED_AS[resource], message)
+
+    def may(self, operation: Operation, resource: Resource, name: str) -> bool:
+        """Return whether the client may do the operation, for a list that leaves out other items."""
+        return self.authorizer.allows(self.principal, operation, resource, name)
+
+
+def may_create(ctx: RequestContext, topic: str) -> bool:
+    """Return whether the client may create this topic, because it may create any topic or this one."""
+    return ctx.may(Operation.CREATE, *CLUSTER) or ctx.may(Operation.CREATE, Resource.TOPIC, topic)
+
+
+def of_the_cluster(ctx: RequestContext, *, asked: bool) -> int:
+    """Return the bit field of what a client may do with the cluster (KIP-430): 0 if it may not describe it."""
+    if not asked:
+        return NOT_ASKED
+    return OF_CLUSTER if ctx.may(Operation.DESCRIBE, *CLUSTER) else 0

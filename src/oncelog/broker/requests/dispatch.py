@@ -64,6 +64,7 @@ class Dispatcher:
         self._parts = parts
         self._workers: Workers = parts.workers
         self._logger: logging.Logger = parts.logger
+        self._authorizer = parts.authorizer
         self._routes: dict[tuple[int, int], _Route] = {}
 
     def __call__(self, frame: memoryview, peer: Peer) -> Chunks | Awaitable[Chunks | None] | Holds | None:
@@ -92,6 +93,7 @@ class Dispatcher:
             peer.connection_id,
             peer.on_hang_up,
             peer.listener,
+            self._authorizer,
         )
         try:
             # Bytes after the request are ignored, as in Kafka: librdkafka pads some of its requests.

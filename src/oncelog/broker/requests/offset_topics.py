@@ -26,14 +26,22 @@ class Refused(NamedTuple):
 def take_existing(
     topics: Iterable[Any],
     find: Callable[[Any], TopicInfo | None],
+    may_read: Callable[[str], bool],
     unknown: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 ) -> Steps[tuple[list[Any], list[Refused]]]:
-    """Return the topics with their existing partitions, and the others. `unknown` is the error of a missing topic."""
+    """Return the topics with their existing partitions, and the others.
+
+    The error of a topic that the client may not read is TOPIC_AUTHORIZATION_FAILED, so that the client does not learn
+    whether the topic exists. `unknown` is the error of a missing topic.
+    """
     known: list[Any] = []
     refused: list[Refused] = []
     for topic in topics:
         yield
         info = find(topic)
+        if topic.name and not may_read(topic.name):
+            refused.append(Refused(topic, topic.partitions, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            continue
         if info is None:
             refused.append(Refused(topic, topic.partitions, unknown))
             continue

@@ -1,4 +1,4 @@
-"""What a client may do with a resource (KIP-430), as bit fields: everything, for there is no authorizer.
+"""Operations on resources: which ones exist, who may do them, and the bit fields that show this to clients (KIP-430).
 
 Source: Kafka's `AclEntry.supportedOperations`; a bit's number is that of the `AclOperation`.
 """
@@ -6,10 +6,14 @@ Source: Kafka's `AclEntry.supportedOperations`; a bit's number is that of the `A
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Protocol
+
+from oncelog.protocol.errors import ErrorCode
+from oncelog.protocol.kinds import ResourceType
 
 
 class Operation(IntEnum):
-    """`AclOperation`, as far as topics, groups and the cluster have them."""
+    """The `AclOperation` codes of the resources below."""
 
     READ = 3
     WRITE = 4
@@ -21,6 +25,61 @@ class Operation(IntEnum):
     DESCRIBE_CONFIGS = 10
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
+    TWO_PHASE_COMMIT = 15
+
+
+class Resource(IntEnum):
+    """The kinds of resources that an operation needs permission for (Kafka's `ResourceType` of ACLs)."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+
+
+CLUSTER = Resource.CLUSTER, "kafka-cluster"
+"""The cluster as a resource: there is only one."""
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of a connection without authentication."""
+
+REFUSED_AS = {
+    Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    Resource.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    Resource.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    Resource.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+"""The error of a refused operation, by the kind of its resource."""
+
+_CONFIGURED = {ResourceType.TOPIC: Resource.TOPIC, ResourceType.GROUP: Resource.GROUP}
+
+
+class Authorizer(Protocol):
+    """Decide which principals may do which operations."""
+
+    def allows(self, principal: str, operation: Operation, resource: Resource, name: str) -> bool:
+        """Return whether the principal may do the operation on the resource of this name."""
+
+
+class AllowEverything:
+    """The authorizer of a broker without access control."""
+
+    __slots__ = ()
+
+    def allows(self, principal: str, operation: Operation, resource: Resource, name: str) -> bool:
+        """Return True."""
+        return True
+
+
+ALLOW_EVERYTHING = AllowEverything()
+
+
+def configured(kind: int, name: str) -> tuple[Resource, str]:
+    """Return the resource whose permissions protect the settings of a `ConfigResource`.
+
+    The cluster protects the settings of brokers, loggers and client metrics.
+    """
+    resource = _CONFIGURED.get(kind)  # type: ignore[call-overload]
+    return CLUSTER if resource is None else (resource, name)
 
 
 def _bits(*operations: Operation) -> int:

@@ -14,6 +14,7 @@ from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.fetch_sessions import FetchSessions
+from oncelog.broker.requests.operations import Authorizer
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
@@ -41,6 +42,7 @@ class Parts:
     cluster_id: str
     endpoint: Callable[[str], Endpoint]
     """Returns the address of this broker for the clients of a listener, by the listener's name."""
+    authorizer: Authorizer
     config: DynamicConfig
     cache: MetadataCache
     topics: TopicAdministration
