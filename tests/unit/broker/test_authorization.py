@@ -61,6 +61,13 @@ def topic(name: str = "name", **fields: Any) -> dict[str, Any]:
 
 
 def cases(topic_id: UUID) -> Iterator[Case]:
+    """Yield all requests, at least one of each API."""
+    yield from cases_of_clients(topic_id)
+    yield from cases_of_transactions()
+    yield from cases_of_administration(topic_id)
+
+
+def cases_of_clients(topic_id: UUID) -> Iterator[Case]:
     produced = {"topic_id": topic_id, "name": TOPIC}
     plain = [{**produced, "partition_data": [{"index": 0, "records": BATCH}]}]
     marked = [{**produced, "partition_data": [{"index": 0, "records": IN_TRANSACTION}]}]
@@ -90,11 +97,11 @@ def cases(topic_id: UUID) -> Iterator[Case]:
     yield Case(ApiKey.DESCRIBE_GROUPS, {"groups": [GROUP]}, {G})
     yield Case(ApiKey.LIST_GROUPS, {}, set(), empty="groups")
     yield Case(ApiKey.API_VERSIONS, {"client_software_name": "c", "client_software_version": "1"}, set())
-    yield Case(ApiKey.CREATE_TOPICS, {"topics": [{"name": "new", "num_partitions": 1, "replication_factor": 1}]}, {T})
-    yield Case(ApiKey.DELETE_TOPICS, {"topics": [{"name": TOPIC}, {"name": "absent"}], "timeout_ms": 1000}, {T})
-    yield Case(ApiKey.DELETE_TOPICS, {"topics": [{"topic_id": topic_id}], "timeout_ms": 1000}, {T})
     yield Case(ApiKey.OFFSET_FOR_LEADER_EPOCH, topic("topic", partitions=[{}]), {T})
     yield Case(ApiKey.DELETE_RECORDS, topic(partitions=[{"offset": -1}]), {T})
+
+
+def cases_of_transactions() -> Iterator[Case]:
     yield Case(ApiKey.INIT_PRODUCER_ID, {"transactional_id": TRANSACTION, "transaction_timeout_ms": 1000}, {X})
     yield Case(ApiKey.INIT_PRODUCER_ID, {"transactional_id": None}, {C})
     added = [{"name": TOPIC, "partitions": [0]}]
@@ -109,6 +116,12 @@ def cases(topic_id: UUID) -> Iterator[Case]:
     yield Case(
         ApiKey.TXN_OFFSET_COMMIT, {"transactional_id": TRANSACTION, "group_id": GROUP, **topic(partitions=[{}])}, {X}
     )
+
+
+def cases_of_administration(topic_id: UUID) -> Iterator[Case]:
+    yield Case(ApiKey.CREATE_TOPICS, {"topics": [{"name": "new", "num_partitions": 1, "replication_factor": 1}]}, {T})
+    yield Case(ApiKey.DELETE_TOPICS, {"topics": [{"name": TOPIC}, {"name": "absent"}], "timeout_ms": 1000}, {T})
+    yield Case(ApiKey.DELETE_TOPICS, {"topics": [{"topic_id": topic_id}], "timeout_ms": 1000}, {T})
     yield Case(ApiKey.DESCRIBE_ACLS, {}, {C})
     yield Case(ApiKey.CREATE_ACLS, {"creations": [{}]}, {C})
     yield Case(ApiKey.DELETE_ACLS, {"filters": [{}]}, {C})
