@@ -340,6 +340,22 @@ def test_what_advertise_means(given: str, told: str) -> None:
     assert settings["advertised.listeners"] == f"PLAINTEXT://{told}"
 
 
+INNER = {"listeners": "INNER://127.0.0.1:1", "listener.security.protocol.map": "INNER:PLAINTEXT,OUTER:PLAINTEXT"}
+
+
+def test_the_flags_keep_the_name_of_the_listener() -> None:
+    settings = with_address(INNER, host="::1", port=None, advertise="box")
+    assert settings["listeners"] == "INNER://[::1]:1"
+    assert settings["advertised.listeners"] == "INNER://box:0"
+
+
+def test_the_flags_are_refused_for_several_listeners() -> None:
+    settings = {**INNER, "listeners": "INNER://127.0.0.1:1,OUTER://127.0.0.1:2"}
+    assert with_address(settings, host=None, port=None, advertise=None) == settings
+    with pytest.raises(click.UsageError, match="the settings have INNER, OUTER"):
+        with_address(settings, host=None, port=3, advertise=None)
+
+
 @pytest.mark.parametrize("given", ["box:nine", "box:99999", ":9", "box:"])
 def test_an_address_that_cannot_be_advertised_is_refused(given: str) -> None:
     with pytest.raises(click.UsageError, match="--advertise takes HOST"):
