@@ -132,8 +132,7 @@ def _reason_for_pure() -> str:
 def _compile(root: Path, folder: Path) -> dict[str, str]:
     """Compile a copy of the source, so that nothing is written beside it. Return path -> place in the wheel.
 
-    Paths in tracebacks are those that mypyc is given. They are relative to the folder of the package, so that Python
-    finds the lines in the installed source.
+    Tracebacks show the paths that mypyc is given, so these are relative to the folder of the package.
     """
     shutil.copytree(root / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     (folder / "setup.py").write_text(SETUP)
