@@ -235,29 +235,46 @@ def test_subscribers_apply_a_change_although_its_request_is_cancelled() -> None:
     with_loader(body)
 
 
-def test_deltas_are_applied_one_after_the_other() -> None:
+def test_subscribers_begin_in_the_order_of_the_changes() -> None:
     async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
-        steps: list[str] = []
+        begun: list[tuple[str, list[str]]] = []
+        may_end = asyncio.Event()
 
-        async def slow(delta: MetadataDelta) -> None:
-            steps.append("begin")
-            await asyncio.sleep(0)
-            steps.append("end")
+        def subscriber(number: str) -> Callable[[MetadataDelta], Awaitable[object]]:
+            def begin(delta: MetadataDelta) -> Awaitable[object]:
+                begun.append((number, [topic.name for topic in delta.created_topics]))
+                return may_end.wait()
 
-        loader.subscribe(slow)
+            return begin
+
+        loader.subscribe(subscriber("first"))  # type: ignore[arg-type]
+        loader.subscribe(subscriber("second"))  # type: ignore[arg-type]
         log = ChangeLog(store)
-
-        async def change(work: Callable[[ChangeLog, TopicInfo], None]) -> None:
+        waiting = []
+        for work in (write_topic, erase_topic):  # the second change does not wait for the work of the first
             work(log, TOPIC)
-            await loader.catch_up()
-
-        waiting: list[Awaitable[None]] = []
-        for work in (write_topic, erase_topic, write_topic):
-            waiting.append(asyncio.ensure_future(change(work)))
-            while len(steps) < 2 * len(waiting) - 1:
+            waiting.append(asyncio.ensure_future(loader.catch_up()))
+            while len(begun) < 2 * len(waiting):
                 await asyncio.sleep(0)
+        assert begun == [("first", ["t"]), ("second", ["t"]), ("first", []), ("second", [])]
+        assert not any(each.done() for each in waiting)
+        may_end.set()
         await asyncio.gather(*waiting)
-        assert steps == ["begin", "end"] * 3
-        assert cache.image.topic("t") == TOPIC
 
     with_loader(body)
+
+
+def test_a_long_deletion_does_not_keep_others_from_changing_metadata(storage: BrokerStorage) -> None:
+    async def life(broker: Broker) -> None:
+        may_end = asyncio.Event()
+        topic = await broker.topics.create("t", partitions=1)
+        broker.loader.subscribe(lambda delta: may_end.wait() if delta.deleted_topics else None)  # type: ignore[arg-type,return-value]
+        deleting = asyncio.ensure_future(broker.topics.delete(topic))
+        while broker.metadata.image.topic("t") is not None:
+            await asyncio.sleep(0)
+        await broker.topics.create("other", partitions=1)
+        assert not deleting.done()
+        may_end.set()
+        await deleting
+
+    storage.run_broker(life)

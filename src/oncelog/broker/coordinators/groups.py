@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -21,7 +21,7 @@ from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import KEYS_A_TURN, Turns, counted
 from oncelog.broker.workers import Workers
 from oncelog.cluster.image import MetadataDelta
-from oncelog.coordinator.effects import Effects
+from oncelog.coordinator.effects import CoordinatorRecord, Effects
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
 from oncelog.coordinator.groups.queries import GROUP_TYPE, STATE_NAMES, describe_group, list_groups, unknown
 from oncelog.coordinator.groups.records import decode_record
@@ -128,11 +128,17 @@ class GroupService:
             logger=logger,
         )
 
-    async def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Load coordinators of a new topic, and delete the offsets of deleted topics."""
-        await self.shell.metadata_changed(delta)
-        for topic in delta.deleted_topics:
-            await self._topic_deleted(topic.name, topic.topic_id)
+    def metadata_changed(self, delta: MetadataDelta) -> Awaitable[None] | None:
+        """Load coordinators of a new topic, and delete the offsets of deleted topics.
+
+        All deletions begin before this returns: a group may soon commit offsets of a new topic of the same name.
+        """
+        deletions = [
+            (index, shard, shard.delete_topic_offsets(topic.name, topic.topic_id))
+            for topic in delta.deleted_topics
+            for index, shard in self.shell.shards()
+        ]
+        return _in_order(self._delete_offsets(deletions), self.shell.metadata_changed(delta))
 
     # -- membership -------------------------------------------------------------------------------------------------
 
@@ -358,13 +364,12 @@ class GroupService:
             if index == partition:
                 shard.replay_end_transaction(producer_id, producer_epoch, commit)
 
-    async def _topic_deleted(self, topic: str, topic_id: UUID) -> None:
-        """Delete all offsets of a deleted topic, in parts. The loop serves other requests in between."""
+    async def _delete_offsets(
+        self, deletions: Iterable[tuple[int, GroupCoordinator, Iterable[CoordinatorRecord | None]]]
+    ) -> None:
+        """Delete all offsets of deleted topics, in parts. The loop serves other requests in between."""
         turns = Turns(KEYS_A_TURN)
-        # Begin with all of them now: a group may soon commit offsets of a new topic of the same name.
-        for index, shard, found in [
-            (index, shard, shard.delete_topic_offsets(topic, topic_id)) for index, shard in self.shell.shards()
-        ]:
+        for index, shard, found in deletions:
             effects = Effects()
             for record in found:
                 await turns.next()
@@ -408,6 +413,12 @@ class GroupService:
         if not group_id:
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID, "the group id must not be empty")
         return self.shell.partition_for(group_id)
+
+
+async def _in_order(first: Awaitable[None], second: Awaitable[None] | None) -> None:
+    await first
+    if second is not None:
+        await second
 
 
 async def _known(names: Iterable[str], known: Collection[str]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -339,10 +339,9 @@ class CoordinatorShell(Generic[S]):
 
     # -- loading ----------------------------------------------------------------------------------------------------
 
-    async def metadata_changed(self, delta: MetadataDelta) -> None:
+    def metadata_changed(self, delta: MetadataDelta) -> Awaitable[None] | None:
         """Load the coordinators if their topic was created."""
-        if any(topic.name == self.topic for topic in delta.created_topics):
-            await self.load()
+        return self.load() if any(topic.name == self.topic for topic in delta.created_topics) else None
 
     async def load(self) -> None:
         """Loads every partition of the topic that this broker leads and that is not loaded yet.

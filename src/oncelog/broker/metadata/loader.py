@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from oncelog.broker.metadata.deadline import Deadline
@@ -22,7 +22,11 @@ from oncelog.cluster.store import MetadataStore, StoreError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 Subscriber = Callable[[MetadataDelta], Awaitable[None] | None]
-"""Applies a change to one part of the broker. The loader logs what it raises, and continues."""
+"""Apply a change to one part of the broker.
+
+The function itself makes requests see the change: it runs before any request does. It may return an awaitable for work
+that takes long, which runs while others change metadata. The loader logs errors, and continues.
+"""
 
 
 POLL_S = 1.0
@@ -84,32 +88,57 @@ class MetadataLoader:
                 yield self._log
             except Exception:
                 with suppress(StoreError):  # the change may have been made, and only the answer was lost
-                    await self.catch_up()
+                    await self._publish()
                 raise
             try:
-                await self.catch_up()
+                applied = await self._publish()
             except StoreError as error:
                 message = f"the metadata is changed, but it cannot be read now: {error!r}"
                 raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message) from error
+        await applied()
 
     async def catch_up(self) -> None:
-        """Read what has changed, and publish it. Raises StoreError if the tree cannot be read now."""
-        # A task, because a subscriber must not stop in the middle if the caller is cancelled.
-        await asyncio.shield(self._workers.task(self._catch_up(), "catch up with the metadata"))
+        """Read what has changed, and publish it. Raises StoreError if the store cannot be read now."""
+        applied = await self._publish()
+        await applied()
 
-    async def _catch_up(self) -> None:
+    async def _publish(self) -> Callable[[], Awaitable[None]]:
+        """Read what has changed, replace the image, and let the subscribers begin. Raises StoreError.
+
+        Call the returned function to wait until they have applied the change. Meanwhile others may change metadata.
+        """
+        # Tasks, because neither the image nor a subscriber must stop in the middle if the caller is cancelled.
+        rest = await asyncio.shield(self._workers.task(self._begin(), "read changes of the metadata"))
+
+        async def applied() -> None:
+            if rest is not None:
+                await asyncio.shield(rest)
+
+        return applied
+
+    async def _begin(self) -> asyncio.Task[None] | None:
         async with self._publishing:
             delta: MetadataDelta | None = await self._workers.offload(self._read)
             if delta is None:
-                return
+                return None
             self._cache.image = delta.after
+            begun = []
             for subscriber in self._subscribers:
                 try:
-                    applied = subscriber(delta)
-                    if applied is not None:
-                        await applied
+                    work = subscriber(delta)
                 except Exception:
                     self._logger.exception("cannot apply change %d of the metadata", delta.after.sequence)
+                else:
+                    if work is not None:
+                        begun.append(work)
+            return self._workers.task(self._finish(begun, delta.after.sequence), "apply changes of the metadata")
+
+    async def _finish(self, begun: Sequence[Awaitable[None]], sequence: int) -> None:
+        for work in begun:
+            try:
+                await work
+            except Exception:
+                self._logger.exception("cannot apply change %d of the metadata", sequence)
 
     def _read(self) -> MetadataDelta | None:
         """Return what has changed in the tree, or None. Runs in a worker thread."""
@@ -131,6 +160,6 @@ class MetadataLoader:
         while True:
             await asyncio.sleep(POLL_S)
             try:
-                await self._catch_up()
+                await self._publish()
             except Exception as error:  # noqa: BLE001 - the next round tries again
                 self._logger.error("the metadata cannot be read: %r", error)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import effective, log_config
@@ -41,13 +40,16 @@ STEPS_A_TURN = 6
 """Steps of the recovery of any logs that requests wait for in one turn of the event loop. Further logs have to wait."""
 
 
-class Dropped(NamedTuple):
-    """What is left of a deleted topic."""
+class Deletion:
+    """The partitions of a deleted topic: what is still to be dropped, and what is left of those that were."""
 
-    folders: dict[GuardedDisk, list[str]]
-    """Folders that were set aside, by disk."""
-    stale: bool
-    """Whether the checkpoint files may still have offsets of the topic, so that they have to be written."""
+    def __init__(self, topic: TopicInfo) -> None:
+        self.topic = topic
+        self.replicas: dict[int, Replica] = {}
+        self.folders: dict[GuardedDisk, list[str]] = {}
+        """Folders that were set aside, by disk."""
+        self.stale = False
+        """Whether the checkpoint files may still have offsets of the topic, so that they have to be written."""
 
 
 class Partitions:
@@ -77,6 +79,8 @@ class Partitions:
         self._logger = logger
         self.checkpoints = Checkpoints(directories, self.offsets, workers, logger)
         self._replicas: dict[tuple[str, int], Replica] = {}
+        self._leftovers: dict[tuple[str, int], Deletion] = {}
+        """Partitions of deleted topics that are not dropped yet."""
         self._opening: dict[tuple[str, int], Steps[Replica]] = {}
         """Logs whose recovery takes long, and the rest of it."""
         self._steps_left = STEPS_A_TURN
@@ -187,8 +191,9 @@ class Partitions:
     def _open(self, topic: str, partition: int) -> Steps[Replica]:
         info = self._cache.image.topic(topic)
         assert info is not None
+        renewed = self._drop_leftover((topic, partition))
         log_dir = self._directories.place(topic, partition)
-        renewed = not self._is_own_folder(log_dir, info, partition) and log_dir.forget_offsets(topic, partition)
+        renewed |= not self._is_own_folder(log_dir, info, partition) and log_dir.forget_offsets(topic, partition)
         log = yield from Log.opening(
             log_dir.disk,
             log_dir.folder(topic, partition),
@@ -305,50 +310,57 @@ class Partitions:
             else:
                 replica.when_committed(replica.log.log_end_offset - 1, partial(done, key))
 
-    def dropping(self, topic: TopicInfo) -> Steps[Dropped]:
+    def dropping(self, topic: TopicInfo) -> Steps[Deletion]:
         """Detach the logs of a deleted topic at once, and return the steps that set their folders aside.
 
         From now on, no request finds these logs, also if a new topic has the same name. Folders are renamed before they
         are removed, because one that was removed in part might pass for a log. In a directory that is offline, they
         stay.
         """
-        detached: dict[int, Replica] = {}
+        deletion = Deletion(topic)
         for partition in range(topic.partition_count):
-            self._stop_opening((topic.name, partition))
-            replica = self._replicas.get((topic.name, partition))
+            key = topic.name, partition
+            self._stop_opening(key)
+            self._drop_leftover(key)
+            replica = self._replicas.get(key)
             if replica is not None and replica.topic_id == topic.topic_id:
-                detached[partition] = self._replicas.pop((topic.name, partition))
-        return self._drop_each(topic, detached)
+                deletion.replicas[partition] = self._replicas.pop(key)
+            self._leftovers[key] = deletion
+        return self._drop_each(deletion)
 
-    def _drop_each(self, topic: TopicInfo, detached: dict[int, Replica]) -> Steps[Dropped]:
-        folders: dict[GuardedDisk, list[str]] = {}
-        stale = False
-        for partition in range(topic.partition_count):
-            stale |= self._drop(topic, partition, detached.get(partition), folders)
+    def _drop_each(self, deletion: Deletion) -> Steps[Deletion]:
+        for partition in range(deletion.topic.partition_count):
+            key = deletion.topic.name, partition
+            if self._leftovers.get(key) is deletion:
+                self._drop_leftover(key)
             yield
-        return Dropped(folders, stale)
+        return deletion
 
-    def _drop(
-        self, topic: TopicInfo, partition: int, replica: Replica | None, folders: dict[GuardedDisk, list[str]]
-    ) -> bool:
-        """Drop one partition. Return whether the checkpoint files may have its offsets. Offsets of 0 do no harm."""
+    def _drop_leftover(self, key: tuple[str, int]) -> bool:
+        """Drop a partition of a deleted topic, if there is one, before a new topic's log takes its place.
+
+        Return whether the checkpoint files may have its offsets. Offsets of 0 do no harm.
+        """
+        deletion = self._leftovers.pop(key, None)
+        if deletion is None:
+            return False
+        topic, partition = deletion.topic, key[1]
+        replica = deletion.replicas.pop(partition, None)
         stale = replica is not None and (replica.log.recovery_point > 0 or replica.log.log_start_offset > 0)
         if replica is not None:
             replica.log.discard()
             replica.release()
-        if (topic.name, partition) in self._replicas or (topic.name, partition) in self._opening:
-            return stale  # the log of a new topic of this name has taken the place
-        log_dir = self._directories.find(topic.name, partition)
-        self._directories.forget(topic.name, partition)
-        if log_dir is None:
-            return stale
-        stale |= log_dir.forget_offsets(topic.name, partition)
-        try:
-            if log_dir.disk.exists(log_dir.folder(topic.name, partition)):
-                aside = self._directories.set_aside(log_dir, topic.name, partition, topic.topic_id, DELETE_SUFFIX)
-                folders.setdefault(log_dir.disk, []).append(aside)
-        except OSError as error:
-            self._logger.error("%s-%d is left in %s: %s", topic.name, partition, log_dir.path, error)
+        log_dir = self._directories.find(*key)
+        self._directories.forget(*key)
+        if log_dir is not None:
+            stale |= log_dir.forget_offsets(*key)
+            try:
+                if log_dir.disk.exists(log_dir.folder(*key)):
+                    aside = self._directories.set_aside(log_dir, *key, topic.topic_id, DELETE_SUFFIX)
+                    deletion.folders.setdefault(log_dir.disk, []).append(aside)
+            except OSError as error:
+                self._logger.error("%s-%d is left in %s: %s", *key, log_dir.path, error)
+        deletion.stale |= stale
         return stale
 
     def _stop_opening(self, key: tuple[str, int]) -> None:
@@ -366,10 +378,16 @@ class Partitions:
             self._replicas.pop(key).fail()
         return lost
 
-    async def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Drop the logs of deleted topics, and apply new settings to the open ones."""
-        # All logs are detached before the first pause. A request must not find them under the name of a new topic.
+    def metadata_changed(self, delta: MetadataDelta) -> Awaitable[None] | None:
+        """Drop the logs of deleted topics, and apply new settings to the open ones.
+
+        All logs are detached before this returns. A request must not find them under the name of a new topic.
+        """
         dropping = [(topic, self.dropping(topic)) for topic in delta.deleted_topics]
+        changed = delta.after.topics_by_name if delta.broker_configs_changed else [t.name for t in delta.changed_topics]
+        return self._apply(dropping, changed) if dropping or changed else None
+
+    async def _apply(self, dropping: Sequence[tuple[TopicInfo, Steps[Deletion]]], changed: Iterable[str]) -> None:
         try:
             for topic, steps in dropping:
                 await self._delete(topic, steps)
@@ -378,11 +396,13 @@ class Partitions:
                 at_once(steps)  # the broker stops, and its next start would not know to whom the folders belong
             raise
         turns = Turns()
-        for topic in delta.after.topics() if delta.broker_configs_changed else delta.changed_topics:
+        for name in changed:
             await turns.next()
-            self._reconfigure(topic)
+            newest = self._cache.image.topic(name)
+            if newest is not None:
+                self._reconfigure(newest)
 
-    async def _delete(self, topic: TopicInfo, steps: Steps[Dropped]) -> None:
+    async def _delete(self, topic: TopicInfo, steps: Steps[Deletion]) -> None:
         """Drop the partitions of a deleted topic, and remove their folders later."""
         try:
             dropped = await in_turns(steps)
