@@ -73,9 +73,9 @@ def test_a_failed_sync_is_not_tried_again(tmp_path: Path) -> None:
     async def life(broker: Broker) -> None:
         await broker.topics.create("t", partitions=1, configs=SMALL_SEGMENTS)
         replica = broker.partitions.find("t", 0)
-        storage.disk.break_down("sync", storage.paths[0])
         for _ in range(3):
             append(replica)
+        storage.disk.break_down("sync", storage.paths[0])  # now: a worker thread may be syncing the checkpoints
         await until(lambda: replica.offline)
         assert replica.log.recovery_point == 0
         assert refusal(broker, "t") is ErrorCode.KAFKA_STORAGE_ERROR
