@@ -16,12 +16,10 @@ from uuid import UUID
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.groups import GroupService
-from oncelog.broker.coordinators.markers import MarkerWriter
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
-from oncelog.broker.coordinators.transactions import TransactionService, features_changed, transaction_shell
-from oncelog.broker.metadata.features import TRANSACTION_VERSION_FEATURE
+from oncelog.broker.coordinators.transactions import TransactionService
 from oncelog.broker.metadata.import_kafka import LogDirectoryImport, check_all_seen
-from oncelog.broker.metadata.loader import MetadataCache, MetadataLoader
+from oncelog.broker.metadata.loader import MetadataLoader
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration, new_cluster_id, new_topic_id
 from oncelog.broker.requests.dispatch import Dispatcher, describe_request
@@ -40,7 +38,8 @@ from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import ITEMS_A_TURN
 from oncelog.broker.workers import Offload, Workers
 from oncelog.cluster import features
-from oncelog.cluster.image import MetadataDelta
+from oncelog.cluster.features import TRANSACTION_VERSION
+from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.image_nodes import cluster_id, is_new, prepare
 from oncelog.cluster.store import MetadataStore
 from oncelog.log.disk import Disk
@@ -99,8 +98,7 @@ class Broker:
         for subscriber in (
             self._settings_changed,
             self.partitions.metadata_changed,
-            self._transactions.metadata_changed,
-            lambda delta: features_changed(self._transactions, delta),
+            self.transactions.metadata_changed,
             self.groups.metadata_changed,
         ):
             self.loader.subscribe(subscriber)
@@ -151,20 +149,16 @@ class Broker:
     def _make_coordinators(self, config: BrokerConfig) -> None:
         workers, now_ms, logger = self.workers, self.now_ms, self.log
         self.producer_ids = ProducerIdBlocks(self.store, self.node_id, workers, logger)
-        self._markers = MarkerWriter(
-            self.metadata, self.partitions, self.new_logs, workers, now_ms=now_ms, logger=logger
-        )
-        self._transactions = transaction_shell(
+        self.transactions = TransactionService(
             self.metadata,
             self.partitions,
+            self.new_logs,
+            self.producer_ids,
             config,
-            self.producer_ids.ids,
-            self._markers,
             workers,
             now_ms=now_ms,
             logger=logger,
         )
-        self.transactions = TransactionService(self._transactions, self.producer_ids, now_ms=now_ms, logger=logger)
         self.groups = GroupService(
             self.config,
             self.metadata,
@@ -267,9 +261,7 @@ class Broker:
             await self._server.close()
         await self.workers.close()
         self.loader.close()
-        self.producer_ids.close()
-        self._markers.close()
-        self._transactions.close()
+        self.transactions.close()
         self.groups.shell.close()
         self.flusher.close()
         self.unlinker.close()
@@ -288,7 +280,7 @@ class Broker:
         """Read the metadata, or create it. Return the cluster's id. Blocks."""
         store, static = self.store, self.config.static
         prepare(store)
-        levels = {TRANSACTION_VERSION_FEATURE: static.initial_transaction_version}
+        levels = {TRANSACTION_VERSION: static.initial_transaction_version}
         if is_new(store):
             levels = LogDirectoryImport(self.directories, store, static, self._new_topic_id, self.log).run()
         features.initialize(store, levels)
@@ -312,9 +304,7 @@ class Broker:
 
     async def _warm_up(self) -> None:
         """Load the coordinators first, because clients wait for them. Then open the other logs."""
-        if not self.producer_ids.ids.remaining:
-            self.producer_ids.reserve()
-        await self._transactions.load()
+        await self.transactions.load()
         await self.groups.shell.load()
         for topic in tuple(self.metadata.image.topics()):
             for partition in range(topic.partition_count):
@@ -354,7 +344,7 @@ class Broker:
                 self.failed.set_result(f"all log directories have failed: {paths}: {error}")
             elif directory.path == self._metadata_dir:
                 self.failed.set_result(f"the log directory with the metadata has failed: {directory.path}: {error}")
-        resign = {CONSUMER_OFFSETS: self.groups.shell.resign, TRANSACTION_STATE: self._transactions.resign}
+        resign = {CONSUMER_OFFSETS: self.groups.shell.resign, TRANSACTION_STATE: self.transactions.shell.resign}
         for topic, partition in self.partitions.fail(directory):
             if topic in resign:
                 resign[topic](partition)

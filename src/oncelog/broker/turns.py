@@ -42,11 +42,11 @@ class Turns:
 
 async def in_turns(work: Steps[T], items: int = ITEMS_A_TURN) -> T:
     """Run work that yields after each item, and let the loop serve others in between. Return its result."""
-    turns = Turns(items)
     try:
         while True:
-            next(work)
-            await turns.next()
+            for _ in range(items):  # cheaper than an await for each item
+                next(work)
+            await asyncio.sleep(0)
     except StopIteration as done:
         result: T = done.value
         return result

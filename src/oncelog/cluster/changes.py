@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from oncelog.cluster.store import BadVersionError, MetadataStore, Operation, Set
+from oncelog.cluster.store import BadVersionError, MetadataStore, Operation, Set, StoreError
+from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 PATH = "/oncelog/changes"
 KEPT = 128
@@ -63,6 +64,11 @@ class ChangeLog:
             return Changes(log.last, None)
         newest = log.paths[len(log.paths) - missed :]
         return Changes(log.last, frozenset(path for paths in newest for path in paths))
+
+
+def cannot_write(what: str, error: StoreError) -> ProtocolError:
+    """Return the error that clients retry. Kafka's brokers send it if the controller does not answer."""
+    return ProtocolError(ErrorCode.REQUEST_TIMED_OUT, f"the {what} cannot be written now: {error!r}")
 
 
 def _decode(data: bytes) -> _ChangesNode:

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import msgspec
 
-from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.changes import ChangeLog, cannot_write
 from oncelog.cluster.store import BadVersionError, MetadataStore, NodeExistsError, NoNodeError, Set, StoreError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
@@ -70,7 +70,7 @@ def update_topic(changes: ChangeLog, name: str, change: Change) -> dict[str, str
     except NoNodeError as error:
         raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist") from error
     except StoreError as error:
-        raise _not_now(error) from error
+        raise cannot_write("settings", error) from error
 
 
 def update_broker(changes: ChangeLog, node_id: int | None, change: Change) -> dict[str, str]:
@@ -82,7 +82,7 @@ def update_broker(changes: ChangeLog, node_id: int | None, change: Change) -> di
                 changes.store.create(path, encode({}))
         return _update(changes, path, change)
     except StoreError as error:
-        raise _not_now(error) from error
+        raise cannot_write("settings", error) from error
 
 
 def _update(changes: ChangeLog, path: str, change: Change) -> dict[str, str]:
@@ -92,7 +92,3 @@ def _update(changes: ChangeLog, path: str, change: Change) -> dict[str, str]:
         with suppress(BadVersionError):  # another writer was quicker: read again
             changes.write([Set(path, encode(wanted), node.version)], path)
             return wanted
-
-
-def _not_now(error: StoreError) -> ProtocolError:
-    return ProtocolError(ErrorCode.REQUEST_TIMED_OUT, f"the settings cannot be written now: {error!r}")

@@ -17,6 +17,9 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import UpgradeType
 
 PATH = "/feature"
+TRANSACTION_VERSION = "transaction.version"
+SUPPORTED: Mapping[str, tuple[int, int]] = {TRANSACTION_VERSION: (0, 2)}
+"""The features that this software knows, with their lowest and highest level (KIP-584)."""
 
 
 class Change(NamedTuple):

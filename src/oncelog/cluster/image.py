@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from oncelog.cluster.topics import TopicInfo
+from oncelog.cluster.topics import PartitionInfo, TopicInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,11 @@ class MetadataImage:
     def topic_by_id(self, topic_id: UUID) -> TopicInfo | None:
         """Return the topic of that id."""
         return self.topics_by_id.get(topic_id.int)
+
+    def partition(self, name: str, index: int) -> PartitionInfo | None:
+        """Return a partition of the topic of that name."""
+        topic = self.topics_by_name.get(name)
+        return topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
 
     def topics(self) -> Iterator[TopicInfo]:
         """Yield all topics, sorted by name."""
@@ -62,6 +67,15 @@ class MetadataImage:
                 if names:
                     by_folded[key] = names
         return replace(self, topics_by_name=by_name, topics_by_id=by_id, _by_folded_name=by_folded)
+
+
+class MetadataCache:
+    """The newest image that this broker has."""
+
+    __slots__ = ("image",)
+
+    def __init__(self) -> None:
+        self.image = MetadataImage()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from oncelog.cluster import configs
-from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.changes import ChangeLog, cannot_write
 from oncelog.cluster.store import (
     BadVersionError,
     Create,
@@ -95,7 +95,7 @@ def write_topic(changes: ChangeLog, topic: TopicInfo) -> None:
         message = f"topic {topic.name!r} already exists"
         raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, message) from error
     except StoreError as error:
-        raise _not_now(error) from error
+        raise cannot_write("metadata", error) from error
 
 
 def add_partitions(changes: ChangeLog, topic: TopicInfo, added: Sequence[PartitionInfo]) -> None:
@@ -120,7 +120,7 @@ def add_partitions(changes: ChangeLog, topic: TopicInfo, added: Sequence[Partiti
     except NoNodeError as error:
         raise _unknown(topic) from error
     except StoreError as error:
-        raise _not_now(error) from error
+        raise cannot_write("metadata", error) from error
 
 
 def erase_topic(changes: ChangeLog, topic: TopicInfo) -> None:
@@ -134,7 +134,7 @@ def erase_topic(changes: ChangeLog, topic: TopicInfo) -> None:
     except (NoNodeError, BadVersionError) as error:
         raise _unknown(topic) from error
     except StoreError as error:
-        raise _not_now(error) from error
+        raise cannot_write("metadata", error) from error
 
 
 def _erase(changes: ChangeLog, topic: TopicInfo, path: str) -> None:
@@ -174,8 +174,3 @@ def _new_partitions(path: str, first: int, infos: Sequence[PartitionInfo]) -> li
 
 def _unknown(topic: TopicInfo) -> ProtocolError:
     return ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} does not exist")
-
-
-def _not_now(error: StoreError) -> ProtocolError:
-    """Return the error that clients retry. Kafka's brokers send it if the controller does not answer."""
-    return ProtocolError(ErrorCode.REQUEST_TIMED_OUT, f"the metadata cannot be written now: {error!r}")

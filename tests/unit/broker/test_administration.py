@@ -12,7 +12,7 @@ import pytest
 from oncelog.broker.broker import Broker
 from oncelog.broker.config.settings import load
 from oncelog.broker.handlers.fetch import bind as fetch
-from oncelog.broker.metadata.deadline import Deadline
+from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.requests.context import RequestContext
 from oncelog.cluster import configs
 from oncelog.cluster.changes import ChangeLog

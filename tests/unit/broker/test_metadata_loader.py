@@ -13,11 +13,11 @@ import pytest
 
 from oncelog.broker.broker import Broker
 from oncelog.broker.metadata import loader as loader_module
-from oncelog.broker.metadata.loader import MetadataCache, MetadataLoader
+from oncelog.broker.metadata.loader import MetadataLoader
 from oncelog.broker.workers import Workers
 from oncelog.cluster import configs, features
 from oncelog.cluster.changes import PATH, ChangeLog
-from oncelog.cluster.image import MetadataDelta
+from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.image_nodes import prepare
 from oncelog.cluster.store import Node, UnavailableError
 from oncelog.cluster.store_memory import MemoryStore
@@ -218,12 +218,12 @@ def test_subscribers_apply_a_change_although_its_request_is_cancelled() -> None:
     async def body(store: UnreadableTree, loader: MetadataLoader, cache: MetadataCache) -> None:
         begun, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-        async def slow(delta: MetadataDelta) -> None:
+        async def slow() -> None:
             begun.set()
             await may_end.wait()
             ended.set()
 
-        loader.subscribe(slow)
+        loader.subscribe(lambda delta: slow)
         write_topic(ChangeLog(store), TOPIC)
         request: asyncio.Future[None] = asyncio.ensure_future(loader.catch_up())
         await begun.wait()
@@ -240,10 +240,10 @@ def test_subscribers_begin_in_the_order_of_the_changes() -> None:
         begun: list[tuple[str, list[str]]] = []
         may_end = asyncio.Event()
 
-        def subscriber(number: str) -> Callable[[MetadataDelta], Awaitable[object]]:
-            def begin(delta: MetadataDelta) -> Awaitable[object]:
+        def subscriber(number: str) -> Callable[[MetadataDelta], Callable[[], Awaitable[object]]]:
+            def begin(delta: MetadataDelta) -> Callable[[], Awaitable[object]]:
                 begun.append((number, [topic.name for topic in delta.created_topics]))
-                return may_end.wait()
+                return may_end.wait
 
             return begin
 
@@ -268,7 +268,7 @@ def test_a_long_deletion_does_not_keep_others_from_changing_metadata(storage: Br
     async def life(broker: Broker) -> None:
         may_end = asyncio.Event()
         topic = await broker.topics.create("t", partitions=1)
-        broker.loader.subscribe(lambda delta: may_end.wait() if delta.deleted_topics else None)  # type: ignore[arg-type,return-value]
+        broker.loader.subscribe(lambda delta: may_end.wait if delta.deleted_topics else None)  # type: ignore[arg-type,return-value]
         deleting = asyncio.ensure_future(broker.topics.delete(topic))
         while broker.metadata.image.topic("t") is not None:
             await asyncio.sleep(0)

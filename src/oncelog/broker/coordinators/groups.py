@@ -15,12 +15,11 @@ from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.request_parts import ITEMS_A_PART, joined, parts_of
 from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import KEYS_A_TURN, Turns, counted
 from oncelog.broker.workers import Workers
-from oncelog.cluster.image import MetadataDelta
+from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.coordinator.effects import CoordinatorRecord, Effects
 from oncelog.coordinator.groups.coordinator import GroupCoordinator
 from oncelog.coordinator.groups.queries import GROUP_TYPE, STATE_NAMES, describe_group, list_groups, unknown
@@ -128,7 +127,7 @@ class GroupService:
             logger=logger,
         )
 
-    def metadata_changed(self, delta: MetadataDelta) -> Awaitable[None] | None:
+    def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
         """Load coordinators of a new topic, and delete the offsets of deleted topics.
 
         All deletions begin before this returns: a group may soon commit offsets of a new topic of the same name.
@@ -138,7 +137,7 @@ class GroupService:
             for topic in delta.deleted_topics
             for index, shard in self.shell.shards()
         ]
-        return _in_order(self._delete_offsets(deletions), self.shell.metadata_changed(delta))
+        return partial(self._delete_offsets, deletions) if deletions else self.shell.metadata_changed(delta)
 
     # -- membership -------------------------------------------------------------------------------------------------
 
@@ -413,12 +412,6 @@ class GroupService:
         if not group_id:
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID, "the group id must not be empty")
         return self.shell.partition_for(group_id)
-
-
-async def _in_order(first: Awaitable[None], second: Awaitable[None] | None) -> None:
-    await first
-    if second is not None:
-        await second
 
 
 async def _known(names: Iterable[str], known: Collection[str]) -> list[str]:

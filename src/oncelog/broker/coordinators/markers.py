@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from oncelog.broker.coordinators.shell import CoordinatorShell
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
+from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.replica import Replica
 from oncelog.coordinator.effects import Markers
 from oncelog.coordinator.transactions.coordinator import TransactionCoordinator
@@ -31,6 +31,7 @@ class MarkerWriter:
 
     def __init__(
         self,
+        shell: CoordinatorShell[TransactionCoordinator],
         cache: MetadataCache,
         partitions: Partitions,
         new_logs: NewLogs,
@@ -39,8 +40,7 @@ class MarkerWriter:
         now_ms: Callable[[], int],
         logger: logging.Logger,
     ) -> None:
-        self.shell: CoordinatorShell[TransactionCoordinator]
-        """The coordinators. They are set after this object was made, because each needs the other."""
+        self._shell = shell
         self._cache = cache
         self._partitions = partitions
         self._new_logs = new_logs
@@ -76,8 +76,8 @@ class MarkerWriter:
         if self._closed:
             return
         try:
-            coordinator_partition = self.shell.partition_for(markers.transactional_id)
-            shard = self.shell.shard(coordinator_partition)
+            coordinator_partition = self._shell.partition_for(markers.transactional_id)
+            shard = self._shell.shard(coordinator_partition)
         except ProtocolError as error:
             self._logger.info("markers of %s are left to its new coordinator: %s", markers.transactional_id, error)
             return
@@ -111,11 +111,11 @@ class MarkerWriter:
     ) -> None:
         """Report the written markers to the coordinator, and retry the others later."""
         try:
-            shard = self.shell.shard(coordinator_partition)
+            shard = self._shell.shard(coordinator_partition)
         except ProtocolError as error:
             self._logger.info("markers of %s are left to its new coordinator: %s", markers.transactional_id, error)
             return
-        self.shell.apply(
+        self._shell.apply(
             coordinator_partition, shard.markers_written(markers, results, self._now_ms(), deleted=deleted)
         )
         if ErrorCode.TRANSACTION_COORDINATOR_FENCED in results.values():
@@ -131,8 +131,7 @@ class MarkerWriter:
             )
 
     def _is_deleted(self, partition: Partition) -> bool:
-        info = self._cache.image.topic(partition[0])
-        return info is None or partition[1] >= info.partition_count
+        return self._cache.image.partition(*partition) is None
 
     def _write_marker(self, markers: Markers, partition: Partition) -> ErrorCode:
         try:

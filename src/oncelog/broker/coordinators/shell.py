@@ -12,11 +12,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
 from oncelog.broker.workers import Workers
-from oncelog.cluster.image import MetadataDelta
+from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.replica import Replica
 from oncelog.coordinator.effects import CoordinatorRecord, Effects, Markers, Reply
 from oncelog.coordinator.partitioning import partition_for
@@ -339,9 +338,9 @@ class CoordinatorShell(Generic[S]):
 
     # -- loading ----------------------------------------------------------------------------------------------------
 
-    def metadata_changed(self, delta: MetadataDelta) -> Awaitable[None] | None:
+    def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
         """Load the coordinators if their topic was created."""
-        return self.load() if any(topic.name == self.topic for topic in delta.created_topics) else None
+        return self.load if any(topic.name == self.topic for topic in delta.created_topics) else None
 
     async def load(self) -> None:
         """Loads every partition of the topic that this broker leads and that is not loaded yet.

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable
 
 from oncelog.broker.config.settings import BrokerConfig
 from oncelog.broker.coordinators.markers import MarkerWriter
 from oncelog.broker.coordinators.producer_ids import ProducerIdBlocks
 from oncelog.broker.coordinators.shell import APPEND_ERRORS, CoordinatorShell
-from oncelog.broker.metadata.features import TRANSACTION_VERSION_FEATURE
-from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import counted
 from oncelog.broker.workers import Workers
-from oncelog.cluster.image import MetadataDelta
-from oncelog.coordinator.producer_ids import ProducerIds
+from oncelog.cluster.features import TRANSACTION_VERSION
+from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.coordinator.transactions.coordinator import (
     TransactionConfig,
     TransactionCoordinator,
@@ -56,16 +54,64 @@ class TransactionService:
 
     def __init__(
         self,
-        shell: CoordinatorShell[TransactionCoordinator],
+        cache: MetadataCache,
+        partitions: Partitions,
+        new_logs: NewLogs,
         producer_ids: ProducerIdBlocks,
+        config: BrokerConfig,
+        workers: Workers,
         *,
         now_ms: Callable[[], int],
         logger: logging.Logger,
     ) -> None:
-        self.shell = shell
+        self._cache = cache
+        self._partitions = partitions
         self._producer_ids = producer_ids
         self._now_ms = now_ms
         self._logger = logger
+        self._settings = TransactionConfig(
+            max_timeout_ms=config.transaction_max_timeout_ms,
+            id_expiration_ms=config.transactional_id_expiration_ms,
+            two_phase_commit=config.transaction_two_phase_commit_enable,
+        )
+        self.shell: CoordinatorShell[TransactionCoordinator] = CoordinatorShell(
+            TRANSACTION_STATE,
+            self._make_shard,
+            decode_record,
+            cache=cache,
+            partitions=partitions,
+            workers=workers,
+            now_ms=now_ms,
+            logger=logger,
+        )
+        self._markers = MarkerWriter(self.shell, cache, partitions, new_logs, workers, now_ms=now_ms, logger=logger)
+        self.shell.on_markers = self._markers.write
+
+    def _make_shard(self, partition: int) -> TransactionCoordinator:
+        replica = self._partitions.get(TRANSACTION_STATE, partition)
+        assert replica is not None
+        self._settings.transaction_version = self._cache.image.feature_level(TRANSACTION_VERSION)
+        return TransactionCoordinator(replica.leader_epoch, self._producer_ids.ids, self._settings)
+
+    def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
+        """Load the coordinators of a new topic. Apply another `transaction.version` to new transactions.
+
+        All coordinators share the settings, those that are loading too. An open transaction keeps its client's version.
+        """
+        self._settings.transaction_version = delta.after.feature_level(TRANSACTION_VERSION)
+        return self.shell.metadata_changed(delta)
+
+    async def load(self) -> None:
+        """Reserve the first block of producer ids, then load the coordinators of this broker's partitions."""
+        if not self._producer_ids.ids.remaining:
+            self._producer_ids.reserve()
+        await self.shell.load()
+
+    def close(self) -> None:
+        """Append nothing from now on."""
+        self._producer_ids.close()
+        self._markers.close()
+        self.shell.close()
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -204,52 +250,6 @@ class TransactionService:
             return await self.shell.read(self.shell.partition_for(transactional_id), look)
         except ProtocolError as error:
             return no_description(transactional_id, error.code)
-
-
-def transaction_shell(
-    cache: MetadataCache,
-    partitions: Partitions,
-    config: BrokerConfig,
-    producer_ids: ProducerIds,
-    markers: MarkerWriter,
-    workers: Workers,
-    *,
-    now_ms: Callable[[], int],
-    logger: logging.Logger,
-) -> CoordinatorShell[TransactionCoordinator]:
-    """Return the shell that runs the transaction coordinators of one broker."""
-
-    def make_shard(partition: int) -> TransactionCoordinator:
-        replica = partitions.get(TRANSACTION_STATE, partition)
-        assert replica is not None
-        settings = TransactionConfig(
-            transaction_version=cache.image.feature_level(TRANSACTION_VERSION_FEATURE),
-            max_timeout_ms=config.transaction_max_timeout_ms,
-            id_expiration_ms=config.transactional_id_expiration_ms,
-            two_phase_commit=config.transaction_two_phase_commit_enable,
-        )
-        return TransactionCoordinator(replica.leader_epoch, producer_ids, settings)
-
-    markers.shell = shell = CoordinatorShell(
-        TRANSACTION_STATE,
-        make_shard,
-        decode_record,
-        markers.write,
-        cache=cache,
-        partitions=partitions,
-        workers=workers,
-        now_ms=now_ms,
-        logger=logger,
-    )
-    return shell
-
-
-def features_changed(shell: CoordinatorShell[TransactionCoordinator], delta: MetadataDelta) -> None:
-    """Apply another `transaction.version` to new transactions. An open one keeps the version of its client."""
-    if delta.features_changed:
-        level = delta.after.feature_level(TRANSACTION_VERSION_FEATURE)
-        for _, shard in shell.shards():
-            shard.config = replace(shard.config, transaction_version=level)
 
 
 def _coordinator_error(error: ProtocolError) -> ErrorCode:

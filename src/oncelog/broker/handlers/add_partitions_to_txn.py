@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from functools import partial
 
 from oncelog.broker.coordinators.transactions import TransactionService
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
+from oncelog.cluster.image import MetadataCache
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.add_partitions_to_txn import (

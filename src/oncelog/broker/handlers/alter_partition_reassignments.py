@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from oncelog.broker.metadata.deadline import Deadline
-from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns
-from oncelog.cluster.image import MetadataImage
+from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from oncelog.broker.metadata.features import SUPPORTED_FEATURES
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.apis import PRODUCE_ADVERTISED_MIN, SERVED
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.parts import Handler, Parts
+from oncelog.cluster.features import SUPPORTED
+from oncelog.cluster.image import MetadataCache
 from oncelog.protocol.apis import ApiKey
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.api_versions import (
@@ -36,7 +36,7 @@ def handle(cache: MetadataCache, request: ApiVersionsRequest, ctx: RequestContex
         api_keys=_served(),
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)
-            for name, (low, high) in SUPPORTED_FEATURES.items()
+            for name, (low, high) in SUPPORTED.items()
             if low > 0 or ctx.api_version > _WITH_SOFTWARE_NAME  # v3 clients reject a minimum of 0 (KAFKA-17011)
         ],
         finalized_features_epoch=image.feature_epoch,

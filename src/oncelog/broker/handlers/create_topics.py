@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.entries import describe_topic
 from oncelog.broker.config.topics import check_topic_configs, without_effect
-from oncelog.broker.metadata.deadline import Deadline
-from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext, may_create
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, counted, mapped
+from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import MAX_NEW_PARTITIONS, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.create_topics import (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
@@ -14,7 +13,7 @@ from oncelog.broker.storage.data_directory import DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
-from oncelog.cluster.image import MetadataImage
+from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.topics import INTERNAL_TOPICS
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_records import (

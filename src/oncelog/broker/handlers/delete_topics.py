@@ -6,14 +6,13 @@ from functools import partial
 from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
-from oncelog.broker.metadata.deadline import Deadline
-from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, counted, mapped
-from oncelog.cluster.image import MetadataImage
+from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.topics import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.delete_topics import (

@@ -15,12 +15,11 @@ from oncelog.broker.config.entries import (
     describe_broker,
     describe_topic,
 )
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import Operation, configured
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, by_key
-from oncelog.cluster.image import MetadataImage
+from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.topics import check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import ResourceType

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
@@ -20,7 +19,7 @@ from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import counted
 from oncelog.broker.workers import Workers
-from oncelog.cluster.image import MetadataImage
+from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,

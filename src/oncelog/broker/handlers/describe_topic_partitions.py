@@ -8,13 +8,13 @@ from __future__ import annotations
 from functools import partial
 
 from oncelog.broker.config.dynamic import DynamicConfig
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
+from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import INTERNAL_TOPICS, NO_LEADER, PartitionInfo, TopicInfo, check_topic_name
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.describe_topic_partitions import (

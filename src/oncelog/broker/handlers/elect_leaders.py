@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from oncelog.broker.metadata.deadline import Deadline
-from oncelog.broker.metadata.loader import MetadataCache
+from oncelog.broker.metadata.loader import Deadline
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import CLUSTER, Operation
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import Turns
+from oncelog.cluster.image import MetadataCache
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.elect_leaders import (
     ElectLeadersPartitionResult,

@@ -8,7 +8,6 @@ from itertools import islice
 from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.delayed import wait_until
 from oncelog.broker.requests.fetch_sessions import (
@@ -23,6 +22,7 @@ from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, in_turns, listed
+from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.replica import Replica
 from oncelog.log.steps import at_once
 from oncelog.net.unsent import LEAST_AT_ONCE, Unsent
@@ -37,7 +37,6 @@ from oncelog.protocol.messages.fetch import (
     PartitionData,
 )
 from oncelog.protocol.records import iter_batches
-from oncelog.protocol.schema import NO_UUID
 
 _WITH_TOPIC_IDS = 13
 _READ_COMMITTED = 1
@@ -143,9 +142,11 @@ def _response(context: FetchContext, reads: list[_Read]) -> Generator[None, None
     """Build the answer, with a pause after each partition."""
     topics: dict[tuple[str | None, UUID], FetchableTopicResponse] = {}
     for read in reads:
-        data = _partition_data(read)
         position = read.position
-        named = position.changed(data.error_code, data.high_watermark, data.log_start_offset, bool(read.data))
+        high_watermark = log_start_offset = -1
+        if read.replica is not None and not read.error:
+            high_watermark, log_start_offset = read.replica.log.high_watermark, read.replica.log.log_start_offset
+        named = position.changed(read.error, high_watermark, log_start_offset, bool(read.data))
         if context.incremental and not named:
             yield
             continue
@@ -157,7 +158,7 @@ def _response(context: FetchContext, reads: list[_Read]) -> Generator[None, None
             topic = topics[key] = FetchableTopicResponse(
                 topic=position.topic or "", topic_id=position.topic_id, partitions=[]
             )
-        topic.partitions.append(data)
+        topic.partitions.append(_partition_data(read))
         yield
     return FetchResponse(session_id=context.session_id, responses=list(topics.values()))
 
@@ -317,7 +318,7 @@ class FetchHandler:
     def _read_one(self, read: _Read, topic: str, left: int, read_committed: bool, *, at_least_one: bool) -> None:
         position = read.position
         replica = self._partitions.find(topic, position.partition)
-        if position.topic_id not in (NO_UUID, replica.topic_id):
+        if position.topic_id.int not in (0, replica.topic_id.int):
             raise ProtocolError(ErrorCode.INCONSISTENT_TOPIC_ID, f"topic {topic!r} was created again with another id")
         check_leader_epoch(replica, position.current_leader_epoch)
         read.replica = replica

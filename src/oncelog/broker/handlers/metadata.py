@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from oncelog.broker.config.dynamic import DynamicConfig
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests import operations
 from oncelog.broker.requests.context import RequestContext, may_create, of_the_cluster
@@ -17,7 +16,7 @@ from oncelog.broker.requests.parts import Endpoint, Handler, Parts
 from oncelog.broker.requests.refused_items import RefusedItems
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, Turns, by_key
-from oncelog.cluster.image import MetadataImage
+from oncelog.cluster.image import MetadataCache, MetadataImage
 from oncelog.cluster.topics import (
     INTERNAL_TOPICS,
     MAX_NEW_PARTITIONS,

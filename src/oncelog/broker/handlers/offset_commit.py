@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from oncelog.broker.coordinators.groups import GroupService, operation_error
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.offset_topics import Refused, answered, merge, still_existing, take_existing
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
+from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.offset_commit import (

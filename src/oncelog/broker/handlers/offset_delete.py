@@ -6,12 +6,12 @@ from functools import partial
 from operator import attrgetter
 
 from oncelog.broker.coordinators.groups import GroupService, operation_error
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.offset_topics import answered, merge, take_existing
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
+from oncelog.cluster.image import MetadataCache
 from oncelog.protocol.errors import ProtocolError
 from oncelog.protocol.messages.offset_delete import (
     OffsetDeleteRequest,

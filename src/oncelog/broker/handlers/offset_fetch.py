@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import partial
 
 from oncelog.broker.coordinators.groups import GroupService, operation_error
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import Turns, in_turns
+from oncelog.cluster.image import MetadataCache
 from oncelog.coordinator.groups.offsets import no_offset
 from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError

@@ -12,7 +12,6 @@ from functools import partial
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.coordinators.transactions import TransactionService
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
@@ -33,6 +32,7 @@ from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.turns import ITEMS_A_TURN, NEW_LOG_ITEMS, in_turns
 from oncelog.broker.workers import Workers
+from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import INTERNAL_TOPICS
 from oncelog.log.config import LogConfig

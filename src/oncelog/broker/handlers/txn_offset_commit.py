@@ -7,12 +7,12 @@ from operator import attrgetter
 from uuid import UUID
 
 from oncelog.broker.coordinators.groups import GroupService, operation_error
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.requests.context import RequestContext
 from oncelog.broker.requests.offset_topics import Refused, answered, merge, still_existing, take_existing
 from oncelog.broker.requests.operations import Operation, Resource
 from oncelog.broker.requests.parts import Handler, Parts
 from oncelog.broker.turns import in_turns
+from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import TopicInfo
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.messages.txn_offset_commit import (

@@ -16,11 +16,11 @@ from dataclasses import replace
 from uuid import UUID
 
 from oncelog.broker.config.settings import BrokerConfig
-from oncelog.broker.metadata.features import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE
 from oncelog.broker.storage.data_directory import FORMAT_KEY, DataDirectory
 from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.cluster import configs, kafka_metadata, topic_nodes
 from oncelog.cluster.changes import ChangeLog
+from oncelog.cluster.features import SUPPORTED, TRANSACTION_VERSION
 from oncelog.cluster.kafka_metadata import FOLDER, KafkaMetadata
 from oncelog.cluster.store import MetadataStore, NodeExistsError, NoNodeError, ensure
 from oncelog.cluster.topics import PartitionInfo, TopicInfo
@@ -73,7 +73,7 @@ class LogDirectoryImport:
 
         Raises INCONSISTENT_CLUSTER_ID if the broker cannot adopt the directories, CORRUPT_MESSAGE, and OSError.
         """
-        initial = {TRANSACTION_VERSION_FEATURE: self._config.initial_transaction_version}
+        initial = {TRANSACTION_VERSION: self._config.initial_transaction_version}
         cluster_id = self._directories.cluster_id()
         if cluster_id is None:
             return initial
@@ -88,7 +88,7 @@ class LogDirectoryImport:
                 self._take_settings(found)
                 note_seen(self._store, directory)
                 self._logger.info("took over %d topics of Apache Kafka from %s", len(found.topics), folder)
-                return {name: min(found.features.get(name, 0), most) for name, (_, most) in SUPPORTED_FEATURES.items()}
+                return {name: min(found.features.get(name, 0), most) for name, (_, most) in SUPPORTED.items()}
         topics = self._from_folders()
         if not topics:
             return initial

@@ -12,20 +12,21 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from oncelog.broker.metadata.deadline import Deadline
 from oncelog.broker.workers import Workers
 from oncelog.cluster import changes
 from oncelog.cluster.changes import ChangeLog
-from oncelog.cluster.image import MetadataDelta, MetadataImage
+from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.image_nodes import read_changes, read_image
 from oncelog.cluster.store import MetadataStore, StoreError
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
-Subscriber = Callable[[MetadataDelta], Awaitable[None] | None]
+Rest = Callable[[], Awaitable[None]]
+Subscriber = Callable[[MetadataDelta], Rest | None]
 """Apply a change to one part of the broker.
 
-The function itself makes requests see the change: it runs before any request does. It may return an awaitable for work
-that takes long, which runs while others change metadata. The loader logs errors, and continues.
+The function itself makes requests see the change: it runs before any request does. It may return a coroutine function
+for the work that takes long, which runs while others change metadata, and not at all if the broker stops before. The
+loader logs errors, and continues.
 """
 
 
@@ -33,13 +34,23 @@ POLL_S = 1.0
 """How often the broker looks for changes of other writers. It sees its own changes at once."""
 
 
-class MetadataCache:
-    """The newest image that this broker has."""
+class Deadline:
+    """The end of `timeout_ms` of a request that changes metadata, on the clock of the event loop.
 
-    __slots__ = ("image",)
+    As in Kafka's `KafkaEventQueue`, time counts until the change begins. A change that has begun is made.
+    """
 
-    def __init__(self) -> None:
-        self.image = MetadataImage()
+    __slots__ = ("_end", "_timeout_ms")
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._end = asyncio.get_running_loop().time() + timeout_ms / 1000
+
+    def check(self) -> None:
+        """Raise REQUEST_TIMED_OUT if the time is over. A time-out of 0 or less is over at once."""
+        if asyncio.get_running_loop().time() >= self._end:
+            message = f"the change could not begin within the request's time-out of {self._timeout_ms} ms"
+            raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message)
 
 
 class MetadataLoader:
@@ -122,21 +133,21 @@ class MetadataLoader:
             if delta is None:
                 return None
             self._cache.image = delta.after
-            begun = []
+            rests = []
             for subscriber in self._subscribers:
                 try:
-                    work = subscriber(delta)
+                    rest = subscriber(delta)
                 except Exception:
                     self._logger.exception("cannot apply change %d of the metadata", delta.after.sequence)
                 else:
-                    if work is not None:
-                        begun.append(work)
-            return self._workers.task(self._finish(begun, delta.after.sequence), "apply changes of the metadata")
+                    if rest is not None:
+                        rests.append(rest)
+            return self._workers.task(self._finish(rests, delta.after.sequence), "apply changes of the metadata")
 
-    async def _finish(self, begun: Sequence[Awaitable[None]], sequence: int) -> None:
-        for work in begun:
+    async def _finish(self, rests: Sequence[Rest], sequence: int) -> None:
+        for rest in rests:
             try:
-                await work
+                await rest()
             except Exception:
                 self._logger.exception("cannot apply change %d of the metadata", sequence)
 

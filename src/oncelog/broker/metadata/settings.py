@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from oncelog.broker.config.dynamic import DynamicConfig, check_changed_broker_configs
 from oncelog.broker.config.topics import check_changed_configs, check_topic_configs, without_effect
-from oncelog.broker.metadata.features import SUPPORTED_FEATURES
-from oncelog.broker.metadata.loader import MetadataCache, MetadataLoader
+from oncelog.broker.metadata.loader import MetadataLoader
 from oncelog.broker.workers import Workers
 from oncelog.cluster import configs, features
+from oncelog.cluster.features import SUPPORTED
+from oncelog.cluster.image import MetadataCache
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 Change = Callable[[Mapping[str, str]], dict[str, str]]
@@ -82,9 +83,7 @@ class SettingsAdministration:
     async def update_features(self, wanted: Sequence[features.Change], *, validate_only: bool) -> None:
         """Change levels of features, all or none. Raises INVALID_UPDATE_VERSION, REQUEST_TIMED_OUT."""
         async with self._loader.changing() as log:
-            await self._workers.offload(
-                lambda: features.update(log, wanted, SUPPORTED_FEATURES, validate_only=validate_only)
-            )
+            await self._workers.offload(lambda: features.update(log, wanted, SUPPORTED, validate_only=validate_only))
         if not validate_only:
             self.logger.info("the levels of features are now %s", dict(self._cache.image.feature_levels))
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from oncelog.broker.config.dynamic import DynamicConfig
-from oncelog.broker.metadata.deadline import Deadline
-from oncelog.broker.metadata.loader import MetadataCache, MetadataLoader
+from oncelog.broker.metadata.loader import Deadline, MetadataLoader
 from oncelog.broker.workers import Workers
 from oncelog.cluster import topic_nodes
+from oncelog.cluster.image import MetadataCache
 from oncelog.cluster.topics import PartitionInfo, TopicInfo, assign
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS

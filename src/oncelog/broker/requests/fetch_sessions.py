@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from oncelog.protocol.errors import ErrorCode
-from oncelog.protocol.schema import NO_UUID
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
@@ -28,7 +27,7 @@ def partition_key(topic: str | None, topic_id: UUID, partition: int) -> Key:
     """Identity within a session: by id where there is one, for the name of a topic that comes or goes is not known then
     (Kafka's `CachedPartition.equals`).
     """
-    return (topic if topic_id == NO_UUID else None), topic_id, partition
+    return (None if topic_id.int else topic), topic_id, partition
 
 
 @dataclass(slots=True)

@@ -10,7 +10,6 @@ from typing import Any
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.coordinators.groups import GroupService
 from oncelog.broker.coordinators.transactions import TransactionService
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.metadata.settings import SettingsAdministration
 from oncelog.broker.metadata.topics import TopicAdministration
 from oncelog.broker.requests.fetch_sessions import FetchSessions
@@ -19,6 +18,7 @@ from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.new_logs import NewLogs
 from oncelog.broker.storage.partitions import Partitions
 from oncelog.broker.workers import Workers
+from oncelog.cluster.image import MetadataCache
 from oncelog.net.unsent import Unsent
 
 Handler = Callable[[Any, Any], Any]

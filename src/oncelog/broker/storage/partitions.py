@@ -14,7 +14,6 @@ from functools import partial
 
 from oncelog.broker.config.dynamic import DynamicConfig
 from oncelog.broker.config.topics import effective, log_config
-from oncelog.broker.metadata.loader import MetadataCache
 from oncelog.broker.storage.checkpoints import Checkpoints
 from oncelog.broker.storage.data_directory import DELETE_SUFFIX, STRAY_SUFFIX, DataDirectory, LogOffsets
 from oncelog.broker.storage.flusher import Flusher
@@ -22,7 +21,7 @@ from oncelog.broker.storage.log_directories import LogDirectories
 from oncelog.broker.storage.unlinker import Unlinker
 from oncelog.broker.turns import Turns, in_turns
 from oncelog.broker.workers import Workers
-from oncelog.cluster.image import MetadataDelta
+from oncelog.cluster.image import MetadataCache, MetadataDelta
 from oncelog.cluster.replica import Replica
 from oncelog.cluster.topics import TopicInfo
 from oncelog.log.checkpoint import PARTITION_METADATA
@@ -30,7 +29,7 @@ from oncelog.log.config import LogConfig
 from oncelog.log.disk import read_if_exists
 from oncelog.log.guarded_disk import GuardedDisk
 from oncelog.log.log import AppendResult, Log
-from oncelog.log.steps import Steps, at_once
+from oncelog.log.steps import Steps
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 
@@ -97,10 +96,8 @@ class Partitions:
         return self._is_ours(topic, partition) and not self.is_offline(topic, partition)
 
     def _is_ours(self, topic: str, partition: int) -> bool:
-        info = self._cache.image.topic(topic)
-        if info is None or not 0 <= partition < info.partition_count:
-            return False
-        return info.partitions[partition].leader == self._node_id
+        info = self._cache.image.partition(topic, partition)
+        return info is not None and info.leader == self._node_id
 
     def is_offline(self, topic: str, partition: int) -> bool:
         """Whether the partition lies in a log directory that has failed."""
@@ -179,8 +176,7 @@ class Partitions:
             raise ProtocolError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is in a log directory that is offline"
             )
-        info = self._cache.image.topic(topic)
-        if info is None or not 0 <= partition < info.partition_count:
+        if self._cache.image.partition(topic, partition) is None:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} does not exist")
         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is led by another broker")
 
@@ -378,23 +374,18 @@ class Partitions:
             self._replicas.pop(key).fail()
         return lost
 
-    def metadata_changed(self, delta: MetadataDelta) -> Awaitable[None] | None:
+    def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
         """Drop the logs of deleted topics, and apply new settings to the open ones.
 
         All logs are detached before this returns. A request must not find them under the name of a new topic.
         """
         dropping = [(topic, self.dropping(topic)) for topic in delta.deleted_topics]
         changed = delta.after.topics_by_name if delta.broker_configs_changed else [t.name for t in delta.changed_topics]
-        return self._apply(dropping, changed) if dropping or changed else None
+        return partial(self._apply, dropping, changed) if dropping or changed else None
 
     async def _apply(self, dropping: Sequence[tuple[TopicInfo, Steps[Deletion]]], changed: Iterable[str]) -> None:
-        try:
-            for topic, steps in dropping:
-                await self._delete(topic, steps)
-        except asyncio.CancelledError:
-            for _, steps in dropping:
-                at_once(steps)  # the broker stops, and its next start would not know to whom the folders belong
-            raise
+        for topic, steps in dropping:
+            await self._delete(topic, steps)
         turns = Turns()
         for name in changed:
             await turns.next()
@@ -438,6 +429,8 @@ class Partitions:
         """
         for key in tuple(self._opening):
             self._stop_opening(key)
+        for key in tuple(self._leftovers):  # the next start would not know to whom the folders belong
+            self._drop_leftover(key)
         clean = set()
         for directory in self._directories.online:
             left = directory.found - self._replicas.keys()

@@ -44,9 +44,12 @@ class ProducerIdSource(Protocol):
         """Return a new id. Raises a retriable ProtocolError while none is available."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TransactionConfig:
-    """Hold the coordinator's settings. `transaction_version` is the finalised feature level; times are in ms."""
+    """Hold the settings that all coordinators of a broker share; times are in ms.
+
+    `transaction_version` is the finalized feature level. The broker changes it while coordinators run.
+    """
 
     transaction_version: int = 2
     max_timeout_ms: int = 900_000
