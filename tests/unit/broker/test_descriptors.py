@@ -124,19 +124,14 @@ def test_a_marker_waits_for_descriptors_and_does_not_spin(cluster: OncelogCluste
     assert 1 < refusals < 20
 
 
-def test_a_shortage_while_clients_connect_neither_stops_nor_spins_the_broker(cluster: OncelogCluster) -> None:
+def test_a_shortage_while_clients_connect_does_not_stop_the_broker(cluster: OncelogCluster) -> None:
     pid = cluster.broker_pid()
-    host, _, port = cluster.bootstrap.rpartition(":")
     with Wire(cluster.bootstrap) as wire:
         wire.create_topic("t")
         assert not settled(lambda: wire.produce("t", batch([b"x"]))).error_code
-        # The limit is one that connections have reached. One below the descriptors in use would disable libuv's spare
-        # descriptor, with which it accepts and closes the connections that wait.
-        with Shortage(cluster, limit=len(list(Path(f"/proc/{pid}/fd").iterdir())) + 2):
-            before = cpu_s(pid)
-            waiting = [socket.create_connection((host, int(port))) for _ in range(20)]
-            time.sleep(SHORTAGE_S)
-            assert cpu_s(pid) - before < SHORTAGE_S / 2
+        highest = max(int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir())
+        with Shortage(cluster, limit=highest + 3):
+            waiting = connections(cluster, 20)
             assert not wire.produce("t", batch([b"y"])).error_code
         for each in waiting:
             each.close()
@@ -144,3 +139,27 @@ def test_a_shortage_while_clients_connect_neither_stops_nor_spins_the_broker(clu
         with Wire(cluster.bootstrap) as other:
             assert not other.produce("t", batch([b"z"])).error_code
         assert not gone(pid)
+
+
+def test_connections_leave_descriptors_for_files(cluster: OncelogCluster) -> None:
+    resource.prlimit(cluster.process.pid, resource.RLIMIT_NOFILE, (128, 128))  # the next broker inherits it
+    cluster.kill()
+    cluster.wait_ready()
+    pid = cluster.broker_pid()
+    with Wire(cluster.bootstrap) as wire:
+        waiting = connections(cluster, 300)
+        before = cpu_s(pid)
+        time.sleep(SHORTAGE_S)
+        assert cpu_s(pid) - before < SHORTAGE_S / 2
+        wire.create_topic("t", 20)
+        for partition in range(20):
+            assert not settled(lambda p=partition: wire.produce("t", batch([b"x"]), partition=p)).error_code
+        for each in waiting:
+            each.close()
+    wait_until(lambda: accepts(cluster.bootstrap), "the broker accepts connections again")
+    assert not gone(pid)
+
+
+def connections(cluster: OncelogCluster, number: int) -> list[socket.socket]:
+    host, _, port = cluster.bootstrap.rpartition(":")
+    return [socket.create_connection((host, int(port))) for _ in range(number)]
