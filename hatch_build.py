@@ -30,7 +30,7 @@ COMPILED = (
     "net/*.py",
     "protocol/*.py",
 )
-"""The modules on the way of a record, below src/oncelog."""
+"""The modules to compile, relative to src/oncelog. Every record passes through them."""
 
 NOT_COMPILED = (
     "**/__init__.py",
@@ -38,8 +38,8 @@ NOT_COMPILED = (
     "log/file_access.py",  # its error inherits from OSError
     "log/guarded_disk.py",  # its error inherits from OSError
     "log/snapshot.py",  # inherits from msgspec's classes, which the compiler does not know
-    "net/connection.py",  # the client's; its errors inherit from OSError
-    "net/eager.py",  # `types.coroutine` takes generators of the interpreter only
+    "net/connection.py",  # only the client uses it; its errors inherit from OSError
+    "net/eager.py",  # `types.coroutine` accepts only generators of the interpreter
     "net/stalls.py",  # for debugging
     "protocol/decoder.py",  # generates Python
     "protocol/encoder.py",  # generates Python
@@ -48,7 +48,7 @@ NOT_COMPILED = (
     "protocol/memory.py",  # only calls the system; tests replace what it calls
     "protocol/schema.py",  # has a metaclass
 )
-"""Of these, the modules that mypyc cannot compile, or that gain nothing."""
+"""Exceptions from COMPILED: modules that mypyc cannot compile, or that gain nothing from it."""
 
 REQUIRES = ("mypy>=2.4", "setuptools>=77")
 MYPY = ("--config-file=", "--ignore-missing-imports", "--follow-imports=silent")
@@ -65,10 +65,10 @@ FAILURE = "oncelog/not_compiled.txt"
 
 
 class CompileHook(BuildHookInterface):
-    """Adds compiled modules to a wheel."""
+    """Add compiled modules to a wheel."""
 
     def dependencies(self) -> list[str]:
-        """Return the packages that compiling needs; none if this build will not compile."""
+        """Return the packages that the compilation needs. Return none if this build will not compile."""
         return list(REQUIRES) if self.target_name == "wheel" and not _reason_for_pure() else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
@@ -102,11 +102,11 @@ class CompileHook(BuildHookInterface):
 
 
 class CompilationError(Exception):
-    """mypyc or the C compiler failed."""
+    """Raised if mypyc or the C compiler fails."""
 
 
 def modules(source: Path) -> list[str]:
-    """Return the paths of the modules to compile, relative to the folder that has the package."""
+    """Return the paths of the modules to compile, relative to the folder that contains the package."""
     package = source / "oncelog"
     chosen = {path for pattern in COMPILED for path in package.glob(pattern)}
     chosen -= {path for pattern in NOT_COMPILED for path in package.glob(pattern)}
@@ -114,7 +114,7 @@ def modules(source: Path) -> list[str]:
 
 
 def _reason_for_pure() -> str:
-    """Return why this build cannot or must not compile; empty if it can."""
+    """Return why this build cannot or must not compile, or an empty string if it can."""
     if os.environ.get("ONCELOG_PURE") == "1":
         return "ONCELOG_PURE=1 is set"
     if sys.implementation.name != "cpython":
@@ -130,9 +130,10 @@ def _reason_for_pure() -> str:
 
 
 def _compile(root: Path, folder: Path) -> dict[str, str]:
-    """Compile a copy of the source, so that nothing is written beside it. Return path -> place in the wheel.
+    """Compile a copy of the source, so that no file is written next to the source. Raises CompilationError.
 
-    Tracebacks show the paths that mypyc is given, so these are relative to the folder of the package.
+    Return a dict from the path of each compiled file to its path in the wheel. Tracebacks show the paths that are
+    passed to mypyc, so these are relative to the folder that contains the package.
     """
     shutil.copytree(root / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     (folder / "setup.py").write_text(SETUP)

@@ -1,1 +1,1 @@
-"""One broker: the request handlers and the process around them."""
+"""Implement one broker: its parts, its request handlers, and the process that runs it."""

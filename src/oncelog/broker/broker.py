@@ -1,7 +1,7 @@
-"""One broker, put together: metadata, storage, coordinators, and the server in front of them.
+"""Assemble one broker from its parts: metadata, storage, coordinators, and the server.
 
-This module only creates the parts and gives each what it needs. The disk, metadata store, clock, randomness and way to
-run blocking code come from outside, so that the simulation runs this very class.
+This module only creates the parts and connects them. The caller passes the disk, metadata store, clock, random numbers
+and way to run blocking code, so that the simulation runs the same class.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 
 class Broker:
-    """A broker. `start` binds its ports; `stop` leaves log directories that need no recovery."""
+    """A broker. `start` binds its ports. `stop` closes the logs, so that the next start recovers none."""
 
     def __init__(
         self,
@@ -67,16 +67,16 @@ class Broker:
     ) -> None:
         """Create a broker that is not yet started.
 
-        `metadata_dir` is the log directory that holds the tree, if any; the broker stops if that directory fails.
+        `metadata_dir` is the log directory that holds the tree, if any. If that directory fails, the broker stops.
         `most_clients` bounds `max.connections`, so that a connection cannot take the last file descriptor from a log.
-        `now_ms` returns the wall-clock time; `offload(fn, *args)` runs blocking code in another thread.
+        `now_ms` returns the wall-clock time. `offload(fn, *args)` runs blocking code in another thread.
         """
         self.node_id = config.node_id
         self.disk = disk
         self.now_ms = now_ms
         self.log = logger or logging.getLogger("oncelog.broker")
         self.failed: asyncio.Future[str]
-        """Done, with the reason, when the broker cannot continue and has to be stopped."""
+        """Done when the broker cannot continue. The result is the reason, and the caller must stop the broker."""
         self.store = store
         self._rng = rng or random.SystemRandom()
         self._metadata_dir = metadata_dir
@@ -175,18 +175,18 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """The port of the first listener."""
+        """Return the port of the first listener, after `start`."""
         assert self._server is not None
         return self._server.port
 
     @property
     def server(self) -> Server:
-        """The server, after `start`."""
+        """Return the server, after `start`."""
         assert self._server is not None
         return self._server
 
     def endpoint(self, listener: str) -> Endpoint:
-        """Return the address that the clients of a listener get, after `start`."""
+        """Return the address that the clients of a listener must use, after `start`."""
         found = self._listeners[listener]
         port = found.advertised_port or self.server.ports[listener]
         return Endpoint(self.node_id, found.advertised_host or found.host, port)
@@ -216,7 +216,7 @@ class Broker:
             self.workers.spawn(self.cleaner.run(), "log cleaner")
 
     async def _serve(self) -> None:
-        """Bind the ports."""
+        """Create the server, and bind its ports."""
         config = self.config.current
         limits = Limits(
             max_request_size=config.socket_request_max_bytes,
@@ -250,13 +250,13 @@ class Broker:
             self._stalls = StallWatch(config.loop_stall_log_ms, describe_request)
             self.workers.timed = self._stalls.timed
             handler = self._stalls.handler(handler)
-        self._server = Server(handler, limits)  # clients of the first listener may use it before the last is bound
+        self._server = Server(handler, limits)  # the first listener accepts clients before the last is bound
         await self._server.listen(
             [Address(listener.host, listener.port, name) for name, listener in self._listeners.items()]
         )
 
     async def stop(self) -> None:
-        """Answer the requests in progress, then close every log cleanly."""
+        """Answer the requests in progress, close all logs, and mark their directories as clean."""
         if self._server is not None:
             await self._server.close()
         await self.workers.close()
@@ -291,7 +291,7 @@ class Broker:
         return found
 
     def _open_directories(self) -> None:
-        """Open the log directories, and note which ones this broker has. Blocks."""
+        """Open the log directories, and store which ones this broker has. Blocks."""
         gone = {self.disk.absolute(path) for path in self.config.static.lost_log_dirs}
         before = log_dir_registry.read(self.store, self.node_id)
         known = {key: path for key, path in before.items() if path not in gone}
@@ -303,7 +303,7 @@ class Broker:
         return new_topic_id(self._rng.getrandbits)
 
     async def _warm_up(self) -> None:
-        """Load the coordinators first, because clients wait for them. Then open the other logs."""
+        """Load the coordinators first, because clients wait for them. Then open all other logs."""
         await self.transactions.load()
         await self.groups.shell.load()
         for topic in tuple(self.metadata.image.topics()):
@@ -332,11 +332,14 @@ class Broker:
             self.server.limits = replace(self.server.limits, max_connections=most)
 
     def _on_disk_failure(self, directory: DataDirectory, error: OSError) -> None:
-        """Take a log directory offline soon. Called in the middle of the failed work, perhaps in a worker thread."""
+        """Schedule `_take_offline`. The failed operation calls this, perhaps in a worker thread."""
         self._loop.call_soon_threadsafe(self._take_offline, directory, error)
 
     def _take_offline(self, directory: DataDirectory, error: OSError) -> None:
-        """Fail the partitions of a directory, and resign their coordinators. Stop if no directory is left."""
+        """Fail the partitions of a directory, and resign their coordinators.
+
+        If all directories have failed, or the one with the metadata, set `failed`.
+        """
         self.log.error("log directory %s has failed and is offline: %s", directory.path, error)
         if not self.failed.done():
             if not self.directories.online:

@@ -39,33 +39,33 @@ if TYPE_CHECKING:
 FAILED = 1
 """Exit status: the broker cannot start."""
 NO_LOG_DIRECTORY = 3
-"""Exit status: the broker cannot use any of its log directories."""
+"""Exit status: the broker cannot use any of its log directories, or the one with the metadata has failed."""
 
 LOCK_FILE = ".oncelog.lock"
 """Locked with flock(2)."""
 KAFKAS_LOCK_FILE = ".lock"
-"""Locked with fcntl(2), which on Linux knows nothing of the other kind, and on other systems collides with it."""
+"""Locked with fcntl(2), as Kafka does. On Linux, such locks do not interfere with flock(2). Elsewhere, they do."""
 PID_FILE = "broker.pid"
 TRACE_VARIABLE = "ONCELOG_TRACE"
-"""Set to anything, an error is shown with its traceback."""
+"""If this variable is not empty, a start error is shown with its traceback."""
 METADATA_FILE = "metadata.sqlite"
 LOCK_WAIT_S = 10.0
-"""How long a supervised broker waits for its predecessor, which may still be closing its logs, to be gone."""
+"""How long a supervised broker waits until its predecessor has closed its logs and exited."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 OPEN_FILES = 512
-"""File descriptors that the logs may hold, if the process may have so many."""
+"""The file descriptors that the logs may hold, if the limit of the process allows it (`share_descriptors`)."""
 OTHER_FILES = 64
-"""File descriptors for all else that is neither a log nor a connection: metadata, locks, the event loop."""
+"""The file descriptors for everything except logs and connections: metadata, locks, the event loop."""
 ALLOCATIONS_A_COLLECTION = 10_000
-"""Young-generation threshold of the garbage collector. A collection of so many objects takes 3 ms."""
+"""The young-generation threshold of the garbage collector. A collection of this many objects takes 3 ms."""
 COLLECTIONS_OF_THE_YOUNG = 2
-"""Collections of the young generation before one of the next."""
+"""The collections of the young generation before a collection of the next one."""
 LONG_COLLECTION_S = 0.005
-"""CPU time of a collection after which what it has left is not looked at again."""
+"""If a collection takes more CPU time than this, the surviving objects are frozen."""
 
 
 class TopicSpec(msgspec.Struct, frozen=True):
-    """A topic to have, made at the start if it does not exist."""
+    """A topic that the broker creates at its start if it does not exist."""
 
     name: str
     partitions: int = 1
@@ -73,43 +73,47 @@ class TopicSpec(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """Everything that a broker process is told."""
+    """The parameters of a broker process."""
 
     settings: dict[str, str]
-    """Kafka's keys."""
+    """Broker settings by Kafka's keys."""
     metadata: str = ""
-    """The cluster's SQLite file; by default it lies in the data directory."""
+    """The path of the cluster's SQLite file. By default, it is `METADATA_FILE` in the first log directory."""
     topics: tuple[TopicSpec, ...] = ()
     supervisor_fd: int = -1
-    """A socket to who started us: `Ready` goes there, and when its other end is closed we stop."""
+    """A socket to the supervisor, or -1. The broker sends `Ready` to it, and stops when its other end is closed."""
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The broker accepts requests."""
+    """The message of a broker that accepts requests."""
 
     host: str
     port: int
     advertised: str
-    """host:port that the clients of the first listener get."""
+    """The host:port that clients of the first listener must use."""
 
 
 class StartError(Exception):
-    """The broker cannot start; the message is one sentence."""
+    """The broker cannot start. The message is one sentence."""
 
 
 class UnusableFolderError(StartError):
-    """A folder cannot be made, or not be written to."""
+    """A folder cannot be created or written."""
 
 
 class DiskFailureError(Exception):
-    """The broker cannot use any of its log directories; the message is one sentence."""
+    """All log directories have failed, or the one with the metadata. The message is one sentence."""
 
 
 class FolderLock:
-    """Sole use of a folder, for as long as this process lives: before other oncelogs, and before Apache Kafka."""
+    """Lock a folder against other oncelog processes and Apache Kafka, until `release` or the end of this process."""
 
     def __init__(self, folder: str, wait_s: float = 0.0) -> None:
-        """StartError, naming the process that has it; UnusableFolderError."""
+        """Take the lock, and wait up to `wait_s` for another process to release it.
+
+        Raises StartError, which names the other process, if the folder stays locked. Raises UnusableFolderError if the
+        folder cannot be created or written.
+        """
         self._folder = folder
         self._fds: list[int] = []
         try:
@@ -133,7 +137,7 @@ class FolderLock:
                     "folder"
                 )
             time.sleep(0.02)
-        # Only now: whoever closes that file gives up what his process has of it.
+        # This file is opened only now, because closing it would release any fcntl lock that this process holds on it.
         kafkas = self._open(KAFKAS_LOCK_FILE)
         while not _locks(fcntl.lockf, kafkas):
             if time.monotonic() >= deadline:
@@ -141,7 +145,7 @@ class FolderLock:
                     f"the folder {self._folder} is in use by Apache Kafka: stop it first or choose another folder"
                 )
             time.sleep(0.02)
-        with contextlib.suppress(OSError):  # who has it is for people; a full disk may still be read
+        with contextlib.suppress(OSError):  # the pid is only for error messages, and the disk may be full
             os.ftruncate(own, 0)
             os.pwrite(own, f"{os.getpid()}\n".encode(), 0)
 
@@ -151,13 +155,13 @@ class FolderLock:
         return fd
 
     def release(self) -> None:
-        """Gives the folder free; so does the end of the process."""
+        """Unlock the folder. The end of the process unlocks it too."""
         while self._fds:
             os.close(self._fds.pop())
 
 
 def _locks(lock: Callable[[int, int], None], fd: int) -> bool:
-    """Locks a file in the way of `lock`, unless another process has."""
+    """Lock a file with `lock`. Return False if another process holds the lock."""
     try:
         lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -168,7 +172,7 @@ def _locks(lock: Callable[[int, int], None], fd: int) -> bool:
 
 
 def run(launch: Launch) -> int:
-    """Run a broker until a signal stops it; return the exit status."""
+    """Run a broker until a signal or its supervisor stops it, or it fails. Return the exit status."""
     log = _start_logging()
     _allow_many_files()
     try:
@@ -181,7 +185,7 @@ def run(launch: Launch) -> int:
                 _write_pid(pid_file)
                 _run_loop(_live(config, launch))
             finally:
-                with contextlib.suppress(OSError):  # its disk may be what has failed
+                with contextlib.suppress(OSError):  # its disk may have failed
                     os.unlink(pid_file)
     except (ConfigError, StartError, DiskFailureError) as error:
         print(f"oncelog: {error}", file=sys.stderr, flush=True)
@@ -190,10 +194,10 @@ def run(launch: Launch) -> int:
 
 
 def check_apart(folders: Sequence[str]) -> None:
-    """Raises StartError for log directories of which two are the same, or one lies in another.
+    """Raise StartError if two log directories are the same, or if one contains another.
 
-    An inner one would be taken for something of the outer: Kafka does not start on it (`parseTopicPartitionName`), or
-    loads it as a log where it is called like one.
+    Kafka would not start on the outer directory (`parseTopicPartitionName`). If the inner one is named like a
+    partition's folder, Kafka would load it as a log.
     """
     for inner, outer in itertools.permutations(folders, 2):
         below, above = os.path.realpath(inner), os.path.realpath(outer)
@@ -205,14 +209,17 @@ def check_apart(folders: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _locked(folders: Sequence[str], wait_s: float, log: logging.Logger) -> Iterator[list[str]]:
-    """Sole use of all log directories that can be used, and which they are; StartError."""
+    """Lock all usable log directories for the body, and yield their paths. Raises StartError.
+
+    Raises UnusableFolderError if none is usable.
+    """
     check_apart(folders)
     with contextlib.ExitStack() as stack:
         usable: list[str] = []
         for folder in folders:
             try:
                 lock = FolderLock(folder, wait_s)
-            except UnusableFolderError as error:  # the broker finds that out as well, and goes on with the others
+            except UnusableFolderError as error:  # the broker gets this error as well, and continues with the others
                 if folder == folders[-1] and not usable:
                     raise
                 log.error("%s", error)
@@ -223,7 +230,7 @@ def _locked(folders: Sequence[str], wait_s: float, log: logging.Logger) -> Itera
 
 
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:
-    """asyncio.run on uvloop where there is one."""
+    """Run a coroutine as `asyncio.run` does, on uvloop if it is installed."""
     import asyncio
 
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
@@ -244,7 +251,7 @@ async def _live(config: BrokerConfig, launch: Launch) -> None:
         loop.add_signal_handler(number, stop.set)
     supervisor = _supervisor(launch.supervisor_fd)
     if supervisor is not None:
-        loop.add_reader(supervisor.fileno(), stop.set)  # it never writes: readable means that it is gone
+        loop.add_reader(supervisor.fileno(), stop.set)  # it never writes: if readable, it is closed
     async with _started(config, launch) as broker:
         _settle_memory()
         first = config.client_listeners[0]
@@ -262,7 +269,7 @@ async def _live(config: BrokerConfig, launch: Launch) -> None:
 
 @contextlib.asynccontextmanager
 async def _started(config: BrokerConfig, launch: Launch) -> AsyncIterator[Broker]:
-    """Yield a broker that accepts requests; the body stops it. Raises StartError or DiskFailureError."""
+    """Yield a broker that accepts requests. The body must stop it. Raises StartError or DiskFailureError."""
     from oncelog.broker.broker import Broker
     from oncelog.cluster.store_sqlite import SqliteStore
     from oncelog.log.disk import OsDisk
@@ -323,10 +330,10 @@ def _supervisor(fd: int) -> socket.socket | None:
 
 
 def _settle_memory() -> None:
-    """Exclude all existing objects from garbage collection, and later those that a large broker holds for long.
+    """Exclude all existing objects from garbage collection, and later the long-lived objects of a large broker.
 
-    A collection blocks the event loop: it takes 0.2 s for the objects of 20,000 open logs. So a collection that takes
-    long freezes all objects that survive it. A frozen object is still freed when its last reference disappears.
+    A collection blocks the event loop. For the objects of 20,000 open logs, it takes 0.2 s. So after a long collection,
+    all surviving objects are frozen. A frozen object is still freed when its last reference disappears.
     """
     gc.collect()
     gc.freeze()
@@ -356,16 +363,16 @@ def _with_host_name(listener: Listener) -> Listener:
 
 
 def share_descriptors(limit: int) -> tuple[int, int]:
-    """Divide the process's file descriptors. Return how many the logs and how many the connections may use.
+    """Divide the process's file descriptors. Return the numbers for logs and for connections.
 
-    Connections get half of a small limit.
+    Connections get at least half of the limit.
     """
     logs = min(OPEN_FILES, limit // 4)
     return logs, max(limit - logs - OTHER_FILES, limit // 2)
 
 
 def _most_files() -> int:
-    """Return the limit of this process's file descriptors."""
+    """Return the file descriptor limit of this process."""
     import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -377,7 +384,7 @@ def _allow_many_files() -> None:
     import resource
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # macOS names a limit that it does not grant
+    with contextlib.suppress(OSError, ValueError):  # macOS reports a limit that it does not grant
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
@@ -402,7 +409,7 @@ def _start_logging() -> logging.Logger:
 
 
 def main() -> None:
-    """Entry of `python -m oncelog.broker.process LAUNCH`."""
+    """Run the broker of `python -m oncelog.broker.process LAUNCH`, and exit with its status."""
     sys.exit(run(msgspec.json.decode(sys.argv[1], type=Launch)))
 
 

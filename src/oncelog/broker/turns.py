@@ -14,11 +14,11 @@ R = TypeVar("R")
 K = TypeVar("K", bound=Hashable)
 
 ITEMS_A_TURN = 100
-"""Partitions or similar items that a request handles before the loop serves others: some ms."""
+"""The partitions or similar items that a request handles before the loop serves others, within a few ms."""
 KEYS_A_TURN = 5000
-"""Names or similar keys that a request looks at before the loop serves others: some ms."""
+"""The names or similar keys that a request reads before the loop serves others, within a few ms."""
 NEW_LOG_ITEMS = 20
-"""An append that creates the files of a log takes as long as this many other items."""
+"""The weight of an append that creates the files of a log: it takes as long as this many other items."""
 
 
 class Turns:
@@ -33,7 +33,7 @@ class Turns:
         self._left = self._items = items
 
     async def next(self, items: int = 1) -> None:
-        """Call this before each item or each few items. Returns at once, or after the loop has served others."""
+        """Return at once, or after the loop has served others. Call this before each item, or each few items."""
         self._left -= items
         if self._left < 0:
             self._left = self._items

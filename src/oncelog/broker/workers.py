@@ -13,7 +13,7 @@ T = TypeVar("T")
 Offload = Callable[..., Awaitable[Any]]
 """`offload(fn, *args)` runs blocking code in another thread and returns its result."""
 COMPUTING = 1
-"""Worker threads that compute for requests at the same time."""
+"""The number of worker threads that may compute for requests at the same time."""
 
 
 class Workers:
@@ -28,12 +28,12 @@ class Workers:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        """Run a coroutine until it returns or the broker stops. Log its failure."""
+        """Run a coroutine until it returns or the broker stops. If it raises, log the error."""
         task = self.task(work if self.timed is None else self.timed(work, name), name)
         task.add_done_callback(self._report)
 
     def task(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Return a task that ends at the latest when the broker stops. The caller awaits its outcome."""
+        """Start a task, and return it. It is cancelled when the broker stops. The caller awaits its result."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -46,8 +46,8 @@ class Workers:
     async def compute(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run work that needs much processor time in a worker thread. Later calls wait for it in order.
 
-        Each computing thread makes the event loop wait up to 5 ms for the interpreter, so the number of threads is
-        small. Raises KAFKA_STORAGE_ERROR if there is not enough memory: clients retry, as after too many open files.
+        Each computing thread makes the event loop wait up to 5 ms for the interpreter, so at most `COMPUTING` threads
+        run. Raises KAFKA_STORAGE_ERROR if there is not enough memory. Clients retry, as after too many open files.
         """
         async with self._computing:
             try:
@@ -57,7 +57,7 @@ class Workers:
                 code, message = ErrorCode.KAFKA_STORAGE_ERROR, f"the broker does not have enough memory: {error}"
             else:
                 return result
-        raise ProtocolError(code, message)  # without the other error, whose frames hold the request
+        raise ProtocolError(code, message)  # without the MemoryError as context, because its frames hold the request
 
     async def close(self) -> None:
         """Cancel all tasks, and wait until they have ended."""

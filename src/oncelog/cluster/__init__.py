@@ -1,1 +1,1 @@
-"""Shared metadata (the versioned tree) and replicas of partitions."""
+"""Store the shared metadata in a versioned tree, and hold the replicas of partitions."""

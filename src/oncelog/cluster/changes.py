@@ -1,7 +1,7 @@
-"""The log of metadata changes in the tree: each write adds the paths that it touched, so that readers read only those.
+"""Log metadata changes in the tree. Each write logs the paths that it touched, and readers read only those paths.
 
 The node `/oncelog/changes` holds the last `KEPT` changes. It is set in the same `multi` as the change itself. A reader
-that has missed more than `KEPT` changes reads everything. One watch on this node is enough for a broker.
+that has missed more than `KEPT` changes reads the whole tree. One watch on this node is enough for a broker.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class _ChangesNode(msgspec.Struct):
 
 
 class Changes(NamedTuple):
-    """The changes that a reader has not seen. `last` is the number of the newest one."""
+    """The changes that a reader has not seen. `last` is the number of the newest change."""
 
     last: int
     paths: frozenset[str] | None
-    """The touched paths, or None if the reader has to read everything."""
+    """The touched paths, or None if the reader must read the whole tree."""
 
 
 class ChangeLog:
@@ -41,7 +41,7 @@ class ChangeLog:
     def write(self, operations: Sequence[Operation], *touched: str) -> None:
         """Carry out all operations or none, and log the touched paths. Raises StoreError as `MetadataStore.multi` does.
 
-        If another writer has logged a change in the meantime, try again.
+        If another writer has logged a change in the meantime, `write` retries.
         """
         while True:
             node = self.store.get(PATH)
@@ -67,7 +67,7 @@ class ChangeLog:
 
 
 def cannot_write(what: str, error: StoreError) -> ProtocolError:
-    """Return the error that clients retry. Kafka's brokers send it if the controller does not answer."""
+    """Return REQUEST_TIMED_OUT, which clients retry. Kafka's brokers send it if the controller does not answer."""
     return ProtocolError(ErrorCode.REQUEST_TIMED_OUT, f"the {what} cannot be written now: {error!r}")
 
 

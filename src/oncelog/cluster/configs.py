@@ -1,6 +1,7 @@
-"""Settings of topics and brokers in the versioned tree: `/config/topics/T`, `/config/brokers/N`. All functions block.
+"""Store the settings of topics and brokers in the versioned tree. Reads and writes block.
 
-`/config/brokers/<default>` holds those of all brokers. The nodes are those of Kafka's ZooKeeper tree.
+The nodes are `/config/topics/T`, `/config/brokers/N`, and `/config/brokers/<default>` for the settings of all brokers.
+Kafka's ZooKeeper tree has the same nodes.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from oncelog.cluster.store import BadVersionError, MetadataStore, NodeExistsErro
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 BROKERS = "/config/brokers"
-"""The parent of `ALL_BROKERS` and of each broker with settings of its own."""
+"""The parent of `ALL_BROKERS` and of the nodes of the brokers that have their own settings."""
 ALL_BROKERS = "<default>"
 
 _log = logging.getLogger("oncelog.cluster")
 
 Change = Callable[[Mapping[str, str]], dict[str, str]]
-"""Map the current settings to the requested ones. Raises ProtocolError if the change is not legal."""
+"""Map the current settings to the requested ones. Raises ProtocolError if the change is illegal."""
 
 
 class _ConfigNode(msgspec.Struct):
@@ -31,27 +32,30 @@ class _ConfigNode(msgspec.Struct):
 
 
 def topic_path(name: str) -> str:
-    """Return the node of a topic's own settings. It is created with the topic."""
+    """Return the path of a topic's own settings. The node is created with the topic."""
     return f"/config/topics/{name}"
 
 
 def broker_path(node_id: int | None) -> str:
-    """Return the node of one broker's settings, or (None) of all brokers'. It need not exist."""
+    """Return the path of one broker's settings, or of all brokers' if `node_id` is None. The node need not exist."""
     return f"{BROKERS}/{ALL_BROKERS if node_id is None else node_id}"
 
 
 def encode(config: Mapping[str, str]) -> bytes:
-    """Return the content of a node."""
+    """Encode settings as the content of a node."""
     return msgspec.json.encode(_ConfigNode(dict(config)))
 
 
 def read(store: MetadataStore, path: str) -> dict[str, str]:
-    """Read the settings in a node. Raises NoNodeError."""
+    """Read the settings in a node. Raises NoNodeError, and msgspec.MsgspecError if they cannot be decoded."""
     return msgspec.json.decode(store.get(path).data, type=_ConfigNode).config
 
 
 def read_brokers(store: MetadataStore) -> dict[int | None, dict[str, str]]:
-    """Read the dynamic settings of each broker that has some. None is the key of the settings of all brokers."""
+    """Return the dynamic settings by broker id. The key None holds the settings of all brokers.
+
+    Settings that cannot be read are logged and left out.
+    """
     found: dict[int | None, dict[str, str]] = {}
     for name in store.children(BROKERS):
         try:
@@ -64,7 +68,10 @@ def read_brokers(store: MetadataStore) -> dict[int | None, dict[str, str]]:
 
 
 def update_topic(changes: ChangeLog, name: str, change: Change) -> dict[str, str]:
-    """Change a topic's settings and return them. Raises UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT."""
+    """Change a topic's settings and return them. Raises UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT.
+
+    Also raises the ProtocolError of `change`.
+    """
     try:
         return _update(changes, topic_path(name), change)
     except NoNodeError as error:
@@ -74,11 +81,14 @@ def update_topic(changes: ChangeLog, name: str, change: Change) -> dict[str, str
 
 
 def update_broker(changes: ChangeLog, node_id: int | None, change: Change) -> dict[str, str]:
-    """Change the settings of one broker or (None) of all, and return them. Raises REQUEST_TIMED_OUT."""
+    """Change the settings of one broker, or of all if `node_id` is None, and return them. Raises REQUEST_TIMED_OUT.
+
+    Also raises the ProtocolError of `change`.
+    """
     path = broker_path(node_id)
     try:
         if not changes.store.exists(path):
-            with suppress(NodeExistsError):  # another broker was quicker
+            with suppress(NodeExistsError):  # another broker has created the node first
                 changes.store.create(path, encode({}))
         return _update(changes, path, change)
     except StoreError as error:
@@ -89,6 +99,6 @@ def _update(changes: ChangeLog, path: str, change: Change) -> dict[str, str]:
     while True:
         node = changes.store.get(path)
         wanted = change(msgspec.json.decode(node.data, type=_ConfigNode).config)
-        with suppress(BadVersionError):  # another writer was quicker: read again
+        with suppress(BadVersionError):  # another writer has changed the node: read it again
             changes.write([Set(path, encode(wanted), node.version)], path)
             return wanted

@@ -1,4 +1,4 @@
-"""The cluster's finalized features in the versioned tree (KIP-584). All functions that take a tree block.
+"""Read and change the cluster's finalized features in the versioned tree (KIP-584). Reads and writes block.
 
 The node is `/feature`, as in Kafka's ZooKeeper tree. Its version is the epoch that clients see in ApiVersions.
 """
@@ -37,14 +37,14 @@ class _FeatureNode(msgspec.Struct):
 
 
 def initialize(store: MetadataStore, initial: Mapping[str, int]) -> None:
-    """Write the levels of a new cluster, unless the tree has some."""
+    """Write the levels of a new cluster, unless the tree already has the node."""
     node = _FeatureNode({name: level for name, level in initial.items() if level > 0})
     with suppress(NodeExistsError):
         store.create(PATH, msgspec.json.encode(node))
 
 
 def read(store: MetadataStore) -> tuple[dict[str, int], int]:
-    """Read (levels, epoch). Raises NoNodeError before `initialize`."""
+    """Return (levels, epoch). Raises NoNodeError before `initialize`."""
     node = store.get(PATH)
     return msgspec.json.decode(node.data, type=_FeatureNode).features, node.version
 
@@ -66,7 +66,7 @@ def update(
             levels = changed(before, changes, supported)
             if validate_only:
                 return
-            with suppress(BadVersionError):  # another writer was quicker: read again
+            with suppress(BadVersionError):  # another writer has changed the node: read it again
                 log.write([Set(PATH, msgspec.json.encode(_FeatureNode(levels)), epoch)], PATH)
                 return
     except StoreError as error:
@@ -77,9 +77,9 @@ def update(
 def changed(
     levels: Mapping[str, int], changes: Sequence[Change], supported: Mapping[str, tuple[int, int]]
 ) -> dict[str, int]:
-    """Return the levels after the changes. Raises INVALID_UPDATE_VERSION for the first change that is not legal.
+    """Return the levels after the changes. Raises INVALID_UPDATE_VERSION for the first illegal change.
 
-    Rules and messages are those of Kafka's `FeatureControlManager`. Of two changes of one feature the last counts.
+    Rules and messages are those of Kafka's `FeatureControlManager`. If a feature occurs twice, its last change counts.
     """
     after = dict(levels)
     for change in {change.feature: change for change in changes}.values():

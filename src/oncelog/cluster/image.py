@@ -14,7 +14,7 @@ from oncelog.cluster.topics import PartitionInfo, TopicInfo
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """Topics, settings of brokers and features, as the tree had them after change number `sequence`."""
+    """The topics, broker settings and features that the tree held after change number `sequence`."""
 
     sequence: int = -1
     topics_by_name: Mapping[str, TopicInfo] = field(default_factory=dict)
@@ -27,15 +27,15 @@ class MetadataImage:
     _by_folded_name: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def topic(self, name: str) -> TopicInfo | None:
-        """Return the topic of that name."""
+        """Return the topic of that name, or None if it does not exist."""
         return self.topics_by_name.get(name)
 
     def topic_by_id(self, topic_id: UUID) -> TopicInfo | None:
-        """Return the topic of that id."""
+        """Return the topic of that id, or None if it does not exist."""
         return self.topics_by_id.get(topic_id.int)
 
     def partition(self, name: str, index: int) -> PartitionInfo | None:
-        """Return a partition of the topic of that name."""
+        """Return a partition of a topic, or None if it does not exist."""
         topic = self.topics_by_name.get(name)
         return topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
 
@@ -45,7 +45,10 @@ class MetadataImage:
             yield self.topics_by_name[name]
 
     def colliding(self, name: str) -> str | None:
-        """Return an existing topic whose name differs only in '.' and '_': their metrics would share a name."""
+        """Return an existing topic whose name differs from `name` only in '.' and '_', or None.
+
+        The metrics of the two topics would have the same names.
+        """
         return next((other for other in sorted(self._by_folded_name.get(_folded(name), ())) if other != name), None)
 
     def feature_level(self, name: str) -> int:
@@ -53,7 +56,7 @@ class MetadataImage:
         return self.feature_levels.get(name, 0)
 
     def with_topics(self, changes: Mapping[str, TopicInfo | None]) -> MetadataImage:
-        """Return an image in which these topics have changed. None stands for a deleted topic."""
+        """Return an image with these topics changed. The value None marks a deleted topic."""
         by_name, by_id, by_folded = dict(self.topics_by_name), dict(self.topics_by_id), dict(self._by_folded_name)
         for name, topic in changes.items():
             before = by_name.pop(name, None)
@@ -80,7 +83,7 @@ class MetadataCache:
 
 @dataclass(frozen=True, slots=True)
 class MetadataDelta:
-    """What differs between two images. A topic that was deleted and created again is in both lists."""
+    """The difference between two images. A topic that was deleted and created again is in both lists."""
 
     before: MetadataImage
     after: MetadataImage
@@ -91,17 +94,17 @@ class MetadataDelta:
 
     @property
     def broker_configs_changed(self) -> bool:
-        """Whether a dynamic setting of any broker has changed."""
+        """Return whether a dynamic setting of any broker has changed."""
         return self.before.broker_configs != self.after.broker_configs
 
     @property
     def features_changed(self) -> bool:
-        """Whether a feature has another level."""
+        """Return whether the level of a feature has changed."""
         return self.before.feature_epoch != self.after.feature_epoch
 
 
 def difference(before: MetadataImage, after: MetadataImage, names: Iterable[str] | None = None) -> MetadataDelta:
-    """Return the difference of two images. `names` are the topics that may differ, or None for all."""
+    """Compare two images. `names` are the topics that may differ, or None for all topics."""
     deleted, created, changed = [], [], []
     if names is None:
         names = {*before.topics_by_name, *after.topics_by_name}

@@ -1,4 +1,4 @@
-"""Read the metadata image from the versioned tree: all of it, or only what has changed. All functions block."""
+"""Read the metadata image from the versioned tree, in full or only its changes. All functions block."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def cluster_id(store: MetadataStore, proposal: str) -> str:
 
 def read_image(store: MetadataStore) -> MetadataImage:
     """Read the whole image."""
-    sequence = ChangeLog(store).since(-1).last  # read first: a later change is read twice rather than not at all
+    sequence = ChangeLog(store).since(-1).last  # read first, so that a later change is read twice, not missed
     topics = {name: _topic(store, name) for name in store.children(TOPICS)}
     levels, epoch = features.read(store)
     image = MetadataImage(
@@ -51,7 +51,7 @@ def read_image(store: MetadataStore) -> MetadataImage:
 
 
 def read_changes(store: MetadataStore, image: MetadataImage) -> MetadataDelta | None:
-    """Read what has changed since `image`, or return None if nothing has changed."""
+    """Read the changes since `image`. Return None if nothing has changed."""
     missed = ChangeLog(store).since(image.sequence)
     if missed.last == image.sequence:
         return None
@@ -71,7 +71,7 @@ def read_changes(store: MetadataStore, image: MetadataImage) -> MetadataDelta | 
 
 
 def _touched(paths: frozenset[str]) -> dict[str, set[str]]:
-    """Return the names of the topics that changes touched, each with what was touched: _WHOLE, ADDED, or _SETTINGS."""
+    """Return the topics that changes touched. The values say which parts: _WHOLE, ADDED or _SETTINGS."""
     found: dict[str, set[str]] = {}
     for path in paths:
         for root, whole in ((f"{TOPICS}/", _WHOLE), (configs.topic_path(""), _SETTINGS)):
@@ -82,7 +82,7 @@ def _touched(paths: frozenset[str]) -> dict[str, set[str]]:
 
 
 def _newest(store: MetadataStore, image: MetadataImage, name: str, touched: set[str]) -> TopicInfo | None:
-    """Read what was touched of a topic. If it cannot be decoded, keep the topic as it was."""
+    """Read the touched parts of a topic. If they cannot be read, log it and return the topic of `image`."""
     known = image.topic(name)
     try:
         if known is None or _WHOLE in touched:
@@ -103,7 +103,7 @@ def _newest(store: MetadataStore, image: MetadataImage, name: str, touched: set[
 def _topic(store: MetadataStore, name: str) -> TopicInfo | None:
     """Read a topic, or return None if it does not exist.
 
-    Read it again if another writer has changed it meanwhile. Raises NoNodeError if a part of it is missing.
+    If another writer changes the topic meanwhile, read it again. Raises NoNodeError if a part of the topic is missing.
     """
     path = f"{TOPICS}/{name}"
     while store.exists(path):

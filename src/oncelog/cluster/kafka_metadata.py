@@ -1,6 +1,7 @@
-"""The metadata of an Apache Kafka cluster (KRaft), from `__cluster_metadata-0`: read to go on with its data.
+"""Read the metadata of an Apache Kafka cluster (KRaft) from `__cluster_metadata-0`, and write a `bootstrap.checkpoint`.
 
-The newest snapshot, and the log behind it. Source: Kafka's `MetadataImage` and `ReplicationControlManager`.
+`read` replays the newest snapshot, and the log after it. Source: Kafka's `MetadataImage` and
+`ReplicationControlManager`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from oncelog.protocol.schema import DecodeError, Message
 
 FOLDER = "__cluster_metadata-0"
 BOOTSTRAP = "bootstrap.checkpoint"
-"""What Kafka reads instead when that folder is empty."""
+"""The file that Kafka reads if that folder is missing or empty."""
 METADATA_FEATURE = "metadata.version"
 METADATA_VERSION = 30
 """`metadata.version` of Apache Kafka 4.3."""
@@ -49,22 +50,22 @@ _RECORDS_A_BATCH = 500
 
 @dataclass
 class KafkaMetadata:
-    """What a cluster's metadata says. Topics by id, settings by (kind of resource, name)."""
+    """The metadata of a cluster. The key of a topic is its id; the key of settings is (kind of resource, name)."""
 
     topics: dict[UUID, TopicInfo] = field(default_factory=dict)
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
     end_offset: int = 0
-    """Of what was read."""
+    """The offset after the last batch that was read."""
     not_read: set[str] = field(default_factory=set)
-    """What else there is, or was, in plain words."""
+    """Names of the kinds of records that were found but are not imported, for messages (`NOT_READ`)."""
     newest: int = 0
-    """The highest `metadata.version` that it ever had."""
+    """The highest `metadata.version` in any record, even if a later record has lowered it."""
     _open: list[Message] | None = None
 
     def replay(self, record: Message) -> None:
-        """Takes over one record; those of a transaction count with its end (KIP-868)."""
+        """Apply one record. The records of a metadata transaction are applied when it ends (KIP-868)."""
         if isinstance(record, FeatureLevelRecord) and record.name == METADATA_FEATURE:
             self.newest = max(self.newest, record.feature_level)
         if isinstance(record, BeginTransactionRecord):
@@ -134,9 +135,10 @@ _APPLY: dict[type[Message], Callable[[KafkaMetadata, Any], None]] = {
 
 
 def position(disk: Disk, folder: str) -> dict[str, int] | None:
-    """How far the log in a `__cluster_metadata-0` goes, None where there is none. Raises OSError.
+    """Return the `end_offset` of the log in a `__cluster_metadata-0`, and the `crc` of its last batch.
 
-    Its `end_offset`, and the `crc` of the last batch: another log may be as long. No record is looked into.
+    The CRC distinguishes the log from another one of the same length. Records are not decoded. Return None if the
+    folder has neither a batch nor a snapshot, and -1 for both values if the last segment is damaged. Raises OSError.
     """
     names = disk.listdir(folder)
     snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))
@@ -145,7 +147,7 @@ def position(disk: Disk, folder: str) -> dict[str, int] | None:
         data = memoryview(disk.read_file(f"{folder}/{name}"))
         try:
             headers = [header for header, _ in iter_batches(data, partial_ok=True)]
-        except ProtocolError:  # damaged: whatever was seen, it was not this
+        except ProtocolError:  # damaged: -1 never matches an earlier position
             return {"end_offset": -1, "crc": -1}
         if headers:
             return {"end_offset": headers[-1].next_offset, "crc": headers[-1].crc}
@@ -153,15 +155,15 @@ def position(disk: Disk, folder: str) -> dict[str, int] | None:
 
 
 def read(disk: Disk, folder: str) -> KafkaMetadata:
-    """What a `__cluster_metadata-0` says.
+    """Read a `__cluster_metadata-0`.
 
-    Raises OSError, UNSUPPORTED_VERSION for that of a newer Kafka, and CORRUPT_MESSAGE for what is no metadata log.
+    Raises OSError, UNSUPPORTED_VERSION if a newer Kafka has written it, and CORRUPT_MESSAGE if it cannot be decoded.
     """
     metadata = KafkaMetadata()
     try:
         _read(metadata, disk, folder)
     except ProtocolError:
-        _check_version(metadata.newest, folder)  # then what cannot be read is no damage
+        _check_version(metadata.newest, folder)  # a record of a newer Kafka is not damage
         raise
     _check_version(metadata.features.get(METADATA_FEATURE, 0), folder)
     return metadata
@@ -188,7 +190,7 @@ def _read(metadata: KafkaMetadata, disk: Disk, folder: str) -> None:
 
 
 def _replay(metadata: KafkaMetadata, disk: Disk, path: str, start: int) -> int:
-    """Replays the records of a file from offset ``start`` on; the offset after the last batch."""
+    """Replay the records of a file from offset ``start`` on. Return the offset after the last batch."""
     end = 0
     try:
         for header, view in iter_batches(memoryview(disk.read_file(path)), partial_ok=True):
@@ -221,10 +223,10 @@ def bootstrap(
     broker_configs: Mapping[str, Mapping[str, str]],
     now_ms: int,
 ) -> bytes:
-    """A `bootstrap.checkpoint`: with it, Kafka's first controller has these topics.
+    """Return the content of a `bootstrap.checkpoint`, from which Kafka's first controller creates these topics.
 
-    ``directory_of``: the id of the log directory that a partition is in. ``broker_configs``: dynamic settings by the
-    broker's number in decimal digits, "" for those of all brokers.
+    ``directory_of(topic, partition)`` returns the id of the log directory that holds a partition. ``broker_configs``
+    has dynamic settings. The key is the broker's id in decimal digits, or "" for the settings of all brokers.
     """
     records: list[tuple[Message, int]] = [
         (FeatureLevelRecord(name=name, feature_level=level), 0)

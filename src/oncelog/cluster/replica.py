@@ -1,7 +1,8 @@
-"""One replica of a partition: the log, and the high watermark that says how much of it is committed.
+"""One replica of a partition: its log, and the high watermark up to which the log is committed.
 
-With one broker the in-sync replicas are this one, so the high watermark follows the log end offset at once. What waits
-for it (a held-back response, a delayed fetch) is told through callbacks, so that no clock or event loop is needed here.
+On a single broker, the leader is the only in-sync replica, so the high watermark follows the log end offset at once,
+unless the log must be synced first (`flush.messages`). Delayed responses and fetches register callbacks, so this module
+needs no clock and no event loop.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ class Flush(Protocol):
     """Sync logs outside the event loop, and report through `Replica.synced`."""
 
     def now(self, replica: Replica, /) -> None:
-        """An append waits for it."""
+        """Sync the log soon, because an append waits for it."""
 
     def later(self, replica: Replica, /) -> None:
-        """Something was appended that nobody waits for."""
+        """Sync the log within `flush.ms`. No append waits for it."""
 
     def files(self, replica: Replica, /) -> None:
-        """Sync small files of the log that were written (`Log.unsynced`). No append waits for them."""
+        """Sync the small files of the log that were written (`Log.unsynced`). No append waits for them."""
 
 
 class Replica:
-    """The leader's copy of (topic, partition)."""
+    """The leader's replica of one partition."""
 
     __slots__ = (
         "_flush",
@@ -61,9 +62,12 @@ class Replica:
         min_insync_replicas: int = 1,
         flush: Flush | None = None,
     ) -> None:
-        """`flush`: who syncs the log where `flush.messages` and `flush.ms` ask for it.
+        """Create a replica of an open log.
 
-        `replicas`: how many there are, which bounds `min_insync_replicas` (`Partition.effectiveMinIsr`)."""
+        `flush` syncs the log as `flush.messages` and `flush.ms` require; without it, the log is not synced here.
+        `replicas` is the number of replicas of the partition. It bounds `min_insync_replicas`, as in Kafka's
+        `Partition.effectiveMinIsr`.
+        """
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
@@ -72,18 +76,18 @@ class Replica:
         self.bytes_appended = 0
         self.insync_replicas = 1
         self.offline = False
-        """Its log directory has failed."""
+        """Whether the log directory has failed."""
         self.min_insync_replicas = min(min_insync_replicas, replicas)
         self.recovered_end = log.log_end_offset
-        """Where the log ended when it was opened: its end may have been told before (KIP-207's leader epoch start)."""
+        """The log end offset when the log was opened. Clients may have seen offsets up to it before (KIP-207)."""
         self.synced_offset = log.recovery_point
-        """What lies before it is on the device."""
+        """The records before this offset are on the device."""
         self.synced_names = -1
-        """First offset of the newest segment whose file is known to survive the machine by its name."""
+        """Base offset of the newest segment whose file name is on the device. -1 if no sync has covered one."""
         self._flush = flush
         self._waiting: list[tuple[int, Callable[[ErrorCode], None]]] = []
         self._watchers: dict[Callable[[], None], None] = {}
-        self._appended()  # as if now: recovery may have found what was neither synced nor acknowledged
+        self._appended()  # recovery may have found records that were neither synced nor acknowledged
 
     def __repr__(self) -> str:
         return f"Replica({self.topic}-{self.partition}, LEO {self.log.log_end_offset})"
@@ -100,11 +104,11 @@ class Replica:
         guard: int | None = None,
         validated: ValidBatches | None = None,
     ) -> AppendResult:
-        """Append one or more batches as leader; offsets are patched into `records` in place.
+        """Append one or more batches as leader. Their offsets are written into `records` in place.
 
         With `all_replicas` (acks=all), raises NOT_ENOUGH_REPLICAS if fewer replicas are in sync than the topic
-        requires. `verified` and `guard`: see `Log.start_verification`. Raises ProtocolError with Kafka's code, and
-        appends nothing then.
+        requires. For `verified` and `guard`, see `Log.start_verification`. Raises ProtocolError with Kafka's code if
+        the append is rejected. In this case, nothing is appended.
         """
         if all_replicas and self.insync_replicas < self.min_insync_replicas:
             message = f"{self.insync_replicas} replica(s) in sync, min.insync.replicas is {self.min_insync_replicas}"
@@ -134,7 +138,7 @@ class Replica:
         transaction_version: int,
         now_ms: int,
     ) -> AppendResult:
-        """Appends a transaction marker; the last stable offset moves when it was the first open transaction's."""
+        """Append a transaction marker. If it ends the first open transaction, the last stable offset advances."""
         result = self.log.append_control(
             commit,
             producer_id=producer_id,
@@ -149,13 +153,13 @@ class Replica:
         return result
 
     def readable_end(self, read_committed: bool) -> int:
-        """The exclusive bound of what a consumer may read: last stable offset or high watermark."""
+        """Return the offset before which consumers may read: the last stable offset or the high watermark."""
         return self.log.last_stable_offset if read_committed else self.log.high_watermark
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest leader epoch not above `epoch`, and its end offset; (-1, -1) if not known (KIP-101).
+        """Return the largest leader epoch not above `epoch`, and its end offset, or (-1, -1) if unknown (KIP-101).
 
-        The present leader's epoch counts from its election on, though the log learns of it with the first append.
+        The current leader epoch counts from its election on. The log records it only with the first append.
         """
         end, latest = self.log.log_end_offset, self.log.leader_epoch
         if epoch == self.leader_epoch:
@@ -165,10 +169,10 @@ class Replica:
         return self.log.end_offset_for_epoch(epoch)
 
     def when_committed(self, offset: int, callback: Callable[[ErrorCode], None]) -> None:
-        """Call `callback` with NONE as soon as the high watermark is past `offset`.
+        """Call `callback` with NONE when the high watermark is above `offset`, perhaps before this returns.
 
-        If it never will be, call it with the reason: KAFKA_STORAGE_ERROR for a failed log directory, or
-        UNKNOWN_TOPIC_OR_PARTITION for a deleted topic.
+        If the record at `offset` can no longer be committed, call it with the reason: KAFKA_STORAGE_ERROR for a failed
+        log directory, or UNKNOWN_TOPIC_OR_PARTITION for a deleted topic.
         """
         if self.log.high_watermark > offset:
             callback(ErrorCode.NONE)
@@ -181,11 +185,11 @@ class Replica:
         return ErrorCode.KAFKA_STORAGE_ERROR if self.offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` after every append that consumers may see, and when the log is closed, until `unwatch`."""
+        """Call `callback` after each append or sync, and when the replica fails or is released, until `unwatch`."""
         self._watchers[callback] = None
 
     def unwatch(self, callback: Callable[[], None]) -> None:
-        """Ends `watch`; unknown callbacks are ignored."""
+        """Stop calling `callback`. An unknown callback is ignored."""
         self._watchers.pop(callback, None)
 
     def fail(self) -> None:
@@ -196,27 +200,30 @@ class Replica:
         self.release()
 
     def release(self) -> None:
-        """Fail all waiters of a replica that is offline or closed: nothing is committed any more."""
+        """Fail all waiters of a replica that is offline or closed, because no more records are committed.
+
+        Waiters whose records are already committed get NONE.
+        """
         waiting, self._waiting = self._waiting, []
         for offset, callback in waiting:
             callback(ErrorCode.NONE if self.log.high_watermark > offset else self._why_lost())
         self.wake()
 
     def wake(self) -> None:
-        """Call all watchers: records were appended, or the log is closed."""
+        """Call all watchers."""
         for callback in tuple(self._watchers):
             callback()
 
     def synced(self, offset: int) -> None:
-        """Notes that the log is on the device up to `offset`: what waited for that is committed."""
+        """Record that the log is on the device up to `offset`, and commit the records before it."""
         self.synced_offset = max(self.synced_offset, offset)
         self._appended()
 
     def _appended(self) -> None:
-        """Commits what is in the log, as far as it need not be synced first.
+        """Commit the records in the log that need no sync first.
 
-        Once `flush.messages` records are not, nothing behind the last sync is committed before the next one; Kafka
-        syncs in the middle of such an append.
+        If `flush.messages` or more records are not synced, the records after the last sync are committed only after
+        the next one. Kafka syncs within such an append.
         """
         log = self.log
         end = log.log_end_offset

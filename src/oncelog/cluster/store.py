@@ -1,9 +1,9 @@
-"""The metadata store: a versioned tree that several brokers share, behind one small interface.
+"""The interface of the metadata store: a versioned tree that several brokers share.
 
-The tree is laid out as Kafka's ZooKeeper tree (`/brokers/ids`, `/latest_producer_id_block`, ...) and behaves like it.
-A node holds bytes and a version, which every set raises by one. A write may require a version. `multi` makes several
-changes or none. An ephemeral node lives as long as its session. A path starts with `/`, has no empty part and no `/` at
-its end. The root exists.
+The tree has the layout and the semantics of Kafka's ZooKeeper tree (`/brokers/ids`, `/latest_producer_id_block`, ...).
+A node holds bytes and a version. Each `Set` increments the version. A write may require a version. `multi` makes all
+of several changes, or none. An ephemeral node is deleted when its session ends. A path starts with `/`, does not end
+with `/`, and has no empty part. The root always exists.
 
 All methods block. `store_memory.MemoryStore` serves tests and the simulation. `store_sqlite.SqliteStore` serves the
 brokers of one machine; they call it from worker threads.
@@ -20,7 +20,11 @@ ANY = -1
 
 
 class StoreError(Exception):
-    """A refused operation; `path` says at which node (or, for SessionExpiredError, which session)."""
+    """The store has rejected an operation, or has failed.
+
+    `path` is the path of the node. For SessionExpiredError, it is the number of the session. For
+    OutcomeUnknownError and UnavailableError, it is the message of the cause.
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -28,7 +32,7 @@ class StoreError(Exception):
 
 
 class NoNodeError(StoreError):
-    """The node, or the parent of one to be made, does not exist."""
+    """The node does not exist, or the parent of the node to create does not exist."""
 
 
 class NodeExistsError(StoreError):
@@ -36,7 +40,7 @@ class NodeExistsError(StoreError):
 
 
 class BadVersionError(StoreError):
-    """The node has another version: somebody else wrote it."""
+    """The node has another version than required, because another writer has changed it."""
 
 
 class NotEmptyError(StoreError):
@@ -44,23 +48,26 @@ class NotEmptyError(StoreError):
 
 
 class EphemeralParentError(StoreError):
-    """Ephemeral nodes have no children."""
+    """The parent of the node to create is ephemeral, and ephemeral nodes cannot have children."""
 
 
 class SessionExpiredError(StoreError):
-    """The session's lease is over or somebody opened one of the same owner; its ephemeral nodes are gone."""
+    """The session has ended, and its ephemeral nodes are deleted.
+
+    Its lease has expired, it was closed, or a new session of the same owner has replaced it.
+    """
 
 
 class OutcomeUnknownError(StoreError):
-    """The store failed in the middle of a write, which may or may not have happened."""
+    """The store failed in the middle of a write. The write may or may not have happened."""
 
 
 class UnavailableError(StoreError):
-    """The store cannot be reached or written now; nothing happened."""
+    """The store cannot be read or written now. Nothing has changed."""
 
 
 class Node(NamedTuple):
-    """What a node holds. A new node has version 0; `session` is that of an ephemeral node."""
+    """The content of a node. A new node has version 0. `session` is the owner of an ephemeral node."""
 
     data: bytes
     version: int
@@ -69,8 +76,9 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make a node; with `session` an ephemeral one. NodeExistsError, NoNodeError (parent),
-    EphemeralParentError.
+    """Create a node. With `session`, the node is ephemeral.
+
+    Raises NodeExistsError, NoNodeError if the parent does not exist, EphemeralParentError, SessionExpiredError.
     """
 
     path: str
@@ -80,7 +88,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """Write a node that has this version. NoNodeError, BadVersionError."""
+    """Replace the data of a node if it has this version. Raises NoNodeError, BadVersionError."""
 
     path: str
     data: bytes
@@ -89,7 +97,7 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a node that has this version and no children. NoNodeError, BadVersionError, NotEmptyError."""
+    """Delete a node if it has this version and no children. Raises NoNodeError, BadVersionError, NotEmptyError."""
 
     path: str
     version: int = ANY
@@ -97,7 +105,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Go on only if the node has this version. NoNodeError, BadVersionError."""
+    """Require that the node has this version, without changing it. Raises NoNodeError, BadVersionError."""
 
     path: str
     version: int = ANY
@@ -107,61 +115,64 @@ Operation = Create | Set | Delete | Check
 
 
 class MetadataStore(Protocol):
-    """See the module; `StoreError`s are raised where methods say so.
+    """A versioned tree. See the module for its semantics.
 
-    Any method that writes may also raise UnavailableError or OutcomeUnknownError.
+    Besides the errors named below, reads may raise UnavailableError, and writes UnavailableError or
+    OutcomeUnknownError.
     """
 
     def get(self, path: str) -> Node:
-        """The node; NoNodeError."""
+        """Return the node. Raises NoNodeError."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a node."""
+        """Return whether the node exists."""
 
     def children(self, path: str) -> list[str]:
-        """The names (not paths) of the node's children, sorted; NoNodeError."""
+        """Return the sorted names (not paths) of the node's children. Raises NoNodeError."""
 
     def create(self, path: str, data: bytes = b"", *, session: int | None = None) -> None:
-        """As `multi` of one Create."""
+        """Create one node. Raises the errors of `Create`."""
 
     def set(self, path: str, data: bytes, version: int = ANY) -> int:
-        """As `multi` of one Set; gives the new version."""
+        """Replace the data of one node, and return its new version. Raises the errors of `Set`."""
 
     def delete(self, path: str, version: int = ANY) -> None:
-        """As `multi` of one Delete."""
+        """Delete one node. Raises the errors of `Delete`."""
 
     def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
-        """All operations in order, or none: the first that is refused raises. Durable when it returns.
+        """Carry out all operations in order, or none. The changes are durable when this returns.
 
-        With `session` the whole is refused (SessionExpiredError) unless that session lives: a zombie changes
-        nothing.
+        Raises the error of the first operation that is rejected. With `session`, raises SessionExpiredError if that
+        session has ended, so that a zombie cannot change the tree.
         """
 
     def open_session(self, owner: str, ttl_ms: int) -> int:
-        """Opens a session that lives `ttl_ms` from its last `renew`; ends an earlier one of the same owner."""
+        """Open a session, and return its number. It expires `ttl_ms` after its last `renew`.
+
+        An earlier session of the same owner ends.
+        """
 
     def renew(self, session: int) -> None:
-        """Prolongs a session; SessionExpiredError."""
+        """Extend the lease of a session to its full `ttl_ms`. Raises SessionExpiredError."""
 
     def close_session(self, session: int) -> None:
-        """Ends a session and deletes its ephemeral nodes; nothing happens if it is over already."""
+        """End a session and delete its ephemeral nodes. A session that has ended already is ignored."""
 
     def watch(self, path: str, callback: Callable[[str], None]) -> Callable[[], None]:
-        """Lets `poll` call `callback(path)` when the node came, went, was set, or its children came or went.
+        """Make `poll` call `callback(path)` if the node was created, set or deleted, or its list of children changed.
 
-        Changes since the last `poll` are one call; gives a function that ends the watch. The node need not
-        exist.
+        Return a function that ends the watch. All changes between two `poll`s cause one call. The node need not exist.
         """
 
     def poll(self) -> None:
-        """Ends sessions whose time is over, then calls the watches of what changed, in this thread."""
+        """End expired sessions, then call the callbacks of changed nodes in the current thread."""
 
     def close(self) -> None:
-        """Gives files back; ephemeral nodes stay until their session ends."""
+        """Close the files. Sessions and their ephemeral nodes remain until the sessions end."""
 
 
 def ensure(store: MetadataStore, path: str) -> None:
-    """Makes the node and its ancestors, empty, where they are missing."""
+    """Create the node and its ancestors, without data, if they do not exist. Blocks."""
     parts = path.strip("/").split("/")
     for depth in range(1, len(parts) + 1):
         ancestor = "/" + "/".join(parts[:depth])
@@ -172,12 +183,12 @@ def ensure(store: MetadataStore, path: str) -> None:
 
 
 def parent_of(path: str) -> str:
-    """The path of the parent: `/` for `/a`."""
+    """Return the path of the parent: `/` for `/a`."""
     return path.rpartition("/")[0] or "/"
 
 
 class Row(NamedTuple):
-    """A stored node: with the numbers of the changes that last touched it and the set of its children."""
+    """A stored node, with the numbers of the last changes of the node and of its list of children."""
 
     node: Node
     changed: int
@@ -185,23 +196,23 @@ class Row(NamedTuple):
 
 
 class Rows(Protocol):
-    """What `apply` needs from a store, inside one transaction of it."""
+    """The access to the nodes of a store that `apply` needs, within one transaction."""
 
     def find(self, path: str) -> Row | None:
-        """The row of a node, if it exists."""
+        """Return the row of a node, or None if it does not exist."""
 
     def put(self, path: str, row: Row) -> None:
-        """Makes or replaces a row."""
+        """Create or replace a row."""
 
     def remove(self, path: str) -> None:
-        """Removes a row."""
+        """Remove a row."""
 
     def names(self, path: str) -> list[str]:
-        """The names of a node's children, sorted."""
+        """Return the sorted names of a node's children."""
 
 
 def apply(rows: Rows, operation: Operation, change: int) -> None:
-    """Carries out one operation as change number `change`; raises before it has touched anything."""
+    """Carry out one operation as change number `change`. An operation that raises StoreError has changed nothing."""
     path = operation.path
     _check_path(path)
     row = rows.find(path)
@@ -242,14 +253,14 @@ def _check_path(path: str) -> None:
 
 
 class Watches:
-    """The watches of one client of a tree: what each has seen last, and whom to call."""
+    """The watches of one client of a tree: their callbacks, and the state that each has seen last."""
 
     def __init__(self) -> None:
         self._watches: dict[int, tuple[str, Callable[[str], None], tuple[int, int] | None]] = {}
         self._next = 0
 
     def add(self, path: str, callback: Callable[[str], None], row: Row | None) -> Callable[[], None]:
-        """Registers a watch that has seen `row`; gives a function that ends it."""
+        """Register a watch that has seen `row`. Return a function that ends the watch."""
         number = self._next
         self._next += 1
         self._watches[number] = path, callback, _seen(row)
@@ -260,7 +271,7 @@ class Watches:
         return cancel
 
     def changed(self, find: Callable[[str], Row | None]) -> list[tuple[Callable[[str], None], str]]:
-        """The (callback, path) of every watch whose node is not what it saw last; they have now seen it."""
+        """Return (callback, path) of each watch whose node has changed, and record the new state as seen."""
         calls = []
         for number, (path, callback, before) in list(self._watches.items()):
             seen = _seen(find(path))

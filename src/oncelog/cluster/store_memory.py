@@ -1,4 +1,4 @@
-"""The versioned tree in memory: for tests, and for the brokers of a simulation, which share one object."""
+"""The versioned tree in memory, for tests and simulations. The brokers of a simulation share one object."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _MemoryRows:
 
 
 class MemoryStore:
-    """A `MetadataStore` for one thread; `now_ms` is the clock of its sessions."""
+    """A `MetadataStore` for one thread. `now_ms` is the clock of its sessions."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -81,36 +81,36 @@ class MemoryStore:
         self._last_session = 0
 
     def get(self, path: str) -> Node:
-        """The node; NoNodeError."""
+        """Return the node. Raises NoNodeError."""
         row = self._rows.find(path)
         if row is None:
             raise NoNodeError(path)
         return row.node
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a node."""
+        """Return whether the node exists."""
         return self._rows.find(path) is not None
 
     def children(self, path: str) -> list[str]:
-        """The names of the node's children; NoNodeError."""
+        """Return the sorted names of the node's children. Raises NoNodeError."""
         self.get(path)
         return self._rows.names(path)
 
     def create(self, path: str, data: bytes = b"", *, session: int | None = None) -> None:
-        """As `multi` of one Create."""
+        """Create one node. Raises the errors of `Create`."""
         self.multi([Create(path, data, session)])
 
     def set(self, path: str, data: bytes, version: int = ANY) -> int:
-        """As `multi` of one Set; gives the new version."""
+        """Replace the data of one node, and return its new version. Raises the errors of `Set`."""
         self.multi([Set(path, data, version)])
         return self.get(path).version
 
     def delete(self, path: str, version: int = ANY) -> None:
-        """As `multi` of one Delete."""
+        """Delete one node. Raises the errors of `Delete`."""
         self.multi([Delete(path, version)])
 
     def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
-        """All operations or none."""
+        """Carry out all operations or none. See `MetadataStore.multi`."""
         self._expire()
         owners = {op.session for op in operations if isinstance(op, Create)} | {session}
         for owner in owners - {None}:
@@ -126,7 +126,7 @@ class MemoryStore:
         self._rows.journal.clear()
 
     def open_session(self, owner: str, ttl_ms: int) -> int:
-        """Opens a session; an earlier one of the same owner ends."""
+        """Open a session, and return its number. An earlier session of the same owner ends."""
         for number, session in list(self._sessions.items()):
             if session.owner == owner:
                 self.close_session(number)
@@ -135,14 +135,14 @@ class MemoryStore:
         return self._last_session
 
     def renew(self, session: int) -> None:
-        """Prolongs a session; SessionExpiredError."""
+        """Extend the lease of a session to its full `ttl_ms`. Raises SessionExpiredError."""
         self._expire()
         if session not in self._sessions:
             raise SessionExpiredError(str(session))
         self._sessions[session].expires_ms = self._now_ms() + self._sessions[session].ttl_ms
 
     def close_session(self, session: int) -> None:
-        """Ends a session and deletes its ephemeral nodes."""
+        """End a session and delete its ephemeral nodes. A session that has ended already is ignored."""
         if self._sessions.pop(session, None) is not None:
             mine = [path for path, row in self._rows.rows.items() if row.node.session == session]
             if mine:
@@ -153,13 +153,13 @@ class MemoryStore:
         return self._watches.add(path, callback, self._rows.find(path))
 
     def poll(self) -> None:
-        """Ends what is over, then calls the watches of what changed."""
+        """End expired sessions, then call the callbacks of changed nodes."""
         self._expire()
         for callback, path in self._watches.changed(self._rows.find):
             callback(path)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no files to close."""
 
     def _expire(self) -> None:
         now_ms = self._now_ms()

@@ -1,9 +1,8 @@
-"""The versioned tree in an SQLite file, for the brokers of one machine: a transaction a `multi`.
+"""The versioned tree in an SQLite file, for the brokers of one machine. Each `multi` is one transaction.
 
-Durable at return: write-ahead log with synchronous=FULL, which syncs it at every commit (an id or an epoch
-handed out and then forgotten would be handed out twice). Sessions are leases on the machine's monotonic
-clock, and every write drops those that are over before it looks at anything, so that no zombie's write slips
-in.
+A write is durable when it returns: with synchronous=FULL, SQLite syncs the write-ahead log at each commit. Otherwise an
+allocated id or epoch could be lost in a power failure, and be allocated again. Sessions are leases on the machine's
+monotonic clock. Each write ends the expired sessions first, so that a zombie cannot write.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from oncelog.cluster.store import (
 )
 
 BUSY_TIMEOUT_S = 30.0
-"""How long a write waits for another process's transaction."""
+"""The longest time that a write waits for the transaction of another process."""
 _RETRY_S = 0.01
-"""How long to wait before the write-ahead log is switched on again."""
+"""The pause before the next attempt to switch on the write-ahead log."""
 
 FORMAT = 1
-"""`user_version` of the file: raised when an older oncelog could not read what this one writes."""
+"""`user_version` of the file. Increase it if older versions of oncelog cannot read the files of this version."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS node (
@@ -57,11 +56,11 @@ INSERT OR IGNORE INTO node VALUES ('/', NULL, x'', 0, NULL, 0, 0);
 
 
 class NewerFormatError(Exception):
-    """The file is of a version that is not known here; the message says what to do."""
+    """The file was written in a newer format. The message says what to do."""
 
 
 def monotonic_ms() -> int:
-    """The machine's clock since its start, in ms: the same in every process."""
+    """Return the milliseconds since the machine's start, the same in each process."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1_000_000
 
 
@@ -94,7 +93,7 @@ class _SqliteRows:
 
 
 class SqliteStore:
-    """A `MetadataStore` in the file `path`; any thread, any process of this machine. `now_ms` is for tests."""
+    """A `MetadataStore` in the file `path`, for all threads and processes of this machine. `now_ms` is for tests."""
 
     def __init__(self, path: str, *, now_ms: Callable[[], int] = monotonic_ms) -> None:
         self._now_ms = now_ms
@@ -116,7 +115,7 @@ class SqliteStore:
         self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
 
     def _switch_on_write_ahead_log(self, path: str) -> None:
-        """Set the journal mode; raise UnavailableError if another connection holds the file for too long.
+        """Set the journal mode. Raises UnavailableError if another connection holds the file for too long.
 
         If another connection is about to write, SQLite returns "database is locked" at once here, because waiting could
         deadlock. This happens to brokers that open a new file at the same time.
@@ -135,7 +134,7 @@ class SqliteStore:
             time.sleep(_RETRY_S)
 
     def get(self, path: str) -> Node:
-        """The node; NoNodeError."""
+        """Return the node. Raises NoNodeError."""
         with self._reading():
             row = self._rows.find(path)
         if row is None:
@@ -143,12 +142,12 @@ class SqliteStore:
         return row.node
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a node."""
+        """Return whether the node exists."""
         with self._reading():
             return self._rows.find(path) is not None
 
     def children(self, path: str) -> list[str]:
-        """The names of the node's children; NoNodeError."""
+        """Return the sorted names of the node's children. Raises NoNodeError."""
         with self._reading():
             names = self._rows.names(path)
             if not names and self._rows.find(path) is None:
@@ -156,11 +155,11 @@ class SqliteStore:
             return names
 
     def create(self, path: str, data: bytes = b"", *, session: int | None = None) -> None:
-        """As `multi` of one Create."""
+        """Create one node. Raises the errors of `Create`."""
         self.multi([Create(path, data, session)])
 
     def set(self, path: str, data: bytes, version: int = ANY) -> int:
-        """As `multi` of one Set; gives the new version."""
+        """Replace the data of one node, and return its new version. Raises the errors of `Set`."""
         with self._lock, self._transaction():
             apply(self._rows, Set(path, data, version), self._next_change())
             row = self._rows.find(path)
@@ -168,11 +167,11 @@ class SqliteStore:
         return row.node.version
 
     def delete(self, path: str, version: int = ANY) -> None:
-        """As `multi` of one Delete."""
+        """Delete one node. Raises the errors of `Delete`."""
         self.multi([Delete(path, version)])
 
     def multi(self, operations: Sequence[Operation], *, session: int | None = None) -> None:
-        """All operations or none, in one transaction; durable when it returns."""
+        """Carry out all operations or none, in one transaction. See `MetadataStore.multi`."""
         with self._lock, self._transaction():
             for owner in {op.session for op in operations if isinstance(op, Create)} | {session}:
                 if owner is not None:
@@ -182,7 +181,7 @@ class SqliteStore:
                 apply(self._rows, operation, change)
 
     def open_session(self, owner: str, ttl_ms: int) -> int:
-        """Opens a session; an earlier one of the same owner ends."""
+        """Open a session, and return its number. An earlier session of the same owner ends."""
         with self._lock, self._transaction():
             earlier = self._connection.execute("SELECT id FROM session WHERE owner = ?", (owner,)).fetchone()
             if earlier is not None:
@@ -195,7 +194,7 @@ class SqliteStore:
             return cursor.lastrowid
 
     def renew(self, session: int) -> None:
-        """Prolongs a session; SessionExpiredError."""
+        """Extend the lease of a session to its full `ttl_ms`. Raises SessionExpiredError."""
         with self._lock, self._transaction():
             self._check_session(session)
             self._connection.execute(
@@ -203,7 +202,7 @@ class SqliteStore:
             )
 
     def close_session(self, session: int) -> None:
-        """Ends a session and deletes its ephemeral nodes."""
+        """End a session and delete its ephemeral nodes. A session that has ended already is ignored."""
         with self._lock, self._transaction():
             self._end_session(session)
 
@@ -213,7 +212,7 @@ class SqliteStore:
             return self._watches.add(path, callback, self._rows.find(path))
 
     def poll(self) -> None:
-        """Ends sessions that are over, then calls the watches of what changed, here or in another process."""
+        """End expired sessions, then call the callbacks of nodes that this or another process has changed."""
         with self._reading():
             if self._overdue():
                 with self._transaction():
@@ -227,13 +226,13 @@ class SqliteStore:
             callback(path)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         with self._lock:
             self._connection.close()
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Hold the lock. Raise UnavailableError if SQLite fails."""
+        """Hold the lock for the body. Raises UnavailableError if SQLite fails."""
         with self._lock:
             try:
                 yield
@@ -256,7 +255,7 @@ class SqliteStore:
                 self._connection.execute("COMMIT")
             except sqlite3.Error as error:
                 raise OutcomeUnknownError(str(error)) from error
-        except sqlite3.Error as error:  # a full disk, for one
+        except sqlite3.Error as error:  # for example, a full disk
             self._roll_back()
             raise UnavailableError(str(error)) from error
         except BaseException:
@@ -265,11 +264,11 @@ class SqliteStore:
         self._dirty = True
 
     def _roll_back(self) -> None:
-        if self._connection.in_transaction:  # SQLite has ended it itself after some errors
+        if self._connection.in_transaction:  # after some errors, SQLite has already rolled back
             self._connection.execute("ROLLBACK")
 
     def _overdue(self) -> list[int]:
-        # A lease that ends later than a fresh one would comes from before the machine's last start.
+        # The clock restarts with the machine. A lease that ends later than a new one would is from before the restart.
         now_ms = self._now_ms()
         found = self._connection.execute(
             "SELECT id FROM session WHERE expires_ms <= ? OR expires_ms > ? + ttl_ms", (now_ms, now_ms)

@@ -1,4 +1,4 @@
-"""Topics in the versioned tree, laid out as Kafka's ZooKeeper tree. All methods block.
+"""Read and write topics in the versioned tree, in the layout of Kafka's ZooKeeper tree. All functions block.
 
 The nodes are `/brokers/topics/T`, `/brokers/topics/T/partitions/P/state` and `/config/topics/T`.
 """
@@ -29,7 +29,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 TOPICS = "/brokers/topics"
 ADDED = "partitions"
-"""The path below a topic that the change log names if partitions were added, and nothing else has changed."""
+"""The path below a topic that the change log names if a change has only added partitions."""
 
 
 class _TopicNode(msgspec.Struct):
@@ -49,7 +49,7 @@ class _StateNode(msgspec.Struct):
 
 
 def read_topic(store: MetadataStore, name: str) -> TopicInfo:
-    """Read a topic. Raises NoNodeError if it does not exist, or was deleted meanwhile."""
+    """Read a topic. Raises NoNodeError if it does not exist or is deleted meanwhile."""
     node = _decoded(store, name)
     partitions = _read_partitions(store, name, node, 0)
     config = configs.read(store, configs.topic_path(name))
@@ -57,7 +57,7 @@ def read_topic(store: MetadataStore, name: str) -> TopicInfo:
 
 
 def read_added_partitions(store: MetadataStore, topic: TopicInfo) -> TopicInfo:
-    """Return the topic with the partitions that were added to it. Raises NoNodeError if it is gone."""
+    """Return the topic with its added partitions. Raises NoNodeError if the topic was deleted."""
     node = _decoded(store, topic.name)
     if node.topic_id != topic_id_text(topic.topic_id):
         raise NoNodeError(f"{TOPICS}/{topic.name}")
@@ -79,7 +79,7 @@ def _read_partitions(store: MetadataStore, name: str, node: _TopicNode, first: i
 
 
 def write_topic(changes: ChangeLog, topic: TopicInfo) -> None:
-    """Create the topic, all of it or nothing. Raises TOPIC_ALREADY_EXISTS, REQUEST_TIMED_OUT."""
+    """Create all nodes of the topic, or none. Raises TOPIC_ALREADY_EXISTS, REQUEST_TIMED_OUT."""
     path = f"{TOPICS}/{topic.name}"
     assignment = {str(index): list(info.replicas) for index, info in enumerate(topic.partitions)}
     node = msgspec.json.encode(_TopicNode(assignment, topic_id_text(topic.topic_id)))
@@ -99,9 +99,9 @@ def write_topic(changes: ChangeLog, topic: TopicInfo) -> None:
 
 
 def add_partitions(changes: ChangeLog, topic: TopicInfo, added: Sequence[PartitionInfo]) -> None:
-    """Add partitions to a topic, all or none.
+    """Add all partitions to a topic, or none.
 
-    Raises UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, and INVALID_PARTITIONS if another writer has added some.
+    Raises UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, and INVALID_PARTITIONS if another writer has added partitions.
     """
     path = f"{TOPICS}/{topic.name}"
     try:
@@ -124,9 +124,10 @@ def add_partitions(changes: ChangeLog, topic: TopicInfo, added: Sequence[Partiti
 
 
 def erase_topic(changes: ChangeLog, topic: TopicInfo) -> None:
-    """Delete the topic, with all partitions that it has by now.
+    """Delete the topic with all its partitions, also those that other writers have added.
 
-    Raises REQUEST_TIMED_OUT, and UNKNOWN_TOPIC_OR_PARTITION also if the name belongs to another topic by now.
+    Raises UNKNOWN_TOPIC_OR_PARTITION if the topic does not exist, or if the name now belongs to another topic. Raises
+    REQUEST_TIMED_OUT, also if another writer adds partitions meanwhile.
     """
     path = f"{TOPICS}/{topic.name}"
     try:
@@ -151,7 +152,7 @@ def _erase(changes: ChangeLog, topic: TopicInfo, path: str) -> None:
 
 
 def _write(changes: ChangeLog, operations: Sequence[Operation], path: str, is_done: Callable[[], bool]) -> None:
-    """Carry out all operations or none. If the answer is lost, look in the tree whether they were carried out."""
+    """Carry out all operations or none. If the outcome is unknown, read the tree to find out."""
     try:
         changes.write(operations, path)
     except OutcomeUnknownError as error:

@@ -1,4 +1,4 @@
-"""Topics and partitions: what the metadata says of them, legal names, ids as text, assignment of replicas."""
+"""Describe topics and partitions, check topic names, convert topic ids to text, and assign replicas."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 TOPIC_NAME_MAX = 249
 MAX_NEW_PARTITIONS = 10_000
-"""Partitions that one request may create, all its topics together (POLICY_VIOLATION), as in Kafka's controller."""
+"""The most partitions that one request may create, over all its topics. Beyond it: POLICY_VIOLATION, as in Kafka."""
 NO_LEADER = -1
-"""The leader of a partition without one, in responses."""
+"""The leader id in responses for a partition that has no leader."""
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 
@@ -31,7 +31,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """One topic. `configs` are only the settings that differ from the broker's."""
+    """One topic. `configs` holds only the topic's own settings."""
 
     name: str
     topic_id: UUID
@@ -40,12 +40,12 @@ class TopicInfo:
 
     @property
     def partition_count(self) -> int:
-        """Number of partitions."""
+        """Return the number of partitions."""
         return len(self.partitions)
 
     @property
     def internal(self) -> bool:
-        """Whether the topic belongs to the coordinators."""
+        """Return whether the topic belongs to the coordinators."""
         return self.name in INTERNAL_TOPICS
 
 
@@ -65,19 +65,19 @@ def check_topic_name(name: str) -> None:
 
 
 def topic_id_text(topic_id: UUID) -> str:
-    """Return the id as Kafka's `Uuid.toString` does: URL-safe base64 without padding."""
+    """Convert an id to URL-safe base64 without padding, as Kafka's `Uuid.toString` does."""
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
 def parse_topic_id(text: str) -> UUID:
-    """Return the id that `topic_id_text` made the text from."""
+    """Convert the result of `topic_id_text` back to the id."""
     return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
 def assign(
     partitions: int, replication_factor: int, brokers: Sequence[int], *, first: int = 0
 ) -> list[tuple[int, ...]]:
-    """Return the replicas of each new partition from number `first` on, round robin over the brokers.
+    """Assign replicas to each new partition, round robin over the brokers. The first new partition has number `first`.
 
     Raises INVALID_REPLICATION_FACTOR if there are too few brokers.
     """

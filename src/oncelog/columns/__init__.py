@@ -1,9 +1,9 @@
-"""Record batches to Arrow arrays and back, in one pass."""
+"""Convert record batches to Arrow arrays and back, in one pass."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
-for _needed in ("numba", "numpy", "pyarrow"):  # numba is imported when a kernel is compiled, not before
+for _needed in ("numba", "numpy", "pyarrow"):  # numba itself is imported only when a kernel is compiled
     if find_spec(_needed) is None:
         raise ImportError(f"tables need {_needed}, which `pip install 'oncelog[arrow]'` brings")

@@ -1,4 +1,4 @@
-"""Values as Avro: read and written by fastavro one by one, into columns of the types that the schema says."""
+"""Read and write values as Avro. fastavro converts them one by one, and the schema determines the column's type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ except ImportError as missing:
 Schema = str | Mapping[str, Any] | list[Any]
 
 UNREADABLE = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, SchemaResolutionError)
-"""What a value's bytes can be to blame for; pyarrow's errors are ValueErrors and TypeErrors."""
+"""Errors that the bytes of a value can cause. pyarrow's errors are ValueErrors and TypeErrors."""
 
 PLAIN: dict[str, pa.DataType] = {
     "null": pa.null(),
@@ -46,17 +46,20 @@ LOGICAL: dict[tuple[str, str], pa.DataType] = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
 }
-"""Read and written as the numbers that they are, so that no Python object is made for a time."""
+"""Logical types that are read and written as plain numbers, so that no Python object is created for each time."""
 
 
 class Avro:
-    """Values that are Avro, one datum each, without a container.
+    """Read and write values that are Avro: each is one datum without a container.
 
-    `schema` (a dict, or its JSON text): what is written, and what is read. Framed by the schema registry (Confluent's
-    wire format: a zero byte, four bytes of id) they are with `schemas`, a mapping or a callable from ids to the
-    schemas that the values were written with, asked once an id; then `schema`, if it is given, is what they are read
-    into, by Avro's rules of resolution. `schema_id` frames what is written, and names the id of `schema` for reading.
-    `keep_bad` as in `Json`. Unions are those of null and one other type.
+    `schema` is a dict, or its JSON text. Values are written with it, and read with it unless `schemas` is given.
+
+    With `schemas`, the values to read are framed by the schema registry (Confluent's wire format: a zero byte, then an
+    id of four bytes). `schemas` is a mapping or a callable from an id to the schema that values were written with. It
+    is asked once for each id. If `schema` is also given, values are converted to it by Avro's rules of resolution.
+
+    With `schema_id`, the written values are framed with this id. The values to read are framed, too, and `schema` is
+    the schema with this id. `keep_bad` works as in `Json`. A union may have only null and one other type.
     """
 
     def __init__(
@@ -105,7 +108,10 @@ class Avro:
         return pa.nulls(len(values)) if into is None else self._column(into, found, bad), bad
 
     def _column(self, into: _Compiled, found: list[Any], bad: list[Bad]) -> pa.Array:
-        """Of what was read; what the column's type cannot hold (a decimal of too many digits) is bad, too."""
+        """Return the column of the values that were read.
+
+        Add values that its type cannot hold to `bad`, such as a decimal with too many digits.
+        """
         try:
             return into.column(found)
         except UNREADABLE as error:
@@ -119,7 +125,10 @@ class Avro:
         return into.column(found)
 
     def _find(self, into: _Compiled, some: list[Any], first: int, reason: str, bad: list[Bad]) -> bool:
-        """The rows, of which `some` begin with `first`, that do not fit, by halving; whether to go on."""
+        """Find rows that do not fit by bisection, and add them to `bad`. Return whether to continue the search.
+
+        `some` has the values from row `first` on.
+        """
         if len(some) == 1:
             bad.append(Bad(first, reason))
             return self.keep_bad
@@ -133,14 +142,17 @@ class Avro:
         return True
 
     def _hint(self, value: bytes) -> str:
-        """Of a value that cannot be read without its frame."""
+        """Return a hint for the error message if a value may have an unexpected frame, or an empty string."""
         if self._framed or len(value) < FRAME or value[0] != MAGIC:
             return ""
         of = int.from_bytes(value[1:FRAME], "big")
         return f"; if the schema registry framed it (id {of}), read with schemas={{{of}: ...}} or schema_id={of}"
 
     def _writer(self, value: bytes) -> tuple[_Compiled, bytes]:
-        """The schema that a value was written with, and its bytes."""
+        """Return the schema that a value was written with, and its bytes without the frame.
+
+        Raises ValueError if the frame is missing, and LookupError if its id is unknown.
+        """
         if not self._framed:
             assert self.schema is not None
             return self.schema, value
@@ -182,7 +194,10 @@ def _reason(error: Exception) -> str:
 
 
 def _parsed(schema: object) -> Any:
-    """As fastavro takes it, with full names. TypeError, or ValueError, for what is no schema."""
+    """Return the schema in fastavro's form, with full names.
+
+    Raises TypeError or ValueError if it is not a schema, and fastavro's SchemaParseException.
+    """
     if not isinstance(schema, str | Mapping | list):
         raise TypeError(f"an Avro schema is a dict or its JSON text, not {type(schema).__name__}")
     plain: Any = schema
@@ -205,10 +220,10 @@ def _bits(values: pa.Array) -> pa.Buffer:
 
 
 class _Compiled:
-    """A schema as fastavro takes it, without the logical types that are numbers or texts, and its column's type."""
+    """A schema in fastavro's form, without logical types except decimals, and the type of its column."""
 
     def __init__(self, schema: Any) -> None:
-        plain = _parsed(schema)  # what is wrong is told of what was given
+        plain = _parsed(schema)  # parse the schema as given, so that errors refer to it
         walk = _Walk()
         self.type, self._physical = walk.types(plain, "")
         self.parsed = fastavro.parse_schema(walk.stripped(plain))
@@ -216,7 +231,7 @@ class _Compiled:
         self.writes_null = isinstance(plain, list) or plain == "null"
 
     def read(self, writer: _Compiled, data: bytes) -> Any:
-        """One datum. ValueError unless it is all of `data`."""
+        """Return the datum in `data`. Raises ValueError if bytes are left after it."""
         stream = io.BytesIO(data)
         found = fastavro.schemaless_reader(stream, writer.parsed, None if writer is self else self.parsed)
         if stream.tell() != len(data):
@@ -224,12 +239,13 @@ class _Compiled:
         return found
 
     def column(self, rows: list[Any]) -> pa.Array:
-        """Of what `read` gave."""
+        """Return the column of values that `read` returned."""
         return pa.array(rows, self._physical).cast(self.type)
 
     def rows(self, values: pa.Array) -> list[Any]:
-        """What fastavro writes, of a column: those that are not there get their fields' defaults. ValueError if it is
-        another's.
+        """Return the rows of a column in the form that fastavro writes.
+
+        Fields of the schema that the column lacks get their defaults. Raises ValueError if the column does not fit.
         """
         logical, physical = (fitted(kind, values.type, "Avro") for kind in (self.type, self._physical))
         plain = cast(values, logical).cast(physical)
@@ -237,7 +253,7 @@ class _Compiled:
 
 
 class _Walk:
-    """Through a schema with its named types."""
+    """Convert a schema to Arrow types, and keep its named types for later references."""
 
     def __init__(self) -> None:
         self._named: dict[str, tuple[pa.DataType, pa.DataType]] = {}
@@ -245,7 +261,10 @@ class _Walk:
         self.maps = False
 
     def types(self, schema: Any, path: str) -> tuple[pa.DataType, pa.DataType]:
-        """(the column's type, the type of the numbers and texts that are read). TypeError for what no column holds."""
+        """Return the column's type, and the type of the numbers and texts that fastavro reads.
+
+        Raises TypeError if no column can hold the values. `path` names the field for the error message.
+        """
         if isinstance(schema, list):
             others = [item for item in schema if item != "null"]
             if len(others) > 1:
@@ -294,7 +313,7 @@ class _Walk:
         return self.types(kind, path)
 
     def stripped(self, schema: Any) -> Any:
-        """The same schema without logical types, but for decimals."""
+        """Return the schema without its logical types, except decimals."""
         if isinstance(schema, list):
             return [self.stripped(item) for item in schema]
         if not isinstance(schema, Mapping):

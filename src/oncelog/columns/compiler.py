@@ -1,6 +1,6 @@
 """Compile a kernel's Python to object code. Only this module and the kernels import numba."""
 
-# numba types less than it takes:
+# numba's type annotations accept less than its functions do:
 # mypy: disable-error-code="no-untyped-call, call-overload, attr-defined"
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def compiled(name: str, signature: str, machine: Any) -> tuple[str, bytes]:
 
 
 def _without_numba(module: Any) -> str:
-    """Definitions for what only numba and Python have: they are there for exceptions, which no kernel raises."""
+    """Return stubs for symbols that only numba and Python define. They serve exceptions, which no kernel raises."""
     missing = [one.name for one in module.functions if one.is_declaration and not one.name.startswith("llvm.")]
     functions = [
         f'define void @"{name}"() {{ call void @llvm.trap() unreachable }}' for name in missing if name not in FROM_C

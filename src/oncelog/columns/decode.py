@@ -1,7 +1,7 @@
-"""Record batches to Arrow: what a fetch returned becomes one table, without a Python loop over records.
+"""Decode record batches from Fetch responses to Arrow tables, without a Python loop over records.
 
-The columns are those of Spark's Kafka source. What a reader at its isolation level must not see is left out batch by
-batch, as Kafka's consumer does (`CompletedFetch`): control batches always, and those of aborted transactions.
+The columns are those of Spark's Kafka source. Like Kafka's consumer (`CompletedFetch`), this module leaves out all
+control batches. If it reads committed records, it leaves out the batches of aborted transactions, too.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", HEADERS))
 
 Buffer = bytes | bytearray | memoryview
 MAX_CHUNK_BYTES = 1 << 30
-"""Payload of one record batch of the table: its offsets are 32 bits wide."""
+"""Payload of one Arrow batch of the table. It is limited because the column's offsets have 32 bits."""
 LAST_MS = (2**63 - 1) // 1000
-"""The last time in ms that a column of us can hold (it is in the year 294247)."""
+"""The last time in ms that a column of microseconds can hold (in the year 294247)."""
 PIECE_BYTES, PIECE_ROWS = 1 << 23, 1 << 16
-"""What one Arrow batch of `decode_pieces` holds at most: bytes of decompressed records, and rows."""
+"""Default limits for one Arrow batch of `decode_pieces`: bytes of decompressed records, and rows."""
 SMALLEST_RECORD = 7
 """Bytes of a record without key, value and headers."""
 
@@ -61,7 +61,10 @@ class _Batch:
     count: int
 
     def described(self) -> tuple[int, ...]:
-        """For the kernel `decode_batches`. The payload is contiguous, as all that `np.frombuffer` makes."""
+        """Return the numbers that describe this batch to the kernel `decode_batches`.
+
+        The payload is contiguous, because it is an array of `np.frombuffer` or a slice of one.
+        """
         header = self.header
         kind = header.timestamp_type
         return (
@@ -82,13 +85,13 @@ def decode_batches(
     end_offset: int | None = None,
     max_bytes: int | None = None,
 ) -> tuple[pa.Table, int]:
-    """The records from `start_offset` on (before `end_offset`), and the offset behind the last batch.
+    """Return a table of the records from `start_offset` on and before `end_offset`, and the next offset to read.
 
-    `chunks` are the records of Fetch responses of one partition, in order; a batch cut off at the end of a chunk is
-    left out. `aborted` is (producer id, first offset) of the aborted transactions, or None to read uncommitted. With
-    `max_bytes` it ends with the batch that brings the bytes of unpacked records to that many: call it again with the
-    same chunks and the offset returned for the rest. Raises ProtocolError (CORRUPT_MESSAGE, INVALID_RECORD) for
-    damaged batches.
+    `chunks` are the records of Fetch responses of one partition, in order. An incomplete batch at the end of a chunk is
+    left out. `aborted` has the (producer id, first offset) of each aborted transaction, or is None to read uncommitted
+    records. With `max_bytes`, the table ends with the batch that brings the decompressed records to this many bytes.
+    For the rest, call this again with the same chunks and the returned offset. Raises ProtocolError (CORRUPT_MESSAGE,
+    INVALID_RECORD) for damaged batches.
     """
     next_offset = start_offset
     visible: list[_Batch] = []
@@ -203,7 +206,10 @@ def _pieces(batch: _Batch, max_bytes: int, max_rows: int) -> Iterator[_Batch]:
 def _visible(
     chunks: Iterable[Buffer], aborted: Sequence[tuple[int, int]] | None
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every batch, those of aborted transactions without records; control batches too, for their offsets count."""
+    """Yield every batch, including control batches, because they advance the offset.
+
+    The count of a batch of an aborted transaction is set to 0.
+    """
     hidden = AbortedTransactions((first_offset, producer_id) for producer_id, first_offset in aborted or ())
     for chunk in chunks:
         for header, view in iter_batches(chunk, partial_ok=True):
@@ -234,7 +240,7 @@ class _Binary:
         self.data = np.empty(size, np.uint8)
 
     def at(self) -> tuple[int, ...]:
-        """As a kernel takes it."""
+        """Return the column as arguments of a kernel."""
         return at_binary(self.ends, self.valid, self.data)
 
     def array(self, rows: int, type_: pa.DataType) -> pa.Array:
@@ -283,7 +289,7 @@ def _columns(
 
 
 def _header_keys(names: _Binary, count: int) -> pa.Array:
-    """Return the keys as text. A malformed sequence becomes U+FFFD, as in Java's client."""
+    """Return the keys as text. A malformed sequence becomes U+FFFD, as in Kafka's Java client."""
     keys = names.array(count, pa.string())
     try:
         keys.validate(full=True)
@@ -298,24 +304,27 @@ def _header_keys(names: _Binary, count: int) -> pa.Array:
 
 
 def _fixed(numbers: Any, kind: pa.DataType) -> pa.Array:
-    """A numpy array as a column. `pa.array` would import pandas: half a second of CPU in each of Spark's workers."""
+    """Return a numpy array as a column.
+
+    `pa.array` would import pandas, which costs half a second of CPU in each of Spark's workers.
+    """
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _offsets(batch: pa.RecordBatch) -> Any:
-    """Those of `_columns`. `to_numpy` would import pandas, too."""
+    """Return the offsets in a result of `_columns`. `to_numpy` would import pandas, too."""
     return np.frombuffer(batch.column("offset").buffers()[1], np.int64, batch.num_rows)
 
 
 def _text(text: str) -> pa.Scalar:
-    """As `pa.scalar`, without pandas."""
+    """Return a string scalar. `pa.scalar` would import pandas, too."""
     data = text.encode()
     ends = pa.py_buffer(np.array([0, len(data)], np.int32))
     return pa.StringArray.from_buffers(1, ends, pa.py_buffer(data))[0]
 
 
 def _microseconds(timestamps: Any) -> Any:
-    """Of ms; what a writer has set so far off that 64 bits do not hold it is the last time that they hold."""
+    """Convert ms to microseconds. A time that does not fit into 64 bits becomes the first or last one that fits."""
     if len(timestamps) and not -LAST_MS <= timestamps.min() <= timestamps.max() <= LAST_MS:
         timestamps = np.clip(timestamps, -LAST_MS, LAST_MS)
     return timestamps * 1000

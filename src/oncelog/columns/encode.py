@@ -1,7 +1,7 @@
-"""Arrow to record batches: rows of a table become batches for one partition, without a Python loop over records.
+"""Encode rows of an Arrow table to record batches for one partition, without a Python loop over records.
 
-Producer id, epoch and sequence are not known when the rows are encoded: they are stamped when a batch is drained
-(`protocol.records.stamp`), and only then is the checksum computed.
+Producer id, epoch and sequence are not known yet when rows are encoded. `protocol.records.stamp` writes them and the
+checksum when a batch is drained.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_ENDS = np.zeros(1, np.int64)
 
 @dataclass(slots=True)
 class EncodedBatch:
-    """One batch that has yet to be stamped; times in ms."""
+    """One batch without producer fields and checksum, which `stamp` writes. Times are in ms."""
 
     buffer: bytearray
     count: int
@@ -33,7 +33,10 @@ class EncodedBatch:
 
 
 def partition_of(keys: pa.Array | pa.ChunkedArray, partitions: int) -> Any:
-    """Where Java's producer puts each key: int32 numpy array, -1 for rows without a key."""
+    """Return the partition that Kafka's Java producer chooses for each key.
+
+    The result is an int32 numpy array, with -1 for rows without a key. Raises ValueError if there are no partitions.
+    """
     return _partitions(_Column(keys, "key"), partitions)
 
 
@@ -46,11 +49,12 @@ def _partitions(column: _Column, partitions: int) -> Any:
 
 
 class Rows:
-    """Rows ready to be encoded, for any number of partitions: Arrow's buffers as the kernels take them.
+    """Rows that are ready to be encoded for any number of partitions, as Arrow buffers for the kernels.
 
-    `key` and `value`: binary or string columns of any Arrow kind, or None for nulls throughout. `headers`: a list of
-    structs (key, value). `timestamps`: ms, one number or one a row, as an Arrow or numpy array. Raises TypeError for
-    other column types, ValueError for columns of different lengths, and for times and header keys that are null.
+    `key` and `value` are binary or string columns of any Arrow type, or None if all are null. `headers` is a column of
+    maps, or of lists of structs (key, value). `timestamps` is one number in ms for all rows, or an Arrow or numpy array
+    with one per row: numbers in ms, or Arrow timestamps. Raises TypeError for other column types. Raises ValueError for
+    columns of different lengths, and for null timestamps and header keys.
     """
 
     def __init__(
@@ -70,13 +74,13 @@ class Rows:
         self._lists = _Headers(headers)
 
     def partitions(self, count: int) -> Any:
-        """Where Java's producer puts each row: int32 numpy array, -1 for rows without a key."""
+        """Return the partition of each row among `count` partitions, like `partition_of`."""
         if not self._key:
             return np.full(self.count, -1, np.int32)
         return _partitions(self._keys, count)
 
     def longest(self) -> int:
-        """Bytes of key, value and headers of the largest row."""
+        """Return the size of the largest row: the bytes of its key, value and headers."""
         lists = self._lists
         return kernel("longest_row")(
             self.count, self._key, *at("q", self._keys.ends), self._value, *at("q", self._values.ends),
@@ -86,8 +90,10 @@ class Rows:
     def batches(
         self, rows: Any = None, *, max_batch_bytes: int, codec: Codec = Codec.NONE, level: int | None = None
     ) -> Iterator[EncodedBatch]:
-        """Batches of at most `max_batch_bytes` before compression (one record at least), in the order of `rows`: a
-        numpy array of the row numbers to take, all by default. ValueError for row numbers that do not exist.
+        """Yield batches of at most `max_batch_bytes` before compression, but of at least one record each.
+
+        `rows` is a numpy array of the row numbers to encode, in this order. The default is all rows. Raises ValueError
+        for row numbers that do not exist.
         """
         chosen = np.arange(self.count, dtype=np.int64) if rows is None else np.ascontiguousarray(rows, np.int64)
         if len(chosen) and not 0 <= chosen.min() <= chosen.max() < self.count:
@@ -109,7 +115,7 @@ class Rows:
             buffer = bytearray(HEADER_SIZE + room)
             out = np.frombuffer(buffer, np.uint8, room, HEADER_SIZE)
             count = encode_records(*chosen_at, first, limit, base_timestamp, *columns, *at("B", out), *result_at)
-            del out  # the buffer is cut to size below
+            del out  # an exported buffer could not be cut to size below
             size, latest = result.tolist()
             if count == TOO_SMALL:
                 room = size
@@ -131,7 +137,7 @@ def encode_partition(
     codec: Codec = Codec.NONE,
     level: int | None = None,
 ) -> list[EncodedBatch]:
-    """The batches of these columns for one partition: see `Rows` and `Rows.batches`."""
+    """Return the batches of these columns for one partition. See `Rows` and `Rows.batches`."""
     made = Rows(key, value, headers, timestamps)
     return list(made.batches(rows, max_batch_bytes=max_batch_bytes, codec=codec, level=level))
 
@@ -139,7 +145,7 @@ def encode_partition(
 def _batch(
     buffer: bytearray, count: int, base_timestamp: int, max_timestamp: int, codec: Codec, level: int | None
 ) -> EncodedBatch:
-    """A header in front of the records, which are compressed."""
+    """Compress the records, and write the header in front of them."""
     if codec != Codec.NONE:
         packed = compress(codec, memoryview(buffer)[HEADER_SIZE:], level)
         buffer = bytearray(HEADER_SIZE)
@@ -149,7 +155,10 @@ def _batch(
 
 
 class _Column:
-    """A binary or string column as the kernels take it; no data is copied unless it is in several chunks."""
+    """A binary or string column as arrays for the kernels.
+
+    The data is copied only if it is in several chunks, or if the column is a dictionary or a view.
+    """
 
     def __init__(self, column: pa.Array | pa.ChunkedArray | None, name: str) -> None:
         if column is None:
@@ -189,12 +198,12 @@ class _Column:
         self.data = _NO_BYTES if data is None else np.frombuffer(data, np.uint8)
 
     def at(self) -> tuple[int, ...]:
-        """As a kernel takes it."""
+        """Return the column as arguments of a kernel."""
         return at_binary(self.ends, self.valid, self.data)
 
 
 class _Headers:
-    """A column of lists of (key, value)."""
+    """A column of headers: maps, or lists of structs (key, value)."""
 
     def __init__(self, column: pa.Array | pa.ChunkedArray | None) -> None:
         if column is None:

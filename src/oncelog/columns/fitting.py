@@ -1,4 +1,4 @@
-"""Columns into the types that a schema says, by their names: none is dropped or made up, and an error names its own."""
+"""Cast columns to the types of a schema, field by field and by name. Errors name the field."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pyarrow as pa
 
 
 def fitted(kind: pa.DataType, given: pa.DataType, whose: str, path: str = "", *, complete: bool = False) -> Any:
-    """`kind` with those fields of its structs that `given` has, too, in its own order.
+    """Return `kind` without the struct fields that `given` lacks. The other fields keep the order of `kind`.
 
-    ValueError for a field of `given` that `kind` lacks, and with `complete` for one of `kind` that `given` lacks.
+    Raises ValueError for a field of `given` that `kind` lacks. With `complete`, also raises ValueError for a field of
+    `kind` that `given` lacks. `whose` names the format of the schema, and `path` the parent field, for error messages.
     """
     t = pa.types
     if t.is_struct(kind) and t.is_struct(given):
@@ -40,7 +41,7 @@ def _with(field: pa.Field, given: pa.DataType, whose: str, path: str, complete: 
 
 
 def cast(values: pa.Array, kind: pa.DataType, name: str = "") -> pa.Array:
-    """Values as `kind`, which is `fitted` to theirs. ValueError, which names the column, for those that cannot be."""
+    """Cast values to `kind`, a result of `fitted` for their type. Raises ValueError, which names the column."""
     if not (pa.types.is_struct(kind) and pa.types.is_struct(values.type) and kind.num_fields):
         try:
             return values.cast(kind)
@@ -59,7 +60,7 @@ def cast(values: pa.Array, kind: pa.DataType, name: str = "") -> pa.Array:
 
 
 def _refuse_nulls(values: pa.Array, column: pa.Array, path: str) -> None:
-    """Those under a struct that is null itself are none of the column's."""
+    """Raise ValueError for the first null of `column` in a row where the struct itself is not null."""
     for row, (whole, one) in enumerate(zip(values.is_valid().to_pylist(), column.is_valid().to_pylist(), strict=True)):
         if whole and not one:
             raise ValueError(f"{path}: null in row {row}, which the schema does not allow")

@@ -1,6 +1,6 @@
-"""Values as JSON: read by pyarrow.json into a column of a given type, written with Arrow's string functions.
+"""Read and write values as JSON, without a Python object for each value.
 
-No Python object is made for a value, either way.
+pyarrow.json reads them into a column of a given type. Arrow's string functions write them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ from oncelog.columns.signatures import at
 from oncelog.columns.values import Bad, check_schema_id, frame
 
 PREFIX = np.frombuffer(b'{"v":', np.uint8)
-"""Of each line that pyarrow.json reads."""
+"""The start of each line that pyarrow.json reads."""
 MOST_ADDED = len(PREFIX) + 2
-"""Bytes of a line besides its value's, at most."""
+"""Largest number of bytes in a line besides the bytes of its value."""
 BLOCK = 1 << 22
-"""Bytes that one of Arrow's threads parses at a time, at least the longest line's."""
+"""Bytes that one of Arrow's threads parses at a time. Longer lines make the block larger."""
 
 
 class Json:
-    """Values that are JSON texts.
+    """Read and write values that are JSON texts.
 
-    `schema`: what they are read into, a pyarrow.Schema for objects or a pyarrow.DataType for anything; fields that a
-    value lacks are null, those that the schema does not name are passed over. It is not needed to write; where it is
-    there, what is written has its types, and the columns that have to be there are its fields, no more and no less.
-    Times and dates are ISO 8601 texts, decimals numbers; NaN and infinities are written as null. The schema registry's
-    framing is passed over when reading, and written with `schema_id`.
-    `keep_bad`: a value that cannot be read is null, and its bytes are in the column `value_bad` (or `key_bad`).
+    `schema` is the type to read values into: a pyarrow.Schema for objects, or a pyarrow.DataType for any values. Fields
+    that a value lacks are null, and fields that the schema lacks are ignored. Writing does not need a schema. If there
+    is one, values are written with its types, and the columns must be exactly its fields.
+
+    Times and dates are ISO 8601 texts, and decimals are numbers. NaN and infinities are written as null. The schema
+    registry's framing is skipped when reading. It is written if `schema_id` is given.
+
+    With `keep_bad`, a value that cannot be read is null, and its bytes are in the column `value_bad` (or `key_bad`).
     """
 
     def __init__(
@@ -67,12 +69,15 @@ class Json:
         bad.sort()
         valid[[item.row for item in bad]] = 0
         if not self.keep_bad:
-            valid[bad[0].row :] = 0  # nobody gets what comes behind it
+            valid[bad[0].row :] = 0  # the rows after the first bad value are not returned
             del bad[1:]
         return self._parse(*_lines(data, ends, valid)), bad
 
     def _parse(self, lines: Any, ends: Any) -> pa.ChunkedArray:
-        """The values of these lines, which end there. ArrowInvalid if one of them is bad."""
+        """Return the values of these lines. Raises ArrowInvalid if one of them is bad.
+
+        Only the differences of `ends` are used: the lengths of the lines.
+        """
         if len(ends) == 1:
             return pa.chunked_array([], self.type)
         table = pa.json.read_json(
@@ -85,7 +90,7 @@ class Json:
         return column if self._parsed == self.type else column.cast(self.type)
 
     def _find(self, lines: Any, ends: Any, first: int, last: int, reason: str, bad: list[Bad]) -> bool:
-        """The rows that cannot be parsed, by halving; whether to go on."""
+        """Find invalid rows by bisection, and add them to `bad`. Return whether to continue the search."""
         if last - first == 1:
             bad.append(Bad(first, reason.removesuffix(" in row 0")))
             return self.keep_bad
@@ -115,7 +120,7 @@ class Json:
 
 
 def _parsed_type(kind: pa.DataType, name: str) -> pa.DataType:
-    """What pyarrow.json is told, to be cast afterwards; TypeError for what JSON cannot be read into."""
+    """Return the type that pyarrow.json reads before the cast to `kind`. Raises TypeError if it cannot read `kind`."""
     t = pa.types
     if t.is_struct(kind):
         return pa.struct([field.with_type(_parsed_type(field.type, field.name)) for field in kind])
@@ -139,7 +144,7 @@ def _validity(values: pa.Array) -> Any:
 
 
 def _buffers(values: pa.Array) -> tuple[Any, Any]:
-    """(ends, data) of a binary column, as numpy arrays: ends[i] to ends[i + 1] is value i."""
+    """Return (ends, data) of a binary column as numpy arrays. Value i is data[ends[i] : ends[i + 1]]."""
     _, ends, data = values.buffers()
     found = np.frombuffer(ends, np.int64 if pa.types.is_large_binary(values.type) else np.int32)
     some = found[values.offset : values.offset + len(values) + 1].astype(np.int64)
@@ -147,7 +152,7 @@ def _buffers(values: pa.Array) -> tuple[Any, Any]:
 
 
 def _lines(data: Any, ends: Any, valid: Any) -> tuple[Any, Any]:
-    """One line a value, and where each ends; `valid` becomes 0 for those that are no JSON text."""
+    """Return one line for each value, and the end of each line. Set `valid` to 0 for values that are not JSON texts."""
     size = int(ends[-1] - ends[0]) + MOST_ADDED * len(valid)
     out, line_ends = np.empty(size, np.uint8), np.empty(len(valid) + 1, np.int64)
     kernel("json_lines")(
@@ -160,7 +165,7 @@ def _lines(data: Any, ends: Any, valid: Any) -> tuple[Any, Any]:
 
 
 def _text(values: pa.Array, name: str) -> pa.Array:
-    """The JSON text of each value: large_string without nulls."""
+    """Return the JSON text of each value as large_string without nulls. Raises TypeError for unsupported types."""
     t = pa.types
     kind = values.type
     if t.is_dictionary(kind):
@@ -219,7 +224,7 @@ def _entries(values: pa.Array, name: str) -> pa.Array:
 
 
 def _joined(values: pa.Array, items: pa.Array, before: str, behind: str) -> pa.Array:
-    """One text of each list's items."""
+    """Return one text for each list: its items, with commas between them."""
     if pa.types.is_map(values.type):
         values = values.cast(pa.list_(pa.struct([("key", values.type.key_type), ("value", values.type.item_type)])))
     ends = np.zeros(len(values) + 1, np.int64)

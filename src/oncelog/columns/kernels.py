@@ -1,9 +1,10 @@
-"""The inner loops between record batches and Arrow buffers. Compiled by numba, and called, by way of `native`.
+"""The inner loops that convert between record batches and Arrow buffers. Use `native` to compile and call them.
 
-Decoding trusts no length. A negative result is an error; the callers say which. Arrays have one dimension and no gaps.
+Decoding checks every length. A negative result is an error, which the caller raises. Arrays are one-dimensional and
+contiguous.
 """
 
-# numba types less than it takes:
+# numba's type annotations accept less than its functions do:
 # mypy: disable-error-code="untyped-decorator, no-untyped-call, call-overload, no-any-return, attr-defined"
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ FRAME = 5
 """Bytes of the schema registry's framing."""
 
 _compiled = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-"""When the first kernel that calls them is, and into it. Nothing here raises: see `compiler`."""
+"""numba compiles a function together with the first kernel that calls it. No function here raises: see `compiler`."""
 
 
 @intrinsic
 def _copying(_typing: Any, out: Any, pos: Any, data: Any, start: Any, size: Any) -> Any:
-    """memcpy of `size` bytes from data[start] to out[pos]: a loop over bytes takes ten times as long."""
+    """Copy `size` bytes from data[start] to out[pos] with memcpy. A loop over bytes takes ten times as long."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         to, at, source, first, count = arguments
@@ -46,7 +47,7 @@ _copy: Any = _copying
 
 @intrinsic
 def _pointing(_typing: Any, address: Any) -> Any:
-    """A pointer to bytes at an address."""
+    """Return a pointer to the bytes at an address."""
 
     def build(_context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = _context.get_value_type(signature.return_type)
@@ -60,9 +61,9 @@ _pointer: Any = _pointing
 
 @_compiled
 def _read_varlong(data: Any, pos: int) -> tuple[Any, int]:
-    """A zigzag varint and the position behind it; position -1 when it is cut off or too long."""
+    """Return a zigzag varint and the position after it. The position is -1 if the varint is cut off or too long."""
     size = data.shape[0]
-    if pos < size and data[pos] < 0x80:  # as nearly all are
+    if pos < size and data[pos] < 0x80:  # true for nearly all varints
         byte = np.int64(data[pos])
         return (byte >> 1) ^ -(byte & 1), pos + 1
     value = np.uint64(0)
@@ -79,16 +80,16 @@ def _read_varlong(data: Any, pos: int) -> tuple[Any, int]:
 
 @_compiled
 def _read_size(data: Any, pos: int, end: int) -> tuple[int, int]:
-    """The length of a field (-1: null) and where it begins; position -1 unless it ends at `end` or before."""
+    """Return the length of a field (-1: null) and its start. The start is -1 if the field would end after `end`."""
     length, pos = _read_varlong(data, pos)
-    if pos < 0 or pos > end or length < -1 or length > end - pos:  # no sum: it could overflow
+    if pos < 0 or pos > end or length < -1 or length > end - pos:  # a sum of position and length could overflow
         return 0, -1
     return length, pos
 
 
 @_compiled
 def count_headers(data: Any, count: int) -> int:
-    """Number of headers in a batch's records."""
+    """Return the number of headers in a batch's records, or MALFORMED."""
     total = 0
     pos = 0
     for _ in range(count):
@@ -116,9 +117,9 @@ def count_headers(data: Any, count: int) -> int:
 
 @_compiled
 def cut_records(data: Any, pos: int, count: int, max_bytes: int, max_rows: int, after: Any) -> int:
-    """Return how many of the `count` records from `pos` on come to at most these bytes and rows; at least one.
+    """Return how many of the `count` records from `pos` on fit into these bytes and rows, at least one; or MALFORMED.
 
-    Writes the position after them to `after[0]`. Looks at lengths only.
+    Write the position after them to `after[0]`. Only the lengths of the records are read.
     """
     start = pos
     for taken in range(count):
@@ -135,7 +136,7 @@ def cut_records(data: Any, pos: int, count: int, max_bytes: int, max_rows: int, 
 
 @_compiled
 def _take(data: Any, pos: int, length: int, row: int, ends: Any, valid: Any, out: Any) -> None:
-    """Copies a field to its row of a column; a length of -1 is null."""
+    """Copy a field to its row of a column. A length of -1 is null."""
     valid[row] = length >= 0
     start = ends[row]
     if length > 0:
@@ -148,7 +149,7 @@ def _take_headers(
     data: Any, pos: int, end: int, headers: int, item: int,
     name_ends: Any, name_valid: Any, names: Any, item_ends: Any, item_valid: Any, items: Any,
 ) -> int:  # fmt: skip
-    """Copies a record's headers to the rows from `item` on; the position behind them."""
+    """Copy a record's headers to the rows from `item` on. Return the position after them, or MALFORMED."""
     for index in range(item, item + headers):
         length, pos = _read_size(data, pos, end)
         if pos < 0 or length < 0:
@@ -169,13 +170,12 @@ def decode_batches(
     with_headers: bool, header_rows: Any, name_ends: Any, name_valid: Any, names: Any, item_ends: Any,
     item_valid: Any, items: Any,
 ) -> int:  # fmt: skip
-    """Takes the records of batches apart, from `start_offset` on; gives the number of rows, or -1 - i for damage in
-    batch i.
+    """Decode the records of batches from `start_offset` on. Return the number of rows, or -1 - i if batch i is damaged.
 
-    Of each batch `batches` has address and length of its records, their number, base offset, base timestamp, timestamp
-    type, and the time of the append or -1 where each record has its own. `*_ends` are Arrow offsets: entry row + 1 is
-    written when entry row is there. The columns have room for all rows and all bytes, those of headers for as many as
-    `count_headers` says.
+    For each batch, `batches` has the address and length of its records, their number, base offset, base timestamp,
+    timestamp type, and append time (-1 if each record has its own timestamp). `*_ends` are Arrow offsets. The caller
+    sets entry 0, and row i sets entry i + 1. The columns must be large enough for all rows and all bytes. Those of
+    headers must be large enough for the number of headers that `count_headers` returns.
     """
     row = 0
     for index in range(batches.shape[0] // 7):
@@ -201,7 +201,7 @@ def _decode_batch(
     values: Any, with_headers: bool, header_rows: Any, name_ends: Any, name_valid: Any, names: Any, item_ends: Any,
     item_valid: Any, items: Any,
 ) -> int:  # fmt: skip
-    """One of `decode_batches`; gives the next free row."""
+    """Decode one batch for `decode_batches`. Return the next free row, or MALFORMED."""
     pos = 0
     size = data.shape[0]
     for _ in range(count):
@@ -209,7 +209,7 @@ def _decode_batch(
         if pos < 0 or length < 0:
             return MALFORMED
         end = pos + length
-        timestamp, pos = _read_varlong(data, pos + 1)  # behind the attributes, which have no meaning
+        timestamp, pos = _read_varlong(data, pos + 1)  # skip the attributes, which have no meaning
         if pos < 0:
             return MALFORMED
         delta, pos = _read_varlong(data, pos)
@@ -284,10 +284,10 @@ def encode_records(
     values: Any, has_headers: bool, header_rows: Any, name_ends: Any, names: Any, item_ends: Any, item_valid: Any,
     items: Any, out: Any, result: Any,
 ) -> int:  # fmt: skip
-    """Writes the records of `rows[first:]` to `out` while they fit into `limit` bytes, one at least; how many.
+    """Write the records of `rows[first:]` to `out`, up to `limit` bytes, but at least one. Return how many.
 
-    `result` becomes (bytes written, largest timestamp), or (bytes needed, 0) with TOO_SMALL when `out` cannot take even
-    the first.
+    Set `result` to (bytes written, largest timestamp). If even the first record does not fit into `out`, set it to
+    (bytes needed, 0), and return TOO_SMALL.
     """
     pos = 0
     latest = base_timestamp
@@ -343,7 +343,7 @@ def longest_row(
     rows: int, has_key: bool, key_ends: Any, has_value: bool, value_ends: Any, has_headers: bool, header_rows: Any,
     name_ends: Any, item_ends: Any,
 ) -> int:  # fmt: skip
-    """Bytes of key, value and headers of the largest row."""
+    """Return the size of the largest row: the bytes of its key, value and headers."""
     longest = 0
     for row in range(rows):
         size = 0
@@ -360,7 +360,10 @@ def longest_row(
 
 @_compiled
 def murmur2_partitions(ends: Any, valid: Any, data: Any, partitions: int, out: Any) -> int:
-    """Kafka's default partition of each key (`Utils.murmur2`, made positive, modulo), -1 without a key; how many."""
+    """Set `out` to Kafka's default partition of each key, or -1 for a null key. Return the number of rows.
+
+    The partition is `Utils.murmur2` without its sign bit, modulo the number of partitions.
+    """
     for row in range(out.shape[0]):
         if valid[row] == 0:
             out[row] = -1
@@ -401,8 +404,10 @@ def murmur2_partitions(ends: Any, valid: Any, data: Any, partitions: int, out: A
 
 @_compiled
 def _closed(data: Any, start: int, end: int) -> bool:
-    """Whether brackets and strings begin and end within a text, and no comma, colon or control character lies where
-    none may: what else is wrong with it stays in its line.
+    """Return whether a text can be parsed as a value on a line of its own, without an effect on other lines.
+
+    Brackets must balance, and strings must end. Commas and colons must be inside of brackets or strings. Control
+    characters are illegal, except whitespace between tokens. Any other error affects only the line of the text.
     """
     depth = 0
     in_string = escaped = False
@@ -427,11 +432,11 @@ def _closed(data: Any, start: int, end: int) -> bool:
 
 @_compiled
 def json_lines(data: Any, ends: Any, valid: Any, prefix: Any, out: Any, line_ends: Any) -> int:
-    """Writes `{"v":VALUE}` and a newline for each value, `{}` for those that are not valid; how many bytes.
+    """Write `{"v":VALUE}` and a newline for each value, or `{}` if it is not valid. Return the number of bytes.
 
-    A value with the schema registry's framing (a zero byte and four of id) loses it. One that could change the lines
-    around it gets 0 in `valid`. Newlines between tokens become spaces. `out` has room for the values,
-    the prefix and two bytes more each.
+    The schema registry's framing (a zero byte and an id of four bytes) is removed. If a value could affect other lines,
+    its entry in `valid` is set to 0. Newlines and tabs between tokens become spaces. `out` must be large enough for
+    all values, plus the prefix and two bytes for each.
     """
     pos = 0
     line_ends[0] = 0

@@ -1,16 +1,16 @@
-"""Kernels as machine code: numba compiles them once on a machine, then llvmlite alone loads them.
+"""Compile kernels to machine code with numba, once on each machine. After that, llvmlite alone loads them.
 
 numba's own cache needs all of numba to load a kernel: 0.75 s of CPU and 70 MB in every Python worker that Spark starts,
 ten times what llvmlite takes. The files are in the folder that NUMBA_CACHE_DIR names, otherwise both beside this module
 and in the user's cache folder. A lock file lets one process compile while others wait for its result. If no folder can
-be written, each process compiles for itself. A file's name has a digest of what its code depends on: the kernels'
-source, llvmlite's version, the processor.
+be written, each process compiles for itself. A file's name has a digest of everything that its code depends on: the
+kernels' source, llvmlite's version and the processor.
 
-A kernel releases the interpreter's lock, so that the client's loop can
-receive records while another thread builds a table.
+A kernel releases the interpreter's lock, so that the client's loop can receive records while another thread builds a
+table.
 """
 
-# llvmlite has no types of its own to check against:
+# llvmlite has no type annotations:
 # mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Kernel = Callable[..., int]
 log = logging.getLogger(__name__)
 
 _loaded: list[Any] = []
-"""Machine code in use: never freed."""
+"""Machine code in use, which is never freed."""
 
 
 @cache
@@ -58,7 +58,7 @@ def kernel(name: str) -> Kernel:
         found = _find(name, place)  # another process or thread has compiled it in the meantime
         if found is not None:
             return found
-        _tell(lock)  # first, because compiling takes long
+        _tell(lock)  # log first, because compiling takes long
         from oncelog.columns.compiler import compiled
 
         code = _sealed(*compiled(name, SIGNATURES[name], _machine()))
@@ -80,13 +80,13 @@ def _find(name: str, place: str) -> Kernel | None:
 
 
 def load() -> None:
-    """All of them, for who cannot wait later on."""
+    """Load or compile all kernels now, so that no later call has to wait for it."""
     for name in SIGNATURES:
         kernel(name)
 
 
 def loaded() -> bool:
-    """Whether none of them is to be loaded, or compiled, any more."""
+    """Return whether all kernels are loaded."""
     return kernel.cache_info().currsize == len(SIGNATURES)
 
 
@@ -106,7 +106,7 @@ def _sealed(symbol: str, code: bytes) -> bytes:
 
 
 def _load(name: str, contents: bytes) -> Kernel | None:
-    """None for contents that are damaged."""
+    """Return the kernel in the contents of a file, or None if they are damaged."""
     digest, rest = contents[:32], contents[32:]
     if hashlib.sha256(rest).digest() != digest:
         return None
@@ -128,7 +128,7 @@ _C: Final = {
 
 @cache
 def _key() -> str:
-    """Of all that the machine code depends on."""
+    """Return a digest of everything that the machine code depends on."""
     source = b"".join(Path(__file__).with_name(name).read_bytes() for name in SOURCES)
     features = binding.get_host_cpu_features().flatten()
     on = (llvmlite.__version__, binding.get_default_triple(), binding.get_host_cpu_name(), features)
@@ -147,7 +147,7 @@ def _folders() -> Iterator[Path]:
 
 @cache
 def _writable() -> Path | None:
-    """The first folder that takes files."""
+    """Return the first folder in which files can be written, or None."""
     for folder in _folders():
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)

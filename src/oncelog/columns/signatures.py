@@ -1,6 +1,6 @@
-"""The parameters and results of kernels, for the kernels, their compiler and their callers.
+"""Define the parameters and results of kernels for the kernels, their compiler and their callers.
 
-A kernel takes integers, and the results of `at` for arrays. It returns a number.
+A kernel takes integers, and for each array the result of `at`. It returns a number.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ SIGNATURES: Final = {
     "longest_row": "n?q?q?qqq",
     "murmur2_partitions": "qBBni",
 }  # fmt: skip
-"""Parameters: arrays of B uint8, i int32, q int64; n a number, ? a truth value. All give a number."""
+"""Parameters of each kernel: B, i and q are arrays of uint8, int32 and int64, n is a number, and ? a truth value."""
 
 ARRAYS: Final = {"B": np.dtype(np.uint8), "i": np.dtype(np.int32), "q": np.dtype(np.int64)}
 
 
 def at(kind: str, array: Any) -> tuple[int, int]:
-    """An array, of which `kind` is in ARRAYS, as kernels take it: address and length. It must live until they return.
+    """Return the address and length of an array, which are the arguments of a kernel. `kind` is a key of ARRAYS.
 
-    TypeError for another kind of array: a kernel would read beyond it.
+    The array must live until the kernel returns. Raises TypeError for any other kind of array, because a kernel would
+    read beyond its end.
     """
     if array.dtype != ARRAYS[kind] or array.ndim != 1 or not array.flags.c_contiguous:
         raise TypeError(f"a contiguous array of {ARRAYS[kind]} is needed, not {array.dtype} of shape {array.shape}")
@@ -37,5 +38,5 @@ def at(kind: str, array: Any) -> tuple[int, int]:
 
 
 def at_binary(ends: Any, valid: Any, data: Any) -> tuple[int, ...]:
-    """A binary column as kernels take it: where each value ends, which are not null, and their bytes."""
+    """Return the arguments of a kernel for a binary column: the ends of its values, their validity, and their bytes."""
     return (*at("q", ends), *at("B", valid), *at("B", data))

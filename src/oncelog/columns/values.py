@@ -1,4 +1,4 @@
-"""What the formats of values have in common: framing by the schema registry, values that cannot be read."""
+"""Define what all formats of values share: the schema registry's framing, and values that cannot be read."""
 
 from __future__ import annotations
 
@@ -14,44 +14,46 @@ FRAME = 5
 """Bytes before a framed value: the magic byte and the schema's id, a big-endian int32 (Confluent's wire format)."""
 
 Schemas = Mapping[int, Any] | Callable[[int], Any]
-"""Where the schema of an id is found: called, or looked up, once an id."""
+"""A mapping or a function from an id to its schema. It is asked once for each id."""
 
 
 class Bad(NamedTuple):
-    """A value that is not what the format says; `row` in the column that was given."""
+    """A value that is invalid in its format. `row` is its row in the column to decode."""
 
     row: int
     reason: str
 
 
 class Format(Protocol):
-    """How values are encoded. `keep_bad`: what cannot be read is kept in a column of its own instead of raised."""
+    """How values are encoded. With `keep_bad`, bad values are kept in a column of their own, and raise no error."""
 
     keep_bad: bool
 
     def decode(self, values: pa.Array) -> tuple[pa.Array | pa.ChunkedArray, list[Bad]]:
-        """The column of what binary `values` say (null for null, and for bad ones), and the bad ones in order: only
-        the first, unless `keep_bad`.
+        """Decode binary `values`. Return their column, and the bad values in order.
+
+        Null values and bad values are null in the column. Without `keep_bad`, return only the first bad value. The
+        column is then valid only up to that value.
         """
 
     def encode(self, values: pa.Array) -> pa.Array:
-        """Binary values, null for null. ValueError or TypeError, which name row or column."""
+        """Return binary values, null for null. Raises ValueError or TypeError, which names the row or column."""
 
 
 def frame(schema_id: int | None) -> bytes:
-    """What stands before each value with this id."""
+    """Return the bytes in front of each value with this schema id, or no bytes for None."""
     return b"" if schema_id is None else bytes([MAGIC]) + schema_id.to_bytes(FRAME - 1, "big")
 
 
 def check_schema_id(schema_id: int | None) -> int | None:
-    """ValueError unless it is one."""
+    """Return the id. Raises ValueError if it does not fit into four bytes."""
     if schema_id is not None and not 0 <= schema_id < 1 << 32:
         raise ValueError(f"schema_id = {schema_id}: it has four bytes")
     return schema_id
 
 
 def look_up(schemas: Schemas, schema_id: int) -> Any:
-    """The schema of an id; LookupError."""
+    """Return the schema of an id. Raises LookupError."""
     found = schemas(schema_id) if callable(schemas) else schemas.get(schema_id)
     if found is None:
         raise LookupError(f"no schema has the id {schema_id}")
@@ -59,7 +61,7 @@ def look_up(schemas: Schemas, schema_id: int) -> Any:
 
 
 def raw_of(values: pa.Array, bad: list[Bad]) -> pa.Array:
-    """The bytes of the bad values, null everywhere else."""
+    """Return a column with the bytes of the bad values, and null in all other rows."""
     mask = np.zeros(len(values), np.bool_)
     mask[[item.row for item in bad]] = True
     return pc.if_else(pa.array(mask), values, pa.scalar(None, values.type))

@@ -1,9 +1,9 @@
-"""One connection of a client: requests out, answers back in their order, any number under way.
+"""Send requests on one connection to a broker, and match the responses. Any number may be in flight.
 
 A broker answers the requests of a connection in their order, so the pending requests are a queue. Correlation ids
-are checked, but not used to look up a request. `ClientConnection.send` writes at once and returns a future: no task,
-no lock. A cancelled request stays in the queue, and its answer is dropped. A request that times out closes the
-connection, because the answers to later requests cannot arrive before its own (as in Kafka's NetworkClient).
+are checked, but not used to look up a request. `ClientConnection.send` writes at once and returns a future. It needs no
+task and no lock. A cancelled request stays in the queue, and its response is dropped. A request that times out closes
+the connection, because later responses cannot arrive before its own (as in Kafka's NetworkClient).
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ if TYPE_CHECKING:
     import ssl
 
 SCRATCH_BYTES = 64 * 1024
-"""Answers up to about this size are copied out of a shared buffer; longer ones are read into memory of their own."""
+"""Size of a connection's read buffer. An incomplete response of more than half of it is read into its own memory."""
 MAX_RESPONSE_BYTES = 512 * 1024 * 1024
 GROWTH = 16
-"""A long answer's memory is at most this many times what has come of it."""
+"""A long response's memory is at most this many times the bytes received, or SCRATCH_BYTES if that is more."""
 SOFTWARE_NAME = "oncelog"
 
 _LENGTH = struct.Struct(">i")
 
 
 class ConnectionLostError(ConnectionError):
-    """The connection ended, or could not be made, before the answer came: the request may or may not have worked."""
+    """Raised if a connection fails or ends before the response arrives. The broker may have processed the request."""
 
 
 class RequestTimeoutError(ConnectionLostError):
-    """No answer in time; the connection has been closed over it."""
+    """Raised if a response does not arrive in time. The connection is closed."""
 
 
 class NoCommonVersionError(Exception):
-    """Client and broker have no version of an API in common."""
+    """Raised if client and broker have no version of an API in common."""
 
 
 class _Pending:
-    """A request under way."""
+    """A request that waits for its response."""
 
     __slots__ = ("api_key", "correlation_id", "future", "response", "timer", "version")
 
@@ -72,9 +72,10 @@ class _Pending:
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """A connection to one broker; made by `connect`, which also asks what the broker can do.
+    """A connection to one broker. `connect` creates it, and requests the broker's versions and features.
 
-    `versions`: api key -> (lowest, highest) that the broker serves. `features`: finalized feature -> level (KIP-584).
+    `versions` maps an API key to the (lowest, highest) version that the broker serves. `features` maps a finalized
+    feature to its level (KIP-584).
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, client_id: str, request_timeout_ms: int) -> None:
@@ -94,7 +95,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._on_writable: set[Callable[[], object]] = set()
         self.address = ""
         self.made_at = self.used_at = loop.time()
-        """When it was made, and when something was last sent: the loop's time, s."""
+        """The loop's time in seconds when the connection was created, and when it last sent a request."""
         self.versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
 
@@ -102,16 +103,16 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether the connection has ended, so that it can send no more requests."""
         return self._error is not None
 
     @property
     def in_flight(self) -> int:
-        """Number of requests that are not answered yet."""
+        """Number of requests that wait for their responses."""
         return len(self._pending)
 
     def version_for(self, request: type[Message]) -> int:
-        """The highest version of an API that both sides know; NoCommonVersionError."""
+        """Return the highest version of an API that both sides support. Raises NoCommonVersionError."""
         low, high = self.versions.get(request.API_KEY, (0, -1))
         chosen = min(high, request.MAX_VERSION)
         if chosen < max(low, request.MIN_VERSION):
@@ -124,10 +125,11 @@ class ClientConnection(asyncio.BufferedProtocol):
     def send(
         self, request: Message, version: int | None = None, *, timeout_ms: float | None = None
     ) -> asyncio.Future[Any]:
-        """Write a request now; the future brings its response.
+        """Write a request now. Return a future for its response.
 
-        `timeout_ms` (default: the connection's) is the time without an answer after which the connection is given up.
-        Raises ConnectionLostError when it has ended already; else the future fails with one.
+        If there is no response within `timeout_ms` (default: the connection's), the connection is closed. If the
+        connection ends, the future fails with ConnectionLostError. Raises ConnectionLostError if it has ended already,
+        and NoCommonVersionError.
         """
         self._require_connected()
         if version is None:
@@ -145,7 +147,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return future
 
     def send_unanswered(self, request: Message, version: int | None = None) -> None:
-        """Write a request that the broker does not answer (Produce with acks=0)."""
+        """Write a request that the broker does not answer (Produce with acks=0). Raises the errors of `send`."""
         self._require_connected()
         if version is None:
             version = self.version_for(type(request))
@@ -156,23 +158,23 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._write(chunks)
 
     async def call(self, request: Message, version: int | None = None, *, timeout_ms: float | None = None) -> Any:
-        """Send a request and return its response. Safe to cancel: those behind it still get their own answers."""
+        """Send a request and return its response. If it is cancelled, later requests still get their own responses."""
         future = self.send(request, version, timeout_ms=timeout_ms)
         try:
             if self._writable is not None:
                 await asyncio.shield(self._writable)
             return await future
         finally:
-            del future  # a failed future keeps its exception, which keeps this frame and the request alive
+            del future  # a failed future has an exception, which would keep this frame and the request alive
 
     def _require_connected(self) -> None:
         if self._transport is None:
             raise self._error or ConnectionLostError("not connected")
         if self._error is not None:
-            raise copy(self._error)  # an exception that is raised many times collects the frames of all raises
+            raise copy(self._error)  # raising one exception many times would collect the frames of all raises
 
     def close(self, reason: str = "closed by the client") -> None:
-        """Hang up; what is under way fails with ConnectionLostError."""
+        """Close the connection. Requests in flight fail with ConnectionLostError."""
         self._lose(ConnectionLostError(f"{self.address}: {reason}"))
 
     def _write(self, chunks: list[bytes | memoryview]) -> None:
@@ -199,10 +201,10 @@ class ClientConnection(asyncio.BufferedProtocol):
                 item.future.set_exception(copy(error))
         self.resume_writing()
 
-    # -- what the transport calls ---------------------------------------------------------------------------------
+    # -- called by the transport ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected."""
+        """Configure the socket of a new connection."""
         self._transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
         if sock is not None:
@@ -210,16 +212,16 @@ class ClientConnection(asyncio.BufferedProtocol):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The other side hung up, or we did."""
+        """Fail all requests in flight, because the connection has ended."""
         self._lose(ConnectionLostError(f"{self.address}: {error or 'the broker hung up'}"))
 
     def pause_writing(self) -> None:
-        """The broker does not keep up: `call` waits."""
+        """Let `call` wait, because the broker reads too slowly."""
         if self._writable is None:
             self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """The broker has caught up."""
+        """Let waiting calls continue, because the broker has caught up or the connection has ended."""
         waiter, self._writable = self._writable, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -228,16 +230,16 @@ class ClientConnection(asyncio.BufferedProtocol):
             callback()
 
     def on_writable(self, callback: Callable[[], object]) -> None:
-        """Call back once when it is not `congested` any more, or lost."""
+        """Call `callback` once, when the connection is no longer `congested` or has ended."""
         self._on_writable.add(callback)
 
     @property
     def congested(self) -> bool:
-        """Whether more is waiting to be written than the transport likes to hold."""
+        """Whether the transport's write buffer is above its limit."""
         return self._writable is not None
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next read goes: into a long answer, or the scratch buffer."""
+        """Return the memory for the next read: the rest of a long response, or the scratch buffer."""
         if self._frame is not None:
             if self._got == len(self._frame):
                 grown = memoryview(bytearray(min(self._frame_size, GROWTH * self._got)))
@@ -247,7 +249,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return self._scratch[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """A read has brought so many bytes."""
+        """Process the bytes of a read."""
         if self._frame is not None:
             self._got += nbytes
             if self._got == self._frame_size:
@@ -301,7 +303,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 def _decode(item: _Pending, frame: memoryview, pos: int) -> Message:
     version = item.version
     if item.api_key == ApiKey.API_VERSIONS and frame[pos : pos + 2] == _UNSUPPORTED_VERSION:
-        version = 0  # a broker that does not know the version answers in the oldest (KIP-511)
+        version = 0  # a broker that does not support the version answers in version 0 (KIP-511)
     response, end = item.response.decode_from(frame, pos, version)
     if end != len(frame):
         raise ValueError(f"{len(frame) - end} bytes too many")
@@ -320,7 +322,7 @@ async def connect(
     connect_timeout_ms: int = 10_000,
     ssl_context: ssl.SSLContext | None = None,
 ) -> ClientConnection:
-    """Connect to a broker and learn its versions and features; ConnectionLostError."""
+    """Connect to a broker, and request its versions and features. Raises ConnectionLostError."""
     loop = asyncio.get_running_loop()
     connection = ClientConnection(loop, client_id, request_timeout_ms)
     connection.address = f"{host}:{port}"
@@ -332,7 +334,7 @@ async def connect(
         connection.close("no answer")
         raise RequestTimeoutError(f"{connection.address}: no connection in {connect_timeout_ms} ms") from None
     except ConnectionLostError:
-        connection.close()  # it may be open: a broker that answers with an error, or not as a broker would
+        connection.close()  # it is open if the broker answered with an error, or with invalid bytes
         raise
     except OSError as error:
         raise ConnectionLostError(f"{connection.address}: {error.strerror or error}") from error

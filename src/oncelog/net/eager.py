@@ -33,7 +33,7 @@ def _rest(work: Coroutine[Any, Any, T], waits_for: Any) -> Generator[Any, Any, T
             except GeneratorExit:
                 work.close()
                 raise
-            except BaseException as error:  # noqa: BLE001 - a cancellation above all: `work` decides
+            except BaseException as error:  # noqa: BLE001 - `work` handles all exceptions, cancellations above all
                 waits_for = None  # this frame is in the error's traceback, and that future would hold the error
                 waits_for = work.throw(error)
             else:

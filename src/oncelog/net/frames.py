@@ -1,4 +1,4 @@
-"""Cut the bytes of one connection into frames. Nothing here does I/O, or knows what is in a frame.
+"""Cut the bytes of one connection into frames. This module does no I/O, and does not read the contents of frames.
 
 A frame is an int32 length (big endian) and that many bytes.
 
@@ -15,27 +15,30 @@ import struct
 from oncelog.protocol.memory import reserved
 
 BUFFER_BYTES = 256 * 1024
-"""Size of a read buffer; a longer frame gets memory of its own."""
+"""Size of a read buffer. A longer frame gets its own memory."""
 SMALL_BYTES = 4096
-"""Up to here, copying is cheaper than holding on to a whole read buffer."""
+"""Copying up to this many bytes is cheaper than keeping a whole read buffer."""
 GROWTH = 8
-"""A long frame's memory is at most this many times the bytes received: a length alone reserves nothing."""
+"""A long frame's memory is at most this many times the bytes received, or BUFFER_BYTES if that is more.
+
+So a client cannot reserve memory by sending only a length.
+"""
 MAPPED_BYTES = 4 * 1024 * 1024
-"""A frame from this size on is read into mapped memory."""
+"""Frames of at least this size are read into mapped memory."""
 CROWD = 64
-"""Connections that may be in the middle of a frame at once, before memory counts for more than copying ..."""
+"""If more connections than this hold memory for frames, saving memory matters more than avoiding copies."""
 CROWDED_GROWTH = 2
-"""... and then an unfinished frame gets at most this many times the bytes received."""
+"""Replaces GROWTH while more than CROWD connections hold memory. There is no minimum then."""
 SPARE_BUFFERS = 4
-"""Unused read buffers that are kept."""
+"""Number of unused read buffers to keep."""
 
 _LENGTH = struct.Struct(">i")
 _TLS_HANDSHAKE, _TLS_MINOR_MAX = 0x1603, 4
-"""How a TLS record begins: type (handshake) and major version in two bytes, then the minor version."""
+"""The start of a TLS record: type (handshake) and major version in two bytes, then the minor version."""
 
 
 class BadFrameError(Exception):
-    """Raised for a frame that has no answer: the server closes the connection and logs a line."""
+    """Raised for a frame that cannot be answered. The server closes the connection and logs a line."""
 
 
 class ReadBuffers:
@@ -51,7 +54,7 @@ class ReadBuffers:
 
     @property
     def crowded(self) -> bool:
-        """Whether so many connections hold memory that saving it counts for more than copying."""
+        """Whether so many connections hold memory that saving it matters more than avoiding copies."""
         return self.holders > CROWD
 
     def claim(self) -> memoryview:
@@ -186,7 +189,7 @@ class FrameReader:
         self.release()
 
     def release(self) -> None:
-        """Give the buffer back, unless a request still reads it."""
+        """Release the buffer, unless a request still reads it."""
         self._view = None
         if not self._pinned:
             self._drop_buffer()

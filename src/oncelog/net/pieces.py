@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 MANY_PIECES = 1024
-"""The system takes no more in one call (IOV_MAX), and uvloop drops an answer of more than a million in silence."""
+"""The system accepts no more in one call (IOV_MAX). uvloop silently drops an answer of more than a million pieces."""
 SMALL_PIECE = 4096
 JOINED_BYTES = 64 * 1024
 

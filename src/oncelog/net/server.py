@@ -1,6 +1,6 @@
-"""The socket server: frames in, answers out, one request at a time a connection, in order.
+"""Accept connections, and answer the requests of each connection in order, one at a time.
 
-`net.frames` cuts the bytes of a connection into frames. Here they are answered.
+`net.frames` cuts the bytes of a connection into frames. This module passes them to a handler and writes the answers.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Handler = Callable[[memoryview, "Peer"], Chunks | Awaitable[Chunks | None] | Hol
 WRITE_BYTES = 64 * 1024
 """Answers to pipelined requests are gathered up to this size before they are written."""
 JOIN_BYTES = 16 * 1024
-"""Up to here, chunks are joined into one write."""
+"""Answers of up to this size are joined into one chunk before they are written."""
 FRAMES_A_TURN = 64
 """Frames of one connection that are answered before other connections get a turn."""
 SWEEPS = 8
-"""Sweeps of a connection without any activity in between, until it counts as idle."""
+"""Number of sweeps without any activity of a connection, after which it counts as idle."""
 
 DEFAULT_LISTENER = "PLAINTEXT"
 """The name of a server's only listener, if it has no other name."""
@@ -49,7 +49,7 @@ _log = logging.getLogger("oncelog.net")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who sent a frame; `connection_id` is unique within the server."""
+    """The client that sent a frame. `connection_id` is unique within the server."""
 
     host: str
     port: int
@@ -57,33 +57,36 @@ class Peer:
     on_hang_up: list[Callable[[], None]] = field(default_factory=list, compare=False, repr=False)
     """Called when the client hangs up. A request that may wait long adds a callback, and removes it again."""
     listener: str = DEFAULT_LISTENER
-    """The name of the listener that the connection came in on."""
+    """The name of the listener that accepted the connection."""
 
 
 class Address(NamedTuple):
     """An address to listen on, with the name of its listener."""
 
     host: str
-    """Empty for every IPv4 interface."""
+    """The host name or IP address. If it is empty, the server listens on all IPv4 interfaces."""
     port: int
-    """0 for a free port, see `Server.ports`."""
+    """The port, or 0 for any free port (see `Server.ports`)."""
     listener: str = DEFAULT_LISTENER
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What clients may ask of the server."""
+    """Limits for the clients of a server."""
 
     max_request_size: int = 100 * 1024 * 1024
-    """Bytes of a frame; a longer one closes the connection."""
+    """Largest size of a frame in bytes. The server closes the connection if a frame is larger."""
     idle_ms: int = 600_000
-    """A connection that neither sends a whole frame nor takes an answer for so long is closed; negative: never."""
+    """The server closes connections that are idle for this long. If it is negative, they stay open.
+
+    A connection is idle if it sends neither a whole frame nor a part of a long one, and reads no waiting answers.
+    """
     max_connections: int = 2**31 - 1
-    """Further ones are closed at once."""
+    """Largest number of connections. The server closes further ones at once."""
     backlog: int = 1024
-    """Connections that the kernel holds until they are accepted."""
+    """Number of connections that the kernel queues until the server accepts them."""
     max_unsent_bytes: int = 64 * 1024 * 1024
-    """Memory for answers that their clients have not read, of all connections together; -1: no limit (`Unsent`)."""
+    """Memory for answers that clients have not read, for all connections together. -1: no limit. See `Unsent`."""
     drain_ms: int = 500
     """How long `close` waits for requests in progress."""
 
@@ -119,10 +122,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._closing = False
         self._quiet_sweeps = 0
 
-    # -- what the event loop calls --------------------------------------------------------------------------------
+    # -- called by the event loop ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected."""
+        """Register a new connection, or close it if the server refuses it."""
         self._transport = cast(asyncio.Transport, transport)
         connection_id = self._server.admit(self)
         name = transport.get_extra_info("peername") or ("", 0)
@@ -136,7 +139,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone; an answer in progress goes nowhere."""
+        """Release the memory of the connection. An answer in progress is dropped."""
         self._closing = True
         self._server.unsent.all_read(self)
         self._server.unsent.drop_draft(self._peer.connection_id)
@@ -145,7 +148,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._server.gone(self)
 
     def eof_received(self) -> bool:
-        """The client sends no more: hang up, after the answer that it may still wait for."""
+        """Note that the client sends no more. Return True to keep the connection open while an answer is due."""
         self._eof = True
         self._tell_hang_up()
         return self._busy or self._turn_pending or self._write_paused
@@ -159,7 +162,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Serve what a read has brought."""
+        """Serve the bytes of a read."""
         if self._closing:
             return
         if self._frames.received(nbytes):
@@ -168,25 +171,25 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._quiet_sweeps = 0  # a long frame makes progress
 
     def pause_writing(self) -> None:
-        """The client does not keep up with its answers."""
+        """Serve no more requests, because the client reads its answers too slowly."""
         self._write_paused = True
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """Serve requests again, because the client has read its answers."""
         self._write_paused = False
         self._server.unsent.all_read(self)
         self._quiet_sweeps = 0
         self._next_turn()
 
-    # -- what the server calls ----------------------------------------------------------------------------------------
+    # -- called by the server -----------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Serve nothing more; hang up, now or when the request in progress is answered."""
+        """Close the connection, now or after the request in progress is answered."""
         if not self._busy:
             self._hang_up()
 
     def abort(self) -> None:
-        """Hang up without sending what is left."""
+        """Close the connection without sending the rest of its answers."""
         self._closing = True
         self._server.unsent.all_read(self)
         self._transport.abort()
@@ -203,7 +206,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.abort()
 
     def sweep(self) -> None:
-        """Called regularly: closes the connection if nothing has happened since many calls ago."""
+        """Close the connection if it was idle for more than SWEEPS calls. The server calls this regularly."""
         self._quiet_sweeps += 1
         if self._quiet_sweeps > SWEEPS and not self._busy:
             _log.info("closing %s:%d, idle", self._peer.host, self._peer.port)
@@ -233,7 +236,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._hang_up()
 
     def _next_turn(self) -> None:
-        """Serve the kept bytes after a wait; there may be none."""
+        """Serve the kept bytes, if there are any, after a wait."""
         self._turn_pending = False
         self._frames.resume(blocked=self._blocked())
         self._turn()
@@ -310,7 +313,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.unsent.add_unread(self, taken)
 
     def _fail(self, error: Exception, out: Chunks, size: int) -> None:
-        """Closes the connection over a request that cannot be answered; answers before it still go out."""
+        """Close the connection, because a request cannot be answered. Send the answers to earlier requests first."""
         if not self._closing:
             expected = isinstance(error, BadFrameError)
             message = str(error) if expected else f"a request failed: {error!r}"
@@ -329,7 +332,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
 
 def _add(out: Chunks, chunks: Chunks) -> int:
-    """Adds one answer with its length in front; returns the bytes added."""
+    """Append one answer with its length in front. Return the number of bytes added."""
     size = sum(map(len, chunks))
     out.append(_LENGTH.pack(size))
     out += chunks
@@ -387,9 +390,9 @@ class Server:
 
     async def _listen(self, address: Address) -> None:
         bound = await self._bind(address)
-        sockets = cast(Any, bound).sockets  # asyncio's is a tuple, uvloop's a list
+        sockets = cast(Any, bound).sockets  # a tuple in asyncio, a list in uvloop
         port = int(sockets[0].getsockname()[1])
-        if address.port == 0 and len(sockets) > 1:  # a name with several addresses: one port for all
+        if address.port == 0 and len(sockets) > 1:  # the name has several addresses: use one port for all
             bound.close()
             bound = await self._bind(address._replace(port=port))
         self._listeners.append(bound)
@@ -408,7 +411,7 @@ class Server:
             bound.close()
 
     async def close(self) -> None:
-        """Stops listening and serving, waits a while for the answers to requests in progress, hangs up."""
+        """Stop listening and serving. Wait up to `drain_ms` for requests in progress, then close all connections."""
         if self._drained is not None:
             return
         self._stop_listening()
@@ -434,7 +437,7 @@ class Server:
     # -- called by connections ----------------------------------------------------------------------------------
 
     def admit(self, connection: ServerConnection) -> int:
-        """Counts a new connection in and returns its id; 0 when there are too many."""
+        """Register a new connection and return its id. Return 0 if there are too many, or if the server is closing."""
         if len(self.connections) >= self.limits.max_connections or self._drained is not None:
             if not self._refusing:
                 _log.warning("refusing connections: max.connections=%d is reached", self.limits.max_connections)
@@ -445,7 +448,7 @@ class Server:
         return self._next_id
 
     def gone(self, connection: ServerConnection) -> None:
-        """Counts a lost connection out."""
+        """Unregister a lost connection."""
         if connection not in self.connections:
             return
         self.connections.remove(connection)
@@ -454,7 +457,7 @@ class Server:
             self._stop_waiting()
 
     def run(self, work: Coroutine[None, None, None]) -> None:
-        """Runs a request that has to wait."""
+        """Run a request that has to wait, as a task."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -87,7 +87,7 @@ class StallWatch:
             except GeneratorExit:
                 work.close()
                 raise
-            except BaseException as error:  # noqa: BLE001 - a cancellation above all: `work` decides
+            except BaseException as error:  # noqa: BLE001 - `work` handles all exceptions, cancellations above all
                 waits_for = None  # see `net.eager`
                 failed.append(error)
 

@@ -8,7 +8,7 @@ from typing import Protocol
 Piece = bytes | memoryview
 
 LEAST = 64 * 1024
-"""Bytes of memory that a response may always take, so that the broker can serve a client whatever the others do."""
+"""Bytes of memory that a response may always take, so that slow clients cannot block the others."""
 LEAST_AT_ONCE = 1024 * 1024
 """Bytes that a Fetch may always read from a log at once. They take no memory if the pages of the file are sent."""
 
@@ -73,7 +73,7 @@ class Unsent:
 
     @property
     def too_much(self) -> bool:
-        """Whether responses take more than twice the limit. Only others than Fetch cause this: a Fetch asks `room`."""
+        """Whether responses take more than twice the limit. A Fetch cannot cause this, because it asks `room` first."""
         return 0 <= 2 * self._limit < self.bytes
 
     def taken_by(self, piece: Piece) -> int:

@@ -1,1 +1,1 @@
-"""Kafka's wire protocol and record format; imports nothing else of oncelog."""
+"""Kafka's wire protocol and record format. This package imports no other package of oncelog."""

@@ -1,4 +1,4 @@
-"""Which batches of an answer a reader of committed records must not see (Kafka's `CompletedFetch`)."""
+"""Find the batches of a Fetch response that a reader of committed records must not see (Kafka's `CompletedFetch`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from oncelog.protocol.records import BatchHeader, decode_control
 
 
 class AbortedTransactions:
-    """Those of one Fetch answer, as (first offset, producer id), followed through its batches."""
+    """Track the aborted transactions of one Fetch response from batch to batch.
+
+    `aborted` has the (first offset, producer id) of each.
+    """
 
     __slots__ = ("_next", "_open", "_waiting")
 
@@ -18,9 +21,9 @@ class AbortedTransactions:
         self._open: set[int] = set()
 
     def hides(self, header: BatchHeader, view: memoryview) -> bool:
-        """Whether a batch belongs to an aborted transaction; to be asked of every batch, in order.
+        """Return whether a batch belongs to an aborted transaction. Call this for every batch, in order.
 
-        It is False for control batches. ProtocolError (INVALID_RECORD) for a damaged marker.
+        Return False for control batches. Raises ProtocolError (INVALID_RECORD) for a damaged marker.
         """
         waiting = self._waiting
         if not waiting or header.producer_id < 0:
@@ -33,7 +36,7 @@ class AbortedTransactions:
             return False
         if not header.is_control:
             return header.is_transactional
-        # compaction may have taken the marker out of its batch, long after the aborted records
+        # compaction may have removed the marker from its batch, long after it removed the aborted records
         if header.count and not decode_control(view)[0]:
             self._open.discard(header.producer_id)
         return False

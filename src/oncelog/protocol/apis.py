@@ -1,4 +1,4 @@
-"""The API keys of Kafka's protocol, and where the messages of each are declared."""
+"""Name the API keys of Kafka's protocol, and find the message classes of each API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oncelog.protocol.schema import Message
 
 
 class ApiKey(IntEnum):
-    """One API; the names are those of Kafka's protocol guide."""
+    """The key of one API, with the name that it has in Kafka's protocol guide."""
 
     PRODUCE = 0
     FETCH = 1
@@ -63,7 +63,7 @@ class ApiKey(IntEnum):
 
 @cache
 def messages(key: ApiKey) -> tuple[type[Message], type[Message]]:
-    """The request and response classes of an API; their module is imported now."""
+    """Return the request and response classes of an API. The first call imports their module."""
     module = importlib.import_module(f"oncelog.protocol.messages.{key.name.lower()}")
     name = "".join(word.capitalize() for word in key.name.split("_"))
     return getattr(module, f"{name}Request"), getattr(module, f"{name}Response")

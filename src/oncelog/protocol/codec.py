@@ -15,12 +15,12 @@ from oncelog.protocol.primitives import Reader, Writer
 
 
 class TooManyItemsError(DecodeError):
-    """Raised for a message with more array elements than the caller allows."""
+    """Raised for a message with more array elements and tagged fields than the caller allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One class in one version."""
+    """The decoder and the encoder of one message class in one version."""
 
     decode: Reader
     encode: Writer
@@ -28,7 +28,7 @@ class Codec:
     version: int
 
     def decode_at_most(self, view: memoryview, pos: int, items: int) -> tuple[Any, int]:
-        """Decode as `decode` does. Raise TooManyItemsError before decoding more array elements than the limit."""
+        """Decode like `decode`, but at most `items` array elements and tagged fields. Raises TooManyItemsError."""
         return _bounded(self.cls, self.version)(view, pos, items)
 
 

@@ -1,15 +1,15 @@
-"""Compression of record batches: the five codecs of the record batch format v2.
+"""Compress and decompress record batches with the five codecs of the record batch format v2.
 
-Shapes: bytes-like in, bytes-like out. The framing is what Kafka's Java client reads and writes:
+Input and output are bytes-like. The framing is that of Kafka's Java client:
 
-* gzip: RFC 1952, several members allowed on reading;
+* gzip: RFC 1952, several members are allowed on reading;
 * snappy: the xerial block framing of snappy-java (written with 32 KiB blocks); a plain snappy block is
   read too;
-* lz4: the LZ4 frame format with independent blocks of 64 KiB (the Java client refuses dependent ones), no
+* lz4: the LZ4 frame format with independent blocks of 64 KiB (the Java client rejects dependent ones), no
   checksums;
 * zstd: one or more zstd frames.
 
-Reading is bounded: data that would grow beyond ``limit`` bytes is refused, whatever a header claims.
+Decompression rejects data that would grow beyond ``limit`` bytes, whatever a header claims.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LZ4_END = bytes(4)
 _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 0x80000000
 _LZ4_WITH_CHECKSUMS = 0x70
-"""Flags of a frame that differs from ours in the checksum behind each block only."""
+"""Flags of a frame that differs from ours only in the checksum after each block."""
 
 _ZSTD_DEFAULT_LEVEL = 3
 _GZIP_DEFAULT_LEVEL = 6
@@ -51,7 +51,7 @@ _FIRST_GUESS = 16
 _MIN_OUTPUT = 64 * 1024
 _GROWTH = 8
 _MAPPED_BYTES = 1024 * 1024
-"""Outputs from this size on are mapped."""
+"""Outputs of at least this size go into mapped memory."""
 
 
 class Codec(IntEnum):
@@ -65,19 +65,23 @@ class Codec(IntEnum):
 
 
 class TooMuchDataError(ProtocolError):
-    """The decompressed data would be larger than the limit."""
+    """Raised if the decompressed data would be larger than the limit."""
 
 
 def compress(codec: Codec | int, data: Buffer, level: int | None = None) -> Buffer:
-    """Return ``data`` compressed with ``codec``; ``level`` as in Kafka's ``compression.<type>.level``."""
+    """Return ``data`` compressed with ``codec``.
+
+    ``level`` is Kafka's ``compression.<type>.level``, or None for the default. Snappy ignores it.
+    """
     return _COMPRESS[codec](data, level)
 
 
 def decompress(codec: Codec | int, data: Buffer, limit: int) -> Buffer:
     """Return ``data`` decompressed.
 
-    Raises ``ProtocolError(CORRUPT_MESSAGE)`` for malformed data or more than ``limit`` bytes of it,
-    ``ProtocolError(UNSUPPORTED_COMPRESSION_TYPE)`` for an unknown codec, and ``MemoryError``.
+    Raises ``ProtocolError(CORRUPT_MESSAGE)`` if the data is malformed or would grow beyond ``limit`` bytes,
+    ``ProtocolError(UNSUPPORTED_COMPRESSION_TYPE)`` for an unknown codec, and ``MemoryError`` if there is no memory for
+    the output.
     """
     decoder = _DECOMPRESS.get(codec)
     if decoder is None:
@@ -128,7 +132,7 @@ def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
             pos += len(rest)
         if member.eof:
             member = zlib.decompressobj(wbits=_GZIP_WINDOW)
-        # Decompress in steps: all threads wait while the interpreter copies the result of one.
+        # Decompress in steps, because all threads wait while the interpreter copies the result of a step.
         most = min(_GZIP_STEP, limit + 1 - len(out))
         try:
             piece = member.decompress(rest, most)
@@ -166,7 +170,7 @@ def _decompress_snappy(data: Buffer, limit: int) -> Buffer:
         if end - pos < 4:
             raise _corrupt("snappy", "truncated block length")
         (size,) = _INT32.unpack_from(view, pos)
-        if size == _XERIAL_MAGIC_HEAD:  # streams may be concatenated, each with its header
+        if size == _XERIAL_MAGIC_HEAD:  # streams may be concatenated, each with its own header
             pos += len(_XERIAL_HEADER)
             continue
         pos += 4
@@ -181,7 +185,7 @@ def _snappy_block(view: memoryview, limit: int) -> Buffer:
     import cramjam
 
     try:
-        # The length stands in front of the block, so it is known before anything is allocated.
+        # A block begins with its decompressed length, so it can be checked before memory is allocated.
         size = cramjam.snappy.decompress_raw_len(view)
         if size > limit:
             raise _too_large("snappy", limit)
@@ -195,7 +199,7 @@ def _snappy_block(view: memoryview, limit: int) -> Buffer:
 def _compress_lz4(data: Buffer, level: int | None) -> Buffer:
     import cramjam
 
-    if level not in (None, _LZ4_DEFAULT_LEVEL):  # Kafka's default level stands for the quick compressor
+    if level not in (None, _LZ4_DEFAULT_LEVEL):  # Kafka's default level selects the fast compressor
         return _compress_lz4_high(data, level)
     view = memoryview(data)
     out = bytearray(_LZ4_HEADER)
@@ -213,14 +217,18 @@ def _compress_lz4(data: Buffer, level: int | None) -> Buffer:
 
 
 def _compress_lz4_high(data: Buffer, level: int | None) -> Buffer:
-    """By level, which cramjam's blocks do not know, only its frames: their blocks in a frame like the others."""
+    """Compress with a level.
+
+    Only cramjam's frame compressor accepts a level, not its block compressor. So compress to a frame, and copy its
+    blocks without their checksums into a frame like those of `_compress_lz4`.
+    """
     import cramjam
 
     compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     compressor.compress(bytes(data))
     frame = memoryview(compressor.finish())
     if frame[4] != _LZ4_WITH_CHECKSUMS:
-        return bytes(frame)  # of another cramjam: a frame that any reader takes
+        return bytes(frame)  # another version of cramjam chose other flags; any reader accepts its frame
     out, position = bytearray(_LZ4_HEADER), len(_LZ4_HEADER)
     while size := _UINT32_LE.unpack_from(frame, position)[0]:
         end = position + 4 + (size & ~_LZ4_STORED)
@@ -251,9 +259,9 @@ def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
 def _decompress_growing(
     codec: str, decompress_into: Callable[[Buffer, memoryview], int], data: Buffer, limit: int
 ) -> Buffer:
-    """Decompress into ever larger buffers: these formats need not say how large their content is.
+    """Decompress into larger and larger buffers, because these formats need not state the size of their content.
 
-    Only an output that is too small is tried again: damage shows itself at the first try, at the price of that.
+    Only a buffer that is too small causes a retry. Any other error means that the data is corrupt.
     """
     import cramjam
 

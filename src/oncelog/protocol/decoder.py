@@ -1,7 +1,7 @@
 """Generate the decoder of a message class in one version.
 
 Runs of fixed-size fields become one `struct` call, and fields that the version lacks cost nothing. Decoders are safe
-against any input: they raise DecodeError, and never allocate more than in proportion to the input.
+against any input: they raise DecodeError, and allocate memory only in proportion to the input.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def decoder(cls: MessageType, version: int, flexible: bool) -> Reader:
 
 @cache
 def bounded_decoder(cls: MessageType, version: int, flexible: bool) -> BoundedReader:
-    """Return a decoder that calls its third argument with each array's number of elements before it decodes them."""
+    """Return a decoder with a third argument, a function that limits the work.
+
+    The decoder calls it with the number of elements of each array, and of tagged fields, before it decodes them.
+    """
     made: BoundedReader = _BoundedSource(cls, version, flexible).build()
     return made
 
@@ -139,7 +142,7 @@ class _DecoderSource(Source):
         self.line("items.append(item)", depth + 1)
 
     def spend(self, depth: int, count: str = "n") -> None:
-        """Generate the code that runs before a decoder decodes a number of elements."""
+        """Generate the code that runs before a decoder decodes array elements or tagged fields."""
 
     def tags(self) -> None:
         varint = self.name("varint", read_varint)
@@ -161,7 +164,7 @@ class _DecoderSource(Source):
 
 
 class _BoundedSource(_DecoderSource):
-    """Generate decoders that call a function with each array's number of elements before they decode it."""
+    """Generate decoders that call a function with each number of array elements or tagged fields, to limit the work."""
 
     arguments = "buf, pos, spend"
 

@@ -1,6 +1,6 @@
-"""The error codes of Kafka's protocol, and the exceptions and values that carry one.
+"""Define the error codes of Kafka's protocol, and the exceptions and values that carry them.
 
-Codes, names and what may be tried again are those of Kafka's `Errors`.
+Codes, names and the retriable errors are those of Kafka's `Errors`.
 """
 
 from __future__ import annotations
@@ -155,12 +155,12 @@ class ErrorCode(IntEnum):
 
     @property
     def text(self) -> str:
-        """One clause that says what is wrong."""
+        """A clause that describes the error."""
         return _TEXTS.get(self) or self.name.lower().replace("_", " ")
 
     @classmethod
     def of(cls, code: int) -> ErrorCode:
-        """The error of a code; one that we do not know counts as UNKNOWN_SERVER_ERROR."""
+        """Return the error for a code. Return UNKNOWN_SERVER_ERROR for an unknown code."""
         try:
             return cls(code)
         except ValueError:
@@ -168,11 +168,11 @@ class ErrorCode(IntEnum):
 
 
 MESSAGE_MAX = 1000
-"""Characters of an error's message. It may repeat what a request said, which can be as long as the request."""
+"""Longer error messages are cut to this many characters. A message may quote a value that fills a whole request."""
 
 
 class ProtocolError(Exception):
-    """Something that is answered with an error code; the message says what is wrong with what."""
+    """Raised for a failure that is answered with an error code. The message says what failed, and names the object."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         if len(message) > MESSAGE_MAX:

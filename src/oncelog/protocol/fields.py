@@ -11,7 +11,7 @@ from uuid import UUID
 NO_UUID = UUID(int=0)
 ALWAYS = 32767
 MAX_STRING = 32767
-"""Bytes of a string; Kafka's own messages have the limit in all versions, whatever the length's type could hold."""
+"""Largest size of a string in bytes. Kafka has this limit in all versions, even if the length's type allows more."""
 
 
 class DecodeError(ValueError):
@@ -24,7 +24,10 @@ class UnsupportedVersionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: `kind` as in the protocol guide, versions inclusive; `tag` makes it a tagged field (KIP-482)."""
+    """One field. `kind` is its type in the protocol guide, and version ranges are inclusive.
+
+    A field with a `tag` is a tagged field in flexible versions (KIP-482).
+    """
 
     kind: str
     since: int
@@ -84,7 +87,7 @@ def array(
     tag: int | None = None,
     ignorable: bool = False,
 ) -> Any:
-    """A field that is a list; `element` is a message class or the name of a scalar type."""
+    """Describe a field that is a list. `element` is a message class or the name of a scalar type."""
     return Field("array", since, until, nullable, default, tag, ignorable, element)
 
 
@@ -98,7 +101,7 @@ def struct(
     tag: int | None = None,
     ignorable: bool = False,
 ) -> Any:
-    """A field that is itself a message; its default is an empty one."""
+    """Describe a field that is itself a message. Its default is an empty message."""
     return Field("struct", since, until, nullable, default, tag, ignorable, element)
 
 
@@ -111,7 +114,7 @@ class MessageType(type):
     FLEXIBLE_SINCE: int
     FIELDS: dict[str, Field]
     VALUES: attrgetter[Any]
-    """Returns all fields of a message, to compare."""
+    """Returns the values of all fields of a message, for comparisons."""
 
     def __new__(
         mcs,
@@ -123,7 +126,7 @@ class MessageType(type):
         versions: tuple[int, int] = (0, ALWAYS),
         flexible: int = ALWAYS + 1,
     ) -> MessageType:
-        """Make a class with the fields of its body."""
+        """Create a class from the field descriptions in its body."""
         fields = {key: value for key, value in namespace.items() if isinstance(value, Field)}
         for key in fields:
             del namespace[key]
@@ -164,7 +167,7 @@ def _constructor(cls: Any) -> Callable[..., None]:
 
 
 def may_be_null_at_all(field: Field) -> bool:
-    """Return whether there is a version in which the field may be null."""
+    """Return whether the field may be null in any version."""
     return field.nullable <= ALWAYS
 
 

@@ -1,4 +1,4 @@
-"""The headers in front of every request and response (KIP-482 adds tags to both in flexible versions)."""
+"""Encode and decode the headers of requests and responses. In flexible versions, both have tags (KIP-482)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from oncelog.protocol.primitives import read_varint
 from oncelog.protocol.schema import DecodeError
 
 MOST_TAGS = 100
-"""Tagged fields of a header: Kafka has defined none so far."""
+"""Largest number of tagged fields in a header. Kafka has defined none so far."""
 
 _FIXED = struct.Struct(">hhih")
 _CORRELATION_ID = struct.Struct(">i")
 
 
 class RequestHeader(NamedTuple):
-    """Version 1 or 2, which differ only in the tags; `client_id` may be null."""
+    """A request header in version 1 or 2, which differ only in the tags. `client_id` may be null."""
 
     api_key: int
     api_version: int
@@ -28,7 +28,7 @@ class RequestHeader(NamedTuple):
 
 @cache
 def is_flexible(api_key: int, api_version: int) -> bool:
-    """Whether request headers of this API and version carry tags; False for an API that we do not know."""
+    """Return whether request headers of this API and version have tags. Return False for an unknown API."""
     try:
         key = ApiKey(api_key)
     except ValueError:
@@ -37,7 +37,7 @@ def is_flexible(api_key: int, api_version: int) -> bool:
 
 
 def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    """The header, and where the request itself begins; DecodeError."""
+    """Return the header, and the position of the request after it. Raises DecodeError."""
     try:
         api_key, api_version, correlation_id, size = _FIXED.unpack_from(frame)
         pos = _FIXED.size
@@ -57,7 +57,7 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
 
 
 def encode_request_header(header: RequestHeader) -> bytes:
-    """The reverse of `decode_request_header`, without tags of its own."""
+    """Return the bytes of a request header. It has no tagged fields."""
     raw = b"" if header.client_id is None else header.client_id.encode()
     size = -1 if header.client_id is None else len(raw)
     fixed = _FIXED.pack(header.api_key, header.api_version, header.correlation_id, size)
@@ -65,13 +65,16 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 
 def encode_response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
-    """ApiVersions answers without tags in every version: its reader may not know the version yet (KIP-511)."""
+    """Return the bytes of a response header.
+
+    The header of an ApiVersions response never has tags, because its reader may not know the version yet (KIP-511).
+    """
     raw = _CORRELATION_ID.pack(correlation_id)
     return raw + b"\x00" if _response_has_tags(api_key, api_version) else raw
 
 
 def decode_response_header(frame: memoryview, api_key: int, api_version: int) -> tuple[int, int]:
-    """The correlation id, and where the response itself begins; DecodeError."""
+    """Return the correlation id, and the position of the response after the header. Raises DecodeError."""
     try:
         correlation_id: int = _CORRELATION_ID.unpack_from(frame)[0]
         pos = _CORRELATION_ID.size

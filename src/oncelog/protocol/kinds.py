@@ -1,4 +1,4 @@
-"""Numbers on the wire that name a kind of thing, and that brokers and clients share."""
+"""Define enumerations of the protocol that both brokers and clients use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ResourceType(IntEnum):
-    """What has settings (`ConfigResource.Type`)."""
+    """A type of objects that have settings (`ConfigResource.Type`)."""
 
     TOPIC = 2
     BROKER = 4
@@ -16,9 +16,9 @@ class ResourceType(IntEnum):
 
 
 class UpgradeType(IntEnum):
-    """What a change of a feature's level may be (`FeatureUpdate.UpgradeType`)."""
+    """The change of a feature's level that a request allows (`FeatureUpdate.UpgradeType`)."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
-    """Only if nothing is lost by it."""
+    """A downgrade is allowed only if it loses no metadata."""
     UNSAFE_DOWNGRADE = 3

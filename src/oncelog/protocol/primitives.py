@@ -56,7 +56,7 @@ def varint(value: int) -> bytes:
 
 @lru_cache(1024)
 def to_uuid(raw: bytes) -> UUID:
-    """Return a UUID. Requests name the same few topic ids, and making one costs more than the rest of a request."""
+    """Return a UUID. It is cached, because requests repeat a few topic ids, and creating a UUID is expensive."""
     return UUID(bytes=raw) if any(raw) else NO_UUID
 
 
@@ -138,7 +138,7 @@ READERS: dict[tuple[str, bool], Reader] = {
 
 
 def utf8(text: str) -> bytes:
-    """Encode a string, which must fit into a message. Raises UnsupportedVersionError."""
+    """Encode a string. Raises UnsupportedVersionError if it is longer than MAX_STRING bytes."""
     raw = text.encode()
     if len(raw) > MAX_STRING:
         raise UnsupportedVersionError(f"string of {len(raw)} bytes, {MAX_STRING} at most can be sent")
@@ -182,17 +182,17 @@ def _write_uuid(value: UUID, out: list[Any]) -> None:
 
 
 def write_count(count: int, out: list[Any]) -> None:
-    """Write what `read_count` reads."""
+    """Write the number of elements of an array, -1 for null."""
     out.append(_INT32.pack(count))
 
 
 def write_compact_count(count: int, out: list[Any]) -> None:
-    """Write what `read_compact_count` reads."""
+    """Write the number of elements of an array in a flexible version, -1 for null."""
     out.append(varint(count + 1))
 
 
 def write_tags(tags: list[tuple[int, list[Any]]], out: list[Any]) -> None:
-    """Write tagged fields: each is a tag and the chunks of its value."""
+    """Write tagged fields. Each entry has a tag and the chunks of its value."""
     out.append(varint(len(tags)))
     for tag, chunks in tags:
         out.append(varint(tag))

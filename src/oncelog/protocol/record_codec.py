@@ -1,4 +1,4 @@
-"""Single records, as they stand in a record batch (format v2): deltas and lengths are zigzag varints.
+"""Encode and decode the records of a record batch (format v2). Deltas and lengths are zigzag varints.
 
 Source: Kafka's ``DefaultRecord``, KIP-98 and KIP-82.
 """
@@ -13,10 +13,10 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 
 class Record(NamedTuple):
-    """One record; ``timestamp`` in ms since the epoch, headers as (name, value) pairs in their order.
+    """One record. ``timestamp`` is in ms since the epoch, and ``headers`` are (name, value) pairs in their order.
 
-    A name that is not UTF-8 has U+FFFD in place of each malformed sequence, as in Kafka's Java client. With
-    ``names=LOSSLESS`` such a name is encoded into the same bytes again.
+    If a name is not UTF-8, U+FFFD replaces each malformed sequence, as in Kafka's Java client. With
+    ``names=LOSSLESS``, such a name can be encoded to its original bytes again.
     """
 
     offset: int
@@ -27,13 +27,13 @@ class Record(NamedTuple):
 
 
 REPLACED, LOSSLESS = "replace", "surrogateescape"
-"""How header names that are not UTF-8 are decoded: error handlers of ``bytes.decode``."""
+"""Error handlers of ``bytes.decode`` for header names that are not UTF-8."""
 
 SMALLEST_RECORD = 7
 """Bytes of the shortest record: its length, attributes, two deltas, no key, no value, no headers."""
 
 RecordHead = tuple[int, int, bool]
-"""(offset, timestamp, whether there is a key) of a record."""
+"""(offset, timestamp, whether the record has a key)."""
 
 
 def _invalid(message: str) -> ProtocolError:
@@ -80,7 +80,7 @@ def encode_record(
     value: Buffer | None,
     headers: Sequence[tuple[str, bytes | None]] = (),
 ) -> bytes:
-    """Return one record as it stands in a batch, with its length in front."""
+    """Return the bytes of one record in a batch, with its length in front."""
     body = b"".join(
         (
             b"\x00",
@@ -97,9 +97,9 @@ def encode_record(
 def decode_payload(
     data: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None, names: str = REPLACED
 ) -> list[Record]:
-    """Return the ``count`` records that ``data`` holds, all with ``append_time`` if there is one.
+    """Return the ``count`` records in ``data``. If ``append_time`` is not None, it is the timestamp of all records.
 
-    Raises INVALID_RECORD, and ``IndexError`` where the data ends inside a record's head.
+    Raises INVALID_RECORD, and ``IndexError`` if the data ends before an expected field.
     """
     check_count(len(data), count)
     records = []
@@ -109,7 +109,7 @@ def decode_payload(
         end = pos + size
         if size < 0 or end > len(data):
             raise _invalid(f"record of {size} bytes where {len(data) - pos} are left")
-        timestamp, pos = _read_varlong(data, pos + 1)  # the attributes in between are not used
+        timestamp, pos = _read_varlong(data, pos + 1)  # skip the attributes, which are not used
         offset, pos = _read_varint(data, pos)
         key, pos = _read_sized(data, pos, end)
         value, pos = _read_sized(data, pos, end)

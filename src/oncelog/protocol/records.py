@@ -1,12 +1,12 @@
-"""Record batches, format v2: headers, records, control batches, and what is patched in place.
+"""Encode, decode, check and patch record batches of format v2, including control batches.
 
-A batch is 61 bytes of header (big-endian) and then its records, compressed as a whole if at all. The CRC-32C
-covers everything from ``attributes`` on; base offset, length, leader epoch and magic stand in front of it, so
-that a broker assigns offsets without touching the checksum. Sources: KIP-98, KIP-534, Kafka's
+A batch is a header of 61 bytes (big-endian), followed by its records. If they are compressed, they are compressed
+together. The CRC-32C covers everything from ``attributes`` on. It does not cover base offset, length, leader epoch and
+magic, so a broker assigns offsets without computing the checksum again. Sources: KIP-98, KIP-534, Kafka's
 ``DefaultRecordBatch`` and ``DefaultRecord``.
 
 The broker's hot path parses a header once (`parse_header`), checks it (`check_batch`) and patches it
-(`assign_offsets`); no record is looked at.
+(`assign_offsets`). It does not decode records.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEADER: Final = Struct(">qiibIhiqqqhii")
 
 HEADER_SIZE: Final = HEADER.size
 LOG_OVERHEAD: Final = 12
-"""Bytes of base offset and length, which the length does not count."""
+"""Bytes of base offset and length, which the length does not include."""
 
 MAGIC: Final = 2
 CRC_START: Final = 21
@@ -41,7 +41,7 @@ NO_SEQUENCE: Final = -1
 NO_TIMESTAMP: Final = -1
 MAX_SEQUENCE: Final = 2**31 - 1
 DEFAULT_DECOMPRESSED_LIMIT: Final = 128 * 1024 * 1024
-"""Bytes that one compressed batch may grow to, unless the caller says otherwise."""
+"""The default limit for the decompressed size of one batch, in bytes."""
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
@@ -75,7 +75,7 @@ _COMMIT = 1
 
 
 class BatchHeader(NamedTuple):
-    """The fixed part of a batch, as it was when read: patching the bytes does not change it."""
+    """The header of a batch when it was parsed. Later patches of the bytes do not change it."""
 
     base_offset: int
     batch_length: int
@@ -89,11 +89,11 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody counts with here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used here
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch, with the 12 that ``batch_length`` leaves out."""
+        """Bytes of the whole batch, including the 12 bytes that ``batch_length`` excludes."""
         return self.batch_length + LOG_OVERHEAD
 
     @property
@@ -108,19 +108,19 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record (after 2^31-1 comes 0), or -1 where the batch has none."""
+        """Sequence of the last record (0 follows 2^31-1), or -1 if the batch has none."""
         if self.base_sequence < 0:
             return NO_SEQUENCE
         return next_sequence(self.base_sequence, self.last_offset_delta)
 
     @property
     def codec(self) -> int:
-        """Compression codec, a `Codec` unless the batch is malformed."""
+        """Compression codec: a `Codec`, unless the batch is malformed."""
         return self.attributes & CODEC_MASK
 
     @property
     def timestamp_type(self) -> int:
-        """0 create time, 1 log append time."""
+        """0 for create time, 1 for log append time."""
         return 1 if self.attributes & _TIMESTAMP_TYPE else 0
 
     @property
@@ -140,7 +140,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Time after which compaction may drop tombstones and markers of this batch (KIP-534), if set."""
+        """Time after which compaction may drop tombstones and markers of this batch (KIP-534), or None."""
         return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
 
 
@@ -153,15 +153,15 @@ def _invalid(message: str) -> ProtocolError:
 
 
 def next_sequence(sequence: int, delta: int = 1) -> int:
-    """Return the sequence ``delta`` records further on; after 2^31-1 comes 0."""
+    """Return the sequence ``delta`` records later. 0 follows 2^31-1."""
     return (sequence + delta) & MAX_SEQUENCE
 
 
 def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     """Return the header of the batch at ``pos``.
 
-    Raises CORRUPT_MESSAGE where the bytes are no batch or not all of it is there, and INVALID_RECORD for the
-    message formats 0 and 1, which Kafka 4 does not take any more either.
+    Raises CORRUPT_MESSAGE if the bytes are not a complete batch, and INVALID_RECORD for the message formats 0 and 1,
+    which Kafka 4 does not accept either.
     """
     left = len(buf) - pos
     if left < HEADER_SIZE:
@@ -191,8 +191,8 @@ def _check_magic(buf: Buffer, pos: int) -> None:
 def iter_batches(buf: Buffer, *, partial_ok: bool = False) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Yield header and bytes of each batch in ``buf``.
 
-    Raises what `parse_header` raises. With ``partial_ok`` a batch cut off at the end (Fetch responses may
-    have one) ends the iteration instead.
+    Raises the errors of `parse_header`. With ``partial_ok``, an incomplete batch at the end of ``buf`` ends the
+    iteration instead. Fetch responses may end with one.
     """
     view = memoryview(buf)
     pos = 0
@@ -207,7 +207,7 @@ def iter_batches(buf: Buffer, *, partial_ok: bool = False) -> Iterator[tuple[Bat
 
 
 def is_partial(buf: Buffer, pos: int) -> bool:
-    """Tell whether the batch at ``pos`` goes on beyond the end of ``buf``."""
+    """Return whether the batch at ``pos`` continues beyond the end of ``buf``."""
     left = len(buf) - pos
     if left < LOG_OVERHEAD:
         return True
@@ -216,17 +216,17 @@ def is_partial(buf: Buffer, pos: int) -> bool:
 
 
 def check_crc(header: BatchHeader, view: memoryview) -> None:
-    """Raise CORRUPT_MESSAGE unless the CRC-32C of ``view``, which is exactly one batch, is the stored one."""
+    """Raise CORRUPT_MESSAGE if the CRC-32C of ``view`` differs from the stored one. ``view`` is exactly one batch."""
     computed = crc32c(view[CRC_START:])
     if computed != header.crc:
         raise _corrupt(f"record batch is corrupt: stored CRC {header.crc:#010x}, computed {computed:#010x}")
 
 
 def check_batch(header: BatchHeader, view: memoryview) -> None:
-    """Check one batch by its checksum and header; its records are not looked at.
+    """Check the checksum and the header of one batch. Its records are not decoded.
 
-    ``view`` is exactly the batch. Raises CORRUPT_MESSAGE for a wrong checksum, UNSUPPORTED_COMPRESSION_TYPE,
-    and INVALID_RECORD where the header contradicts itself (``LogValidator.validateBatch``).
+    ``view`` is exactly the batch. Raises CORRUPT_MESSAGE for a wrong checksum, UNSUPPORTED_COMPRESSION_TYPE for an
+    unknown codec, and INVALID_RECORD if the header contradicts itself (``LogValidator.validateBatch``).
     """
     check_crc(header, view)
     count = header.count
@@ -247,13 +247,13 @@ def check_batch(header: BatchHeader, view: memoryview) -> None:
 
 
 def assign_offsets(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
-    """Set base offset and leader epoch of the batch at ``pos`` in place; the CRC does not cover them."""
+    """Set base offset and leader epoch of the batch at ``pos`` in place. The CRC does not cover them."""
     _BASE_OFFSET.pack_into(buf, pos, base_offset)
     _LEADER_EPOCH.pack_into(buf, pos + LOG_OVERHEAD, leader_epoch)
 
 
 def set_max_timestamp(buf: bytearray | memoryview, pos: int, timestamp_type: int, max_timestamp: int) -> None:
-    """Set timestamp type and max timestamp of the batch at ``pos`` in place and redo its CRC."""
+    """Set timestamp type and max timestamp of the batch at ``pos`` in place, and update its CRC."""
     size = _LENGTH.unpack_from(buf, pos + 8)[0] + LOG_OVERHEAD
     (attributes,) = _ATTRIBUTES.unpack_from(buf, pos + _ATTRIBUTES_OFFSET)
     attributes = attributes & ~_TIMESTAMP_TYPE | (_TIMESTAMP_TYPE if timestamp_type else 0)
@@ -264,7 +264,7 @@ def set_max_timestamp(buf: bytearray | memoryview, pos: int, timestamp_type: int
 
 
 def put_header(batch: bytearray, count: int, codec: int, base_timestamp: int, max_timestamp: int) -> None:
-    """Write the header in front of `count` records that begin at `HEADER_SIZE`; `stamp` makes a batch of it."""
+    """Write the header in front of `count` records that begin at `HEADER_SIZE`. `stamp` completes the batch."""
     HEADER.pack_into(
         batch, 0,
         0, len(batch) - LOG_OVERHEAD, -1, MAGIC, 0, codec, count - 1, base_timestamp, max_timestamp,
@@ -273,7 +273,7 @@ def put_header(batch: bytearray, count: int, codec: int, base_timestamp: int, ma
 
 
 def stamp(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool) -> None:
-    """Write who sends a batch, and its checksum; -1 in all three for a producer without idempotence."""
+    """Write the producer's fields of a batch, then its CRC. A producer without idempotence passes -1 for all three."""
     _PRODUCER.pack_into(batch, _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
     (attributes,) = _ATTRIBUTES.unpack_from(batch, _ATTRIBUTES_OFFSET)
     attributes = attributes & ~_TRANSACTIONAL | (_TRANSACTIONAL if transactional else 0)
@@ -296,7 +296,7 @@ def pack_batch(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytearray:
-    """Put a header in front of encoded (and compressed) records and return the batch with its CRC."""
+    """Return a batch of encoded records, which may be compressed, with its header and CRC."""
     size = HEADER_SIZE + len(payload)
     out = bytearray(size)
     out[HEADER_SIZE:] = payload
@@ -339,9 +339,9 @@ def build_batch(
 ) -> bytearray:
     """Return ``records`` (at least one) as one batch.
 
-    Records are numbered from ``base_offset`` on in their order; with ``keep_offsets`` (compaction) they
-    keep their own offsets, which must grow and not lie before ``base_offset``. With ``timestamp_type`` 1 the
-    largest timestamp stands for all.
+    The records get consecutive offsets from ``base_offset`` on. With ``keep_offsets`` (for compaction), they keep their
+    own offsets, which must increase and not be less than ``base_offset``. With ``timestamp_type`` 1, the largest
+    timestamp applies to all records. Raises ValueError if there are no records.
     """
     if not records:
         raise ValueError("a record batch has at least one record")
@@ -405,7 +405,7 @@ def build_control_batch(
 def decode_control(view: Buffer) -> tuple[bool, int]:
     """Return (commit, coordinator epoch) of a control batch that holds a transaction marker.
 
-    Raises INVALID_RECORD for any other control record, and for a batch that compaction has emptied.
+    Raises INVALID_RECORD for any other control record, and if compaction has removed the record.
     """
     records = decode_records(view)
     if not records:

@@ -1,14 +1,14 @@
-"""Messages are declared once: a class an API, each field with its type and version range.
+"""Declare the messages of the protocol as classes. Each field has a type and a version range.
 
-A declaration reads like a dataclass whose defaults are field descriptions:
+A declaration looks like a dataclass whose defaults are field descriptions:
 
     class HeartbeatRequest(Message, api_key=12, versions=(0, 4), flexible=4):
         group_id: str = string()
         generation_id: int = int32()
         group_instance_id: str | None = string(since=3, nullable=3, default=None)
 
-At first use in a version, the class is compiled (`codec`) to one decoder and one encoder for that version. Names, types
-and ranges are those of Kafka's protocol guide; field names are in snake case.
+When a class is first used in a version, `codec` generates a decoder and an encoder for that version. Names, types and
+ranges are those of Kafka's protocol guide. Field names are in snake case.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ __all__ = [
 ]
 
 
-# Without field specifiers a type checker takes each description for a default value: all fields may be left out.
+# Without field specifiers, a type checker treats each description as a default value, so all fields are optional.
 @dataclass_transform(kw_only_default=True)
 class Message(metaclass=MessageType):
-    """The base of all messages and of the structs inside them."""
+    """The base class of all messages, and of the structs inside them."""
 
     API_KEY: ClassVar[int]
     MIN_VERSION: ClassVar[int]
@@ -79,7 +79,7 @@ class Message(metaclass=MessageType):
     FLEXIBLE_SINCE: ClassVar[int]
     FIELDS: ClassVar[dict[str, Field]]
     VALUES: ClassVar[attrgetter[Any]]
-    """Gives all fields of a message, to compare."""
+    """Returns the values of all fields of a message, for comparisons."""
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -94,18 +94,18 @@ class Message(metaclass=MessageType):
         return f"{type(self).__name__}({shown})"
 
     def encode(self, version: int) -> bytes:
-        """The message's bytes in a version; UnsupportedVersionError."""
+        """Return the message's bytes in a version. Raises UnsupportedVersionError."""
         return b"".join(self.chunks(version))
 
     def chunks(self, version: int) -> list[bytes | memoryview]:
-        """As `encode`, in pieces: record data stays where it is."""
+        """Return the bytes of `encode` in pieces, without a copy of record data."""
         out: list[bytes | memoryview] = []
         codec(type(self), version).encode(self, out)
         return out
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview, version: int) -> Self:
-        """The message that `data` is, all of it; DecodeError, UnsupportedVersionError."""
+        """Return the message that takes up all of `data`. Raises DecodeError and UnsupportedVersionError."""
         message, end = cls.decode_from(data, 0, version)
         if end != len(data):
             raise DecodeError(f"{len(data) - end} bytes after {cls.__name__}")
@@ -113,18 +113,18 @@ class Message(metaclass=MessageType):
 
     @classmethod
     def decode_from(cls, data: bytes | bytearray | memoryview, pos: int, version: int) -> tuple[Self, int]:
-        """The message that starts at `pos`, and where it ends."""
+        """Return the message at `pos`, and the position after it. Raises the errors of `decode`."""
         message, end = codec(cls, version).decode(memoryview(data), pos)
         return message, end
 
 
 def encode_versioned(message: Message, version: int) -> bytes:
-    """A key or value of an internal topic: the version as int16, then the message."""
+    """Return the bytes of a key or value of an internal topic: the version as int16, then the message."""
     return version.to_bytes(2, "big", signed=True) + message.encode(version)
 
 
 def read_version(data: bytes | memoryview) -> int:
-    """The int16 in front of such a key or value; the message follows behind it. DecodeError."""
+    """Return the int16 version in front of a key or value of `encode_versioned`. Raises DecodeError."""
     if len(data) < 2:
         raise DecodeError("no version in front of the record")
     return int.from_bytes(data[:2], "big", signed=True)

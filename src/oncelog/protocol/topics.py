@@ -1,8 +1,8 @@
-"""The names of the coordinators' own topics."""
+"""Name the internal topics of the coordinators."""
 
 from __future__ import annotations
 
 CONSUMER_OFFSETS = "__consumer_offsets"
-"""Groups and their offsets."""
+"""The topic of consumer groups and their committed offsets."""
 TRANSACTION_STATE = "__transaction_state"
-"""Transactional ids."""
+"""The topic of transactional ids and the states of their transactions."""

@@ -1,1 +1,1 @@
-"""The deterministic world: an event loop with virtual time, a network and a disk that fail."""
+"""Deterministic simulation: an event loop with virtual time, and a network and disks with injected faults."""

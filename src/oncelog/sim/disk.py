@@ -1,8 +1,9 @@
-"""A disk in memory whose process can die in the middle of a write, and whose machine can lose what was not synced.
+"""A disk in memory. Its process can die in the middle of a write, and its machine can lose data that is not synced.
 
-`SimDisk` is the device; `mount` gives a process its `Mount`, which is the log's `Disk` port and goes stale when that
-process dies. A killed process leaves everything that it wrote (the page cache survives it), the write that it died in
-torn; a crashed machine keeps what was synced and, of the rest of each file, as much as it likes.
+`SimDisk` is the device. `mount` returns the `Mount` of a process, which implements the log's `Disk` interface. After
+the process has died, its mount raises PowerFailure. If a process is killed, its writes remain, because the page cache
+survives. The write in progress may be torn. If the machine crashes, synced data remains, and so does a random part of
+the rest of each file.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ Buffer = bytes | bytearray | memoryview
 
 
 CAPACITY = 1 << 40
-"""Bytes of the device."""
+"""Size of the device in bytes."""
 
 
 class PowerFailure(BaseException):
-    """The process dies here."""
+    """Raised by the disk operation during which the process dies, and by all later operations of its mount."""
 
 
 @dataclass(slots=True)
@@ -28,12 +29,12 @@ class _Content:
     data: bytearray = field(default_factory=bytearray)
     synced: bytes = b""
     durable: bool = False
-    """Whether the name itself would survive the machine."""
+    """Whether the file's name would survive a crash of the machine."""
     given_up: bool = False
-    """A sync has failed: further ones say that all is well, and bring nothing to the device."""
+    """A sync has failed. Later syncs report success, but write nothing to the device."""
 
     def sync(self) -> None:
-        """What the device has is what was written."""
+        """Write the content and the name to the device, unless an earlier sync has failed."""
         if not self.given_up:
             self.synced, self.durable = bytes(self.data), True
 
@@ -47,7 +48,7 @@ class _Fault:
 
 
 class SimDisk:
-    """The device. `trace` is told every change."""
+    """The device. It calls `trace` with a description of each change and each fault."""
 
     def __init__(self, rng: random.Random, trace: Callable[[str], None] = lambda _: None) -> None:
         self._rng = rng
@@ -63,33 +64,34 @@ class SimDisk:
     # -- faults --------------------------------------------------------------------------------------------------------
 
     def mount(self) -> Mount:
-        """The disk for a new process; the former one's goes stale."""
+        """Return the disk for a new process. The mount of the former process stops working."""
         self._until_death = None
         self._mount = Mount(self)
         return self._mount
 
     def die_in(self, changes: int, on_death: Callable[[], None]) -> None:
-        """The process dies in the middle of the change that comes after so many others."""
+        """Let the process die in the middle of a change, after `changes` further ones. Then call `on_death`."""
         self._until_death = changes
         self._on_death = on_death
 
     def spare(self) -> None:
-        """The death that was planned does not come."""
+        """Cancel the death that `die_in` has planned."""
         self._until_death = None
 
     def fail_in(self, operations: int, kinds: tuple[str, ...], number: int, prefix: str = "") -> None:
-        """After so many others, every operation of these kinds fails under a path, with an `errno`, until `heal`.
+        """Let operations of these kinds on paths with a prefix fail with an `errno`, until `heal` is called.
 
-        Kinds are "read", "write" and "sync". Of a write that fails a part may be done.
+        The first `operations` of them still succeed. Kinds are "read", "write" and "sync". A write that fails may be
+        done in part.
         """
         self._fault = _Fault(kinds, prefix, number, operations)
 
     def heal(self) -> None:
-        """Nothing fails any more."""
+        """Stop the failures of `fail_in`."""
         self._fault = None
 
     def check(self, kind: str, path: str) -> None:
-        """OSError when an operation is to fail."""
+        """Raise OSError if `fail_in` lets this operation fail."""
         fault = self._fault
         if fault is None or kind not in fault.kinds or not path.startswith(fault.prefix):
             return
@@ -99,19 +101,22 @@ class SimDisk:
             raise OSError(fault.number, os.strerror(fault.number), path)
 
     def kill(self) -> None:
-        """The process is dead; its writes stay."""
+        """Kill the process. Its writes remain."""
         self._mount = None
         self._until_death = None
 
     def crash(self) -> None:
-        """The machine is dead: of what was not synced, each file keeps what chance leaves of it."""
+        """Crash the machine. Each file keeps a random part of its unsynced data.
+
+        A file whose name is not synced may disappear.
+        """
         self.kill()
         for path, content in list(self._files.items()):
             if not content.durable and self._rng.random() < 0.5:
                 del self._files[path]
                 continue
             common = _common_prefix(content.synced, content.data)
-            if common < len(content.synced):  # it was cut or overwritten since: one or the other
+            if common < len(content.synced):  # synced data has changed: keep the old or the new content
                 kept = content.data if self._rng.random() < 0.5 else bytearray(content.synced)
             else:
                 kept = content.data[: self._rng.randint(common, len(content.data))]
@@ -119,14 +124,14 @@ class SimDisk:
             content.data, content.synced, content.durable = bytearray(kept), bytes(kept), True
             content.given_up = False
 
-    # -- for the mounts ------------------------------------------------------------------------------------------------
+    # -- called by mounts ----------------------------------------------------------------------------------------------
 
     def is_mounted(self, mount: Mount) -> bool:
-        """Whether the mount's process lives."""
+        """Return whether the mount's process is alive."""
         return self._mount is mount
 
     def change(self, what: str) -> bool:
-        """Counts a change; True when the process is to die in it."""
+        """Count a change. Return whether the process has to die during it."""
         self.changes += 1
         self._trace(what)
         if self._until_death is None:
@@ -135,28 +140,28 @@ class SimDisk:
         return self._until_death < 0
 
     def die(self) -> None:
-        """The process dies now."""
+        """Kill the process now. Raises PowerFailure."""
         self.kill()
         self._on_death()
         raise PowerFailure
 
     def torn(self, size: int) -> int:
-        """How much of a write of `size` bytes is done when the process dies in it."""
+        """Return how many bytes of an interrupted write of `size` bytes are written."""
         return self._rng.randint(0, size)
 
     @property
     def files(self) -> dict[str, _Content]:
-        """Everything there is, by path."""
+        """All files by path."""
         return self._files
 
     @property
     def folders(self) -> dict[str, None]:
-        """Every folder."""
+        """All folders by path."""
         return self._folders
 
 
 class Mount:
-    """One process's view of a `SimDisk`; see `oncelog.log.disk.Disk` for what the methods promise."""
+    """A `SimDisk` as one process sees it. `oncelog.log.disk.Disk` documents its methods."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -167,23 +172,23 @@ class Mount:
         return self._disk
 
     def content(self, path: str) -> _Content:
-        """A file's bytes; FileNotFoundError."""
+        """Return a file's content. Raises FileNotFoundError."""
         content = self._live().files.get(path)
         if content is None:
             raise FileNotFoundError(2, "no such file", path)
         return content
 
     def check_read(self, path: str) -> None:
-        """OSError when a read is to fail."""
+        """Raise OSError if `SimDisk.fail_in` lets this read fail."""
         self._live().check("read", path)
 
     def change(self, what: str) -> None:
-        """A change that is done or not, nothing in between."""
+        """Count a change that cannot be done in part. Raises PowerFailure if the process dies before it."""
         if self._live().change(what):
             self._disk.die()
 
     def write(self, path: str, data: Buffer, pos: int) -> None:
-        """A change of which a part may be done when the process dies."""
+        """Write data to a file. If the process dies, or if the write fails, a random part of the data is written."""
         content = self.content(path)
         dies = self._disk.change(f"write {len(data)} bytes at {pos} of {path}")
         failure = None
@@ -250,7 +255,7 @@ class Mount:
             content.synced, content.durable = before.synced, before.durable
 
     def sync(self, path: str) -> None:
-        """See `Disk.sync`; of a folder: the names in it."""
+        """See `Disk.sync`. The sync of a folder makes the names in it durable."""
         if path in self._live().folders:
             self._disk.check("sync", path)
             self.change(f"sync {path}/")
@@ -323,7 +328,7 @@ class Mount:
 
 
 class SimFile:
-    """An open file."""
+    """An open file. `oncelog.log.disk.File` documents its methods."""
 
     def __init__(self, mount: Mount, path: str) -> None:
         self._mount = mount

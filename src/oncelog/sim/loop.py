@@ -1,7 +1,7 @@
-"""An asyncio event loop whose clock is virtual: time passes only when everybody waits, and then at once.
+"""An asyncio event loop with a virtual clock. If all tasks wait, the clock jumps to the next timer.
 
-Whatever runs belongs to a `Process`, known from the context that callbacks and tasks inherit. When a process is killed,
-none of its callbacks ever runs again, not even a `finally`: that is what `kill -9` means.
+Each callback and task belongs to a `Process`, which it inherits through its context. After a process is killed, none of
+its callbacks runs again, not even a `finally`, as after `kill -9`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 STALL_LIMIT = 1_000_000
-"""Rounds of the loop without a step of the clock, after which something is taken to spin."""
+"""Rounds of the loop without a step of the clock, after which the loop counts as spinning."""
 
 
 class StalledError(RuntimeError):
-    """Nothing can ever happen again, or the clock stands still while the loop spins."""
+    """Raised if all tasks wait and no timer is set, or if the loop spins while the clock does not move."""
 
 
 class Process:
-    """What dies together: a broker, or a client. `host` is its address in the network."""
+    """A broker or a client, whose tasks are killed together. `host` is its address in the network."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -32,7 +32,7 @@ class Process:
         self._prune_at = 100
 
     def own(self, task: asyncio.Task[Any]) -> None:
-        """Remembers a task, and forgets those that are done now and then."""
+        """Add a task. From time to time, remove the tasks that are done."""
         self.tasks.append(task)
         if len(self.tasks) > self._prune_at:
             self.tasks = [task for task in self.tasks if not task.done()]
@@ -46,12 +46,12 @@ _current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("oncel
 
 
 def current_process() -> Process | None:
-    """The process that is running now."""
+    """Return the process that is running now, or None."""
     return _current.get()
 
 
 class _Selector:
-    """Where a real loop waits for its sockets, this one moves its clock."""
+    """A selector that advances the clock instead of waiting for sockets."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
@@ -61,23 +61,23 @@ class _Selector:
         return []
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing, because there are no resources to release."""
 
 
 class LoopNetwork(Protocol):
     """The calls of a simulated network that an event loop forwards to it."""
 
     def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Any:
-        """Accept connections, and return what stands for `asyncio.Server`."""
+        """Accept connections. Return an object with the methods of `asyncio.Server`."""
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Connect to a listener."""
+        """Connect to a listener. Return the transport and the protocol of the connection."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """Runs callbacks in the order in which they fall due; the same program always in the same order."""
+    """Run callbacks in the order of their times. A program runs in the same order each time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,11 +88,14 @@ class SimLoop(asyncio.BaseEventLoop):
         self.set_task_factory(_make_task)
 
     def time(self) -> float:
-        """Seconds of virtual time since the loop was made."""
+        """Return the seconds of virtual time since the loop was created."""
         return self._now
 
     def advance(self, timeout: float | None) -> None:
-        """Moves the clock by what the loop would have waited; StalledError when it would wait for ever."""
+        """Advance the clock by the time that the loop would wait.
+
+        Raises StalledError if it would wait forever, or if it spins.
+        """
         if timeout is None:
             raise StalledError("everybody waits, and nothing is due any more")
         if timeout > 0:
@@ -106,45 +109,45 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- processes -----------------------------------------------------------------------------------------------------
 
     def spawn(self, process: Process, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Starts a coroutine as part of a process."""
+        """Start a coroutine as a task of a process."""
         return self.create_task(work, context=context_of(process))
 
     def kill(self, process: Process) -> None:
-        """Nothing of the process runs any more."""
+        """Kill a process: none of its callbacks runs again."""
         process.alive = False
         for task in process.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
-    # -- what callbacks go through -------------------------------------------------------------------------------------
+    # -- callbacks -----------------------------------------------------------------------------------------------------
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """As asyncio's, for the process of the context."""
+        """Schedule a callback for the process of the context. It is skipped if the process is dead."""
         context = contextvars.copy_context() if context is None else context
         return super().call_soon(_if_alive, context.get(_current), callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """As asyncio's, for the process of the context."""
+        """Schedule a callback for the process of the context. It is skipped if the process is dead."""
         context = contextvars.copy_context() if context is None else context
         return super().call_at(when, _if_alive, context.get(_current), callback, *args, context=context)
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """There are no threads here."""
+        """Schedule a callback like `call_soon`, because there are no threads here."""
         return self.call_soon(callback, *args, context=context)
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
-        """Runs the function now: a thread would bring disorder."""
+        """Run the function now, because a thread would make the order random. Return its result as a future."""
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's
+        except Exception as error:  # noqa: BLE001 - the caller handles all errors
             future.set_exception(error)
         return future
 
@@ -153,26 +156,26 @@ class SimLoop(asyncio.BaseEventLoop):
     async def create_server(  # type: ignore[override]
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **_: Any
     ) -> Any:
-        """Listens in the simulated network."""
+        """Listen in the simulated network."""
         return self.network.listen(protocol_factory, host, port)
 
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Callable[[], Any], host: str, port: int, **_: Any
     ) -> Any:
-        """Connects in the simulated network."""
+        """Connect in the simulated network."""
         return await self.network.connect(protocol_factory, host, port)
 
-    # -- what BaseEventLoop leaves to its subclasses -------------------------------------------------------------------
+    # -- abstract methods of BaseEventLoop -----------------------------------------------------------------------------
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+        """Do nothing, because the selector returns no events."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps."""
+        """Do nothing, because the selector never blocks."""
 
 
 def context_of(process: Process) -> contextvars.Context:
-    """A context in which `process` is the current one."""
+    """Return a context in which `process` is the current process."""
     context = contextvars.copy_context()
     context.run(_current.set, process)
     return context

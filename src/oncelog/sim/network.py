@@ -1,7 +1,7 @@
-"""A network in memory: streams with latency, in order, cut into pieces at random, that can be held up or reset.
+"""A network in memory. Its streams have latency, and deliver bytes in order, but in random pieces.
 
-It behaves as TCP does to asyncio's protocols (plain and buffered): `cut` holds bytes up until `heal`, which TCP's
-retransmission would bring then; `reset` ends connections with an error on both sides.
+To asyncio's protocols (plain and buffered), it behaves like TCP. `cut` holds bytes back until `heal`, as if TCP then
+retransmitted them. `reset` ends connections with an error on both sides.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from oncelog.sim.loop import Process, SimLoop, context_of, current_process
 Address = tuple[str, int]
 
 HIGH_WATER = 64 * 1024
-"""Bytes under way above which a protocol is asked to pause, as asyncio's default."""
+"""If more unread bytes than this are in flight, a protocol has to pause. This is asyncio's default."""
 
 FIRST_FREE_PORT = 20_000
-"""Port 0 gives ports from here on."""
+"""The first of the ports that are assigned for port 0."""
 
 
 class Network:
-    """All hosts of a world. Latencies are in seconds, drawn for each write between `fastest` and `slowest`."""
+    """The network of all hosts of a world. Each write has a random latency from `fastest` to `slowest` seconds."""
 
     def __init__(self, loop: SimLoop, rng: random.Random, *, fastest: float = 0.000_05, slowest: float = 0.002) -> None:
         self.loop = loop
@@ -42,13 +42,13 @@ class Network:
     # -- faults --------------------------------------------------------------------------------------------------------
 
     def cut(self, source: str, target: str, *, both_ways: bool = True) -> None:
-        """Nothing gets through from one host to another."""
+        """Hold back all bytes from one host to another, by default in both directions."""
         self._cuts.add((source, target))
         if both_ways:
             self._cuts.add((target, source))
 
     def heal(self) -> None:
-        """Everything gets through again, what was held up first."""
+        """End all cuts. Deliver the resets and bytes that were held back."""
         self._cuts.clear()
         resets, self._held_resets = self._held_resets, []
         for transport in resets:
@@ -57,17 +57,17 @@ class Network:
             transport.pump()
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Whether bytes from one host to another are held up."""
+        """Return whether bytes from one host to another are held back."""
         return (source, target) in self._cuts
 
     def reset(self, host: str | None = None) -> None:
-        """Ends all connections, or those of a host, with an error on both sides."""
+        """End all connections, or only those of one host, with an error on both sides."""
         for transport in tuple(self._transports):
             if host is None or host in (transport.host, transport.peer.host):
                 transport.lose(ConnectionResetError(104, "connection reset by the network"))
 
     def drop(self, process: Process) -> None:
-        """A process died: its port is free, its peers see a reset."""
+        """Free the ports of a dead process, and reset its connections."""
         for address, listener in tuple(self._listeners.items()):
             if listener.process is process:
                 del self._listeners[address]
@@ -75,10 +75,10 @@ class Network:
             if transport.process is process:
                 transport.vanish()
 
-    # -- the loop's two calls ------------------------------------------------------------------------------------------
+    # -- called by the loop --------------------------------------------------------------------------------------------
 
     def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener:
-        """Accepts connections; OSError when somebody else does at that address."""
+        """Accept connections. Raises OSError if the address is in use."""
         process = current_process()
         if process is not None:
             host = process.host
@@ -93,7 +93,7 @@ class Network:
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Connects; ConnectionRefusedError when nobody listens there."""
+        """Connect, after the end of any cut. Raises ConnectionRefusedError if there is no listener at the address."""
         process = current_process()
         source = process.host if process is not None else "nowhere"
         while True:
@@ -115,39 +115,39 @@ class Network:
         return near, protocol
 
     def close_listener(self, listener: Listener) -> None:
-        """The address is free again."""
+        """Free the address of a listener."""
         if self._listeners.get(listener.address) is listener:
             del self._listeners[listener.address]
 
     def forget(self, transport: SimTransport) -> None:
-        """A connection's end is gone."""
+        """Remove one end of a connection."""
         self._transports.pop(transport, None)
 
     def send_reset(self, source: str, target: SimTransport) -> None:
-        """Tells the other end of a broken connection, as soon as it can be reached."""
+        """Reset the other end of a broken connection. During a cut, hold the reset back until `heal`."""
         if self.is_cut(source, target.host):
             self._held_resets.append(target)
         else:
             target.hear_reset()
 
     def latency(self) -> float:
-        """How long the next piece is under way."""
+        """Return the latency of the next piece in seconds."""
         return self.rng.uniform(self.fastest, self.slowest)
 
 
 class _Socket:
-    """As much of a socket as callers look at."""
+    """The part of a socket that callers use."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
 
     def getsockname(self) -> Address:
-        """(host, port)."""
+        """Return (host, port)."""
         return self._address
 
 
 class Listener:
-    """Stands for `asyncio.Server`."""
+    """Replaces `asyncio.Server`."""
 
     def __init__(
         self,
@@ -163,15 +163,15 @@ class Listener:
         self.sockets = (_Socket(address),)
 
     def close(self) -> None:
-        """Accepts no more."""
+        """Stop accepting connections, and free the address."""
         self.network.close_listener(self)
 
     def is_serving(self) -> bool:
-        """Whether connections are accepted."""
+        """Return whether the listener accepts connections."""
         return self.network._listeners.get(self.address) is self
 
     async def wait_closed(self) -> None:
-        """Nothing to wait for."""
+        """Return at once."""
 
 
 class SimTransport(asyncio.Transport):
@@ -199,14 +199,14 @@ class SimTransport(asyncio.Transport):
         self._paused_writing = False
 
     def start(self) -> None:
-        """The protocol hears of its connection."""
+        """Call the protocol's `connection_made`, unless the connection is lost already."""
         if not self._lost:
             self._protocol.connection_made(self)
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Sends a copy of `data`."""
+        """Send a copy of `data`."""
         if self._closing or self._lost or not data:
             return
         self.peer.accept(bytes(data))
@@ -215,19 +215,19 @@ class SimTransport(asyncio.Transport):
             self._protocol.pause_writing()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Sends all pieces."""
+        """Send a copy of all pieces."""
         self.write(b"".join(list_of_data))
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the other side has not read."""
+        """Return the number of bytes that the other side has not read."""
         return sum(len(data) for _, data in self.peer._inbox if data is not None)
 
     def can_write_eof(self) -> bool:
-        """Half-closed connections are not simulated."""
+        """Return False, because half-closed connections are not simulated."""
         return False
 
     def drained(self) -> None:
-        """The other side has read."""
+        """Let the protocol resume writing if the other side has read enough."""
         if self._paused_writing and not self._lost and self.get_write_buffer_size() <= HIGH_WATER // 4:
             self._paused_writing = False
             self._loop.call_soon(self._protocol.resume_writing, context=self.context)
@@ -235,13 +235,13 @@ class SimTransport(asyncio.Transport):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def accept(self, data: bytes | None) -> None:
-        """Bytes, or the end (None), set out on their way here."""
+        """Deliver bytes to this end after a latency. None is the end of the stream."""
         self._last_arrival = max(self._last_arrival, self._loop.time() + self._network.latency())
         self._inbox.append((self._last_arrival, data))
         self.pump()
 
     def pump(self) -> None:
-        """Sees to it that the next piece arrives when it is due."""
+        """Schedule the delivery of the next piece, if none is scheduled."""
         if self._timer is None and self._inbox and not self._lost:
             when = max(self._inbox[0][0], self._loop.time())
             self._timer = self._loop.call_at(when, self._arrive, context=self.context)
@@ -281,46 +281,46 @@ class SimTransport(asyncio.Transport):
                 return
 
     def pause_reading(self) -> None:
-        """What arrives waits."""
+        """Deliver no more bytes until reading resumes."""
         self._reading = False
 
     def resume_reading(self) -> None:
-        """What waits is read."""
+        """Deliver the waiting bytes, and further ones."""
         self._reading = True
         self.pump()
 
     def is_reading(self) -> bool:
-        """Whether bytes are handed to the protocol."""
+        """Return whether bytes are delivered to the protocol."""
         return self._reading
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Sends what is on its way, then ends the connection."""
+        """Close this end. The other side gets all bytes that were sent, then the end of the stream."""
         if not self._closing and not self._lost:
             self._closing = True
             self.peer.accept(None)
             self._loop.call_soon(self._finish, None, context=self.context)
 
     def abort(self) -> None:
-        """Ends the connection at once; the other side loses what it has not read."""
+        """End the connection at once. The other side may lose the bytes that it has not read."""
         if not self._lost:
             self.lose(None)
 
     def lose(self, error: Exception | None) -> None:
-        """The connection breaks; the other side hears of it a little later."""
+        """Break the connection. The other side gets a reset after a latency."""
         self._loop.call_soon(self._finish, error, context=self.context)
         self._network.send_reset(self.host, self.peer)
 
     def vanish(self) -> None:
-        """This end's process is dead: nobody here hears anything any more."""
+        """Remove this end without a call to its protocol, because its process is dead. Reset the other end."""
         if not self._lost:
             self._lost = self._closing = True
             self._network.forget(self)
             self._network.send_reset(self.host, self.peer)
 
     def hear_reset(self) -> None:
-        """The other side is gone."""
+        """End the connection with a ConnectionResetError after a latency."""
         self._loop.call_later(
             self._network.latency(),
             self._finish,
@@ -338,18 +338,18 @@ class SimTransport(asyncio.Transport):
         self._protocol.connection_lost(error)
 
     def is_closing(self) -> bool:
-        """Whether the connection ends or has ended."""
+        """Return whether the connection is closing or has ended."""
         return self._closing
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Whom this end belongs to."""
+        """Return the protocol of this end."""
         protocol: asyncio.BaseProtocol = self._protocol
         return protocol
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Hands this end over."""
+        """Replace the protocol of this end."""
         self._protocol = protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """`sockname` and `peername`."""
+        """Return the address for `sockname` and `peername`, and `default` for any other name."""
         return {"sockname": self._address, "peername": self.peer._address}.get(name, default)

@@ -1,16 +1,17 @@
-"""A whole cluster and its clients in one thread, from one seed: brokers that can be killed at any disk write.
+"""Simulate a cluster and its clients in one thread, from one seed. A broker can be killed at any disk write.
 
 ```python
 async def scenario(world: World) -> None:
     broker = await world.start_broker()
     ...                                   # any asyncio code; broker.address is its bootstrap address
-    broker.die_in(3)                      # in the middle of its third disk write from now
+    broker.die_in(3)                      # in the middle of a disk change, after three further ones
 
 World(seed=7).run(scenario)
 ```
 
-Everything that happens is a function of the seed: clock, network, disks and randomness are the world's own, and `trace`
-says what happened last. While it runs, the `time` and `random` modules and `os.urandom` are the world's too.
+Everything that happens depends only on the seed, because the world has its own clock, network, disks and random
+numbers. `trace` has the latest events. While the world runs, it replaces the clocks of the `time` module and
+`os.urandom`, and seeds the `random` module.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ from oncelog.sim.network import Network
 T = TypeVar("T")
 
 EPOCH_MS = 1_700_000_000_000
-"""The wall clock when a world begins, in ms."""
+"""The wall clock at the start of a world, in ms."""
 
 TRACE_LINES = 10_000
-"""So many of the last lines of the trace are kept; its digest covers all of them."""
+"""The trace keeps this many lines, the latest ones. Its digest covers all lines."""
 
 PORT = 9092
 
 
 class SimBroker:
-    """One broker of a world, with a disk that outlives its processes."""
+    """One broker of a world. Its disk outlives its processes."""
 
     def __init__(self, world: World, node_id: int, settings: dict[str, Any]) -> None:
         self.node_id = node_id
@@ -58,23 +59,23 @@ class SimBroker:
 
     @property
     def host(self) -> str:
-        """Its name in the network."""
+        """The broker's host name in the network."""
         return f"broker-{self.node_id}"
 
     @property
     def address(self) -> str:
-        """For `bootstrap.servers`."""
+        """The broker's address for `bootstrap.servers`."""
         return f"{self.host}:{PORT}"
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the broker's process is alive."""
         return self.process is not None and self.process.alive
 
     async def start(self, *, die_in: int | None = None) -> bool:
-        """Starts it, again if need be on the disk that the former process left; False when it died over it.
+        """Start the broker on its disk, which keeps the files of former processes.
 
-        `die_in`: as the method, from the first change on.
+        Return False if the broker died during the start. With `die_in`, call that method before the first disk change.
         """
         if self.alive:
             raise RuntimeError(f"{self.host} runs already")
@@ -92,7 +93,7 @@ class SimBroker:
         return True
 
     async def stop(self) -> None:
-        """A clean stop, without whatever death was planned."""
+        """Stop the broker cleanly. A planned death is cancelled."""
         assert self.process is not None
         assert self.broker is not None
         self.disk.spare()
@@ -100,21 +101,21 @@ class SimBroker:
         self.kill()
 
     def kill(self) -> None:
-        """As `kill -9`: what it wrote stays."""
+        """Kill the process as with `kill -9`. Its writes remain."""
         self.disk.kill()
         self._died()
 
     def crash(self) -> None:
-        """The machine loses power: what was not synced may be gone."""
+        """Crash the machine, as in a power failure. Data that is not synced may be lost."""
         self.disk.crash()
         self._died()
 
     def die_in(self, changes: int) -> None:
-        """Kills it in the middle of the disk change that comes after so many others."""
+        """Kill the process in the middle of a disk change, after `changes` further ones."""
         self.disk.die_in(changes, self._died)
 
     async def died(self) -> None:
-        """Waits until it is dead."""
+        """Wait until the broker is dead."""
         while self.alive:
             await asyncio.sleep(0.001)
 
@@ -126,7 +127,7 @@ class SimBroker:
 
 
 class World:
-    """Everything that there is, made from `seed`."""
+    """A cluster, its clients, network and disks. `seed` determines all that happens."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -145,42 +146,42 @@ class World:
         self.loop.set_exception_handler(self._on_error)
 
     def fork(self) -> random.Random:
-        """A generator of its own, so that one part's draws do not shift another's."""
+        """Return a new random generator, so that the draws of one part do not shift those of another."""
         return random.Random(self._rng.getrandbits(64))
 
     def now_ms(self) -> int:
-        """The wall clock."""
+        """Return the wall clock in ms."""
         return EPOCH_MS + self._clock_error_ms + int(self.loop.time() * 1000)
 
     def set_clock(self, ms: int) -> None:
-        """Somebody sets the wall clock forward by so much, or back; the monotonic one goes on as it did."""
+        """Move the wall clock by `ms`, forward or back. The monotonic clock does not change."""
         self._clock_error_ms += ms
         self.note(f"wall clock set by {ms} ms")
 
     def note(self, what: str) -> None:
-        """A line of the trace."""
+        """Add a line to the trace."""
         line = f"{self.loop.time():.6f} {what}"
         self.trace.append(line)
         self._digest.update(line.encode())
 
     def digest(self) -> str:
-        """A short name for everything that happened."""
+        """Return a short digest of everything that happened."""
         return self._digest.hexdigest()[:16]
 
     def process(self, name: str) -> Process:
-        """A new process: what is spawned in it can be killed together."""
+        """Create a process. Its tasks can be killed together."""
         process = Process(name)
         self._processes.append(process)
         return process
 
     async def start_broker(self, node_id: int = 1, **settings: Any) -> SimBroker:
-        """Adds a broker; `settings` are fields of BrokerConfig."""
+        """Create a broker and start it. `settings` are fields of BrokerConfig."""
         broker = self.brokers[node_id] = SimBroker(self, node_id, settings)
         await broker.start()
         return broker
 
     def make_broker(self, node_id: int, disk: SimDisk, settings: dict[str, Any]) -> Broker:
-        """The same class that runs in production, with the world's edges."""
+        """Create a broker of the production class, with the disk, store, clock and random numbers of the world."""
         listener = Listener(host=f"broker-{node_id}", port=PORT)
         config = BrokerConfig(
             **{"node_id": node_id, "client_listeners": (listener,), "log_dirs": ("data",), **settings}
@@ -202,9 +203,10 @@ class World:
     # -- running -------------------------------------------------------------------------------------------------------
 
     def run(self, scenario: Callable[[World], Coroutine[Any, Any, T]], *, limit_s: float | None = None) -> T:
-        """Runs `scenario(world)` as the process "client" and gives its result; fails on errors that nobody handled.
+        """Run `scenario(world)` as the process "client", and return its result.
 
-        After `limit_s` of virtual time it is a TimeoutError: those who wait for each other in a loop never stall.
+        Raises RuntimeError if there were unhandled errors. Raises TimeoutError after `limit_s` of virtual time. Tasks
+        that poll each other forever are not detected as stalled, so only this limit ends them.
         """
         client = self.process("client")
         with self._edges():
@@ -224,7 +226,7 @@ class World:
             self.errors.append(context)
 
     def _end(self) -> None:
-        self._over = True  # from here on errors are last words of the dead, as of an answer that nobody waits for
+        self._over = True  # later errors come from killed tasks, such as an answer without a waiting caller
         for process in self._processes:
             self.loop.kill(process)
         for broker in self.brokers.values():
@@ -236,7 +238,7 @@ class World:
 
     @contextmanager
     def _edges(self) -> Iterator[None]:
-        """The modules through which code reaches clock and chance."""
+        """Replace the functions through which code reads clocks and random numbers."""
 
         def nanoseconds() -> int:
             return int(self.loop.time() * 1e9)
@@ -269,7 +271,7 @@ class World:
 
 
 def _bury(task: asyncio.Task[Any]) -> None:
-    """Ends a dead process's coroutine, whose last words change nothing any more."""
+    """Close the coroutine of a dead process, and ignore its errors."""
     if task.done():
         if not task.cancelled():
             task.exception()

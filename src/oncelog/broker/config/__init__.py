@@ -1,1 +1,1 @@
-"""Settings of brokers and topics: what there is, what is legal, and which layer a value comes from."""
+"""Settings of brokers and topics: the known settings, their valid values, and the layer that each value comes from."""

@@ -1,4 +1,4 @@
-"""What both AlterConfigs APIs share: which resources have settings here, and how each kind is changed."""
+"""The common part of AlterConfigs and IncrementalAlterConfigs: change the settings of each kind of resource."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import ResourceType
 
 MOST_SETTINGS = 1000
-"""Settings of one resource in a request. They are checked together, while other clients wait."""
+"""The most settings of one resource in a request. They are checked in one step, while other clients wait."""
 
 Wanted = Callable[[Mapping[str, str], Key], dict[str, str]]
-"""From a resource's settings, and what says what its keys are, to those that are wanted; ProtocolError."""
+"""Map the current settings of a resource to the requested ones. The `Key` finds the broker's key of a setting.
+
+The result is not yet validated. Raises ProtocolError."""
 
 
 class Resource(Protocol):
-    """As a request names it."""
+    """A resource in a request, with the changes of its settings."""
 
     resource_type: int
     resource_name: str
 
     @property
     def configs(self) -> Sequence[Any]:
-        """The changes of its settings."""
+        """Return the changes of the resource's settings."""
 
 
 R = TypeVar("R", bound=Resource)
@@ -72,7 +74,7 @@ def answered(answer: Callable[..., A], outcome: tuple[Resource, ErrorCode, str |
 async def alter(
     administration: SettingsAdministration, kind: int, name: str, wanted: Wanted, *, validate_only: bool
 ) -> None:
-    """Change the settings of a topic, of this broker or (no name) of all brokers.
+    """Change the settings of a topic, of this broker, or of all brokers if the name is empty.
 
     Raises INVALID_REQUEST for other kinds of resources and other brokers, INVALID_TOPIC_EXCEPTION, and the errors of
     `SettingsAdministration`.

@@ -1,4 +1,4 @@
-"""What AlterConfigs and IncrementalAlterConfigs do to the settings of one resource (KIP-133, 339)."""
+"""Check and apply the changes that AlterConfigs and IncrementalAlterConfigs make to one resource (KIP-133, 339)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.kinds import ResourceType
 
 VALUE_MAX = 32_767
-"""Characters of a value, as Kafka bounds them."""
+"""The most characters of a value (Kafka's limit)."""
 
 NOT_SERVED: dict[int, str] = {
     ResourceType.CLIENT_METRICS: "client metrics (KIP-714) are not part of oncelog",
     ResourceType.GROUP: "settings of groups are for the consumer, share and streams protocols, which oncelog has not",
 }
-"""Resources of Kafka's that have no settings here: why."""
+"""Kafka's kinds of resources that have no settings here, with the reason."""
 
 
 class Operation(IntEnum):
@@ -32,7 +32,7 @@ class Operation(IntEnum):
 
 
 class Change(NamedTuple):
-    """One setting's change: `operation` is the number on the wire, `value` is None for DELETE."""
+    """The change of one setting. `operation` is its number in the request. `value` is None for DELETE."""
 
     name: str
     operation: int
@@ -40,22 +40,22 @@ class Change(NamedTuple):
 
 
 Key = Callable[[str], str | None]
-"""From a setting's name to the key in `broker.config.keys()` that says its type and default; None if unknown."""
+"""Maps a setting's name to the key in `broker.config.settings.keys()` with its type and default, or None if unknown."""
 
 
 def topic_key(name: str) -> str | None:
-    """The broker's key of a topic setting."""
+    """Return the broker's key of a topic setting, or None if the setting is unknown."""
     key = TOPIC_KEYS.get(name)
     return key.broker_key if key else None
 
 
 def broker_key(name: str) -> str | None:
-    """A broker setting is its own key."""
+    """Return the name of a broker setting, which is its own key, or None if the setting is unknown."""
     return name if name in keys() else None
 
 
 def check_changes(changes: Sequence[Change]) -> None:
-    """INVALID_REQUEST for a name that comes twice, a missing value, an unknown operation."""
+    """Raise INVALID_REQUEST for a repeated name, a missing value or an unknown operation."""
     if len({change.name for change in changes}) < len(changes):
         raise ProtocolError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     without = [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
@@ -68,7 +68,10 @@ def check_changes(changes: Sequence[Change]) -> None:
 
 
 def incremental(before: Mapping[str, str], changes: Sequence[Change], key: Key) -> dict[str, str]:
-    """The settings after the changes; INVALID_CONFIG for APPEND or SUBTRACT where there is no list."""
+    """Return the settings after the changes.
+
+    Raises INVALID_CONFIG if APPEND or SUBTRACT names a setting that is not a list, or if a value is too long.
+    """
     after = dict(before)
     for change in changes:
         if change.operation == Operation.DELETE:
@@ -86,7 +89,10 @@ def incremental(before: Mapping[str, str], changes: Sequence[Change], key: Key) 
 
 
 def _with_list(before: str | None, change: Change, key: Key) -> str:
-    """What was not set begins as Kafka's default, as in `ConfigurationControlManager.getParts`."""
+    """Return the list after an APPEND or SUBTRACT. Raises INVALID_CONFIG if the setting is not a list.
+
+    A setting that is not set starts with its default, as in `ConfigurationControlManager.getParts`.
+    """
     found = key(change.name)
     spec = keys()[found] if found is not None else None
     if spec is None or type_of(spec) is not ConfigType.LIST:

@@ -1,7 +1,7 @@
 """A broker's settings that change while it runs, and the layers that each value comes from (KIP-226).
 
-The last of these that has a setting wins: the default, what the broker was started with, what was set for all brokers
-while they ran, what was set for this one.
+Each layer overrides the ones before it: the defaults, the settings that the broker was started with, the dynamic
+settings of all brokers, the dynamic settings of this broker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DYNAMIC = frozenset(
         "transaction.partition.verification.enable",
     }
 )
-"""The settings that may be changed while a broker runs: those of Kafka's `DynamicBrokerConfig` that act here."""
+"""The settings that may change while a broker runs: those in Kafka's `DynamicBrokerConfig` with an effect here."""
 
 
 class DynamicConfig:
@@ -42,7 +42,7 @@ class DynamicConfig:
         """The settings that apply now."""
 
     def admit(self, *, of_all: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
-        """Replace the layers by those in the tree, and return the names of settings that cannot be used.
+        """Replace the dynamic layers by the ones in the tree. Return the names of the settings that cannot be used.
 
         Unusable settings are skipped, because another version may have written them.
         """

@@ -1,4 +1,4 @@
-"""Settings as DescribeConfigs and CreateTopics show them: value, type, and where each value comes from."""
+"""Settings as DescribeConfigs and CreateTopics show them: with value, type and source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ConfigType(IntEnum):
 
 
 UNKNOWN_TYPE = 0
-"""What loggers have."""
+"""The type of a logger's level."""
 
 
 class ConfigSource(IntEnum):
@@ -40,7 +40,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """One of the places that a value could come from."""
+    """The value of a setting in one of the layers."""
 
     name: str
     value: str
@@ -49,7 +49,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting as DescribeConfigs shows it; `synonyms` from the one that counts down to the default."""
+    """One setting as DescribeConfigs shows it. `synonyms` are the value in force, then the values that it overrides."""
 
     name: str
     value: str | None
@@ -61,7 +61,7 @@ class ConfigEntry:
 
 
 def describe_topic(layers: DynamicConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """All settings of a topic, by name."""
+    """Return all settings of a topic, sorted by name."""
     entries = []
     for name, key in TOPIC_KEYS.items():
         value, synonyms = _of_broker(layers, key.broker_key)
@@ -74,7 +74,7 @@ def describe_topic(layers: DynamicConfig, overrides: Mapping[str, str]) -> list[
 
 
 def describe_broker(layers: DynamicConfig) -> list[ConfigEntry]:
-    """All settings of this broker, by name."""
+    """Return all settings of this broker, sorted by name."""
     entries = []
     for name, spec in sorted(keys().items()):
         value, synonyms = _of_broker(layers, name)
@@ -86,7 +86,7 @@ def describe_broker(layers: DynamicConfig) -> list[ConfigEntry]:
 
 
 def describe_all_brokers(layers: DynamicConfig) -> list[ConfigEntry]:
-    """What was set for all brokers while they ran, by name."""
+    """Return the dynamic settings of all brokers, sorted by name."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER
     return [
         ConfigEntry(name, value, source, type_of(keys()[name]), False, (Synonym(name, value, source),), _DOCS.get(name))
@@ -99,9 +99,9 @@ def _source(synonyms: list[Synonym]) -> ConfigSource:
 
 
 def _of_broker(layers: DynamicConfig, name: str) -> tuple[str | None, list[Synonym]]:
-    """The value in force, None if there is none, and all places that it could come from.
+    """Return the value in force, or None if there is none, and the value in each layer that has one.
 
-    What was given under another name (`log.retention.hours`) is told as it was given.
+    A value that was given under another name (`log.retention.hours`) keeps that name and its unit among the synonyms.
     """
     spec = keys()[name]
     found = [
@@ -127,7 +127,7 @@ def _of_broker(layers: DynamicConfig, name: str) -> tuple[str | None, list[Synon
 
 
 def type_of(spec: Key) -> ConfigType:
-    """The type that clients are told."""
+    """Return the type that DescribeConfigs reports."""
     if spec.type is tuple or spec.meta in _LISTS:
         return ConfigType.LIST
     if spec.type is int:

@@ -1,4 +1,4 @@
-"""Names that a Kafka installation's configuration holds and that are no settings of oncelog's."""
+"""Names in the configuration of a Kafka installation that have no effect in oncelog."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ zookeeper.connection.timeout.ms zookeeper.session.timeout.ms
 """
 
 WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT.split())
-"""Keys of Kafka's that are known, harmless and do nothing here."""
+"""Kafka's keys that are ignored here. Ignoring them does no harm."""
 
 UNUSED = frozenset(
     {
@@ -38,7 +38,8 @@ UNUSED = frozenset(
         "transaction.state.log.replication.factor",
     }
 )
-"""Keys that are checked and shown like others, but that one broker, whose timers are deadlines, has no use for."""
+"""Keys that are checked and shown like others, but have no effect. They concern other brokers or periodic checks, and
+oncelog has a single broker, whose timers are deadlines."""
 
 _NOT_SETTINGS = """
 KAFKA_HOME KAFKA_VERSION KAFKA_URI KAFKA_OPTS KAFKA_HEAP_OPTS KAFKA_JVM_PERFORMANCE_OPTS KAFKA_GC_LOG_OPTS

@@ -1,4 +1,4 @@
-"""The listeners of a broker: where it binds, and which addresses its clients get.
+"""The listeners of a broker: the addresses that it binds, and the addresses that its clients get.
 
 Source: Kafka's `AbstractKafkaConfig.listenerListToEndPoints` and `KafkaConfig.validateValues`.
 """
@@ -48,8 +48,8 @@ def parse_listeners(listeners: str, advertised: str, protocols: str, controllers
     """Return the listeners for clients, from four settings as they were written. Raises ConfigError.
 
     The arguments are `listeners`, `advertised.listeners`, `listener.security.protocol.map` and
-    `controller.listener.names`. As in Kafka, names are compared in upper case. A listener that is not advertised gives
-    its clients the address that it binds; in Kafka, its clients find no broker.
+    `controller.listener.names`. As in Kafka, names are compared in upper case. If a listener is not advertised, its
+    clients get the address that it binds. In Kafka, they find no broker.
     """
     known = {name: name for name in _PROTOCOLS} | _protocol_map(protocols)
     left_out = {name.strip().upper() for name in controllers.split(",")}
@@ -109,7 +109,7 @@ def _address(key: str, text: str) -> _Address:
 
 
 def _check_ports(addresses: Sequence[_Address], text: str) -> None:
-    """Refuse a port that two listeners share, unless one has an IPv4 address and the other an IPv6 address."""
+    """Raise ConfigError if listeners share a port, unless one has an IPv4 address and the other an IPv6 address."""
     for port in {address.port for address in addresses} - {0}:
         families = [_family(address.host) for address in addresses if address.port == port]
         if len(families) > 1 and sorted(families) != [4, 6]:
@@ -117,7 +117,7 @@ def _check_ports(addresses: Sequence[_Address], text: str) -> None:
 
 
 def _family(host: str) -> int:
-    """Return 4 or 6 for an address of that version of IP, 0 for a name or every interface."""
+    """Return 4 or 6 for an IPv4 or IPv6 address, 0 for a name or if the host means every interface."""
     if ":" in host:
         return 6
     return 4 if re.fullmatch("[0-9.]+", host) else 0

@@ -1,4 +1,4 @@
-"""Levels of this process's loggers, as the resource BROKER_LOGGER shows and changes them (KIP-412); nothing is kept."""
+"""The levels of this process's loggers, as the resource BROKER_LOGGER (KIP-412). A restart discards all changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 ROOT = "root"
 OURS = "oncelog"
 _PRESENT = (OURS, f"{OURS}.broker", f"{OURS}.log", f"{OURS}.net")
-"""Loggers that are there whether something has been logged or not."""
+"""Loggers that are listed even if they have not logged anything yet."""
 
 LEVELS: dict[str, int] = {
     "FATAL": logging.CRITICAL,
@@ -21,18 +21,18 @@ LEVELS: dict[str, int] = {
     "DEBUG": logging.DEBUG,
     "TRACE": 5,
 }
-"""Kafka's levels and Python's."""
+"""Maps the names of Kafka's levels to Python's levels."""
 
 
 def levels() -> dict[str, str]:
-    """Level in force by logger name."""
+    """Return the effective level of each logger, by logger name."""
     known = {name for name in logging.root.manager.loggerDict if name.partition(".")[0] == OURS}
     names = [ROOT, *sorted(known.union(_PRESENT))]
     return {name: _named(_logger(name).getEffectiveLevel()) for name in names}
 
 
 def check(changes: Sequence[Change]) -> None:
-    """INVALID_REQUEST, or INVALID_CONFIG for an unknown logger or level."""
+    """Check the changes. Raises INVALID_CONFIG for an unknown logger or level, INVALID_REQUEST for other errors."""
     present = levels()
     for change in changes:
         if change.operation in (Operation.APPEND, Operation.SUBTRACT):
@@ -52,7 +52,7 @@ def check(changes: Sequence[Change]) -> None:
 
 
 def apply(changes: Sequence[Change]) -> list[str]:
-    """Carries checked changes out; a sentence for each."""
+    """Apply changes that are already checked. Return a sentence for each, for the log."""
     said = []
     for change in changes:
         level = LEVELS[change.value or ""] if change.operation == Operation.SET else logging.NOTSET
@@ -66,5 +66,5 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _named(level: int) -> str:
-    """The name of Kafka's that is next below."""
+    """Return the name of Kafka's level that is equal or next below."""
     return next((name for name, number in LEVELS.items() if level >= number), "TRACE")

@@ -10,17 +10,17 @@ _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Keys and values; a key that comes twice has its last value."""
+    """Return the keys and values of the text. If a key is repeated, its last value wins."""
     found = {}
     for line in _logical_lines(text):
         match = _SPLIT.fullmatch(line)
-        assert match is not None  # the pattern takes any text
+        assert match is not None  # the pattern matches any text
         found[_unescape(match[1])] = _unescape(match[2])
     return found
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Lines without comments, with continuations (an odd number of `\\` at the end) joined."""
+    """Return the lines without comments. Join a line that ends with an odd number of `\\` with the next one."""
     lines: list[str] = []
     continued = False
     for raw in re.split(r"\r\n|\n|\r", text):

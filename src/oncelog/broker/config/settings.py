@@ -1,8 +1,8 @@
 """A broker's configuration: Kafka's keys, typed, checked, frozen.
 
-Every field of `BrokerConfig` that is not derived is a key of `server.properties`: its name with `_` for `.`.
-A value comes from, last wins: the default, a properties file, the environment (`KAFKA_*`), the command line.
-Defaults are Apache Kafka's unless the field says why not.
+Every field of `BrokerConfig` that is not derived is a key of `server.properties`. Its name has `_` instead of `.`.
+Each source of a value overrides the ones before it: the default, a properties file, the environment (`KAFKA_*`), the
+command line. Defaults are Apache Kafka's, unless a docstring says why not.
 """
 
 from __future__ import annotations
@@ -38,42 +38,44 @@ SegmentBytes = Annotated[int, Meta(ge=1024 * 1024, le=INT_MAX)]
 Compression = Annotated[str, Meta(pattern="^(uncompressed|zstd|lz4|snappy|gzip|producer)$")]
 TimestampType = Annotated[str, Meta(pattern="^(CreateTime|LogAppendTime)$")]
 CleanupPolicies = Annotated[str, Meta(pattern=r"^((compact|delete)( *, *(?!\2$)(compact|delete))?)?$")]
-"""Each policy at most once."""
+"""Each policy may be named once."""
 TextList = Annotated[str, Meta(title="list")]
-"""Parts with commas between them, kept as they were written."""
+"""A list with commas between its parts, kept as it was written."""
 RecordValidation = Annotated[str, Meta(pattern="^(header|full)$")]
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one broker. Times are ms and sizes bytes where the name does not say otherwise."""
+    """The settings of one broker. Times are ms and sizes are bytes, unless the name says otherwise."""
 
     # identity and listeners
     node_id: Int0 = 1
+    """Kafka has no default that works."""
     listeners: TextList = DEFAULT_LISTENERS
     advertised_listeners: TextList = ""
     listener_security_protocol_map: str = ""
     controller_listener_names: TextList = ""
     log_dirs: tuple[str, ...] = (".oncelog/broker-1",)
+    """Kafka's default is in /tmp, which the system may clean up."""
     log_dir: TextList = ""
     lost_log_dirs: tuple[str, ...] = ()
-    """Ours: former log directories that are gone for good. Their partitions start again without records."""
+    """oncelog only: log directories that are lost for good. Their partitions start again without records."""
     restore_metadata: bool = False
-    """Ours: if the metadata is gone, restore from the log directories what they tell of it."""
+    """oncelog only: if the metadata is lost, restore it from the log directories as far as possible."""
 
     # connections
     max_connections: Int1 = INT_MAX
     connections_max_idle_ms: Long = 600_000
     socket_request_max_bytes: Int1 = 100 * 1024 * 1024
     queued_max_response_bytes: LongOrNever = 64 * 1024 * 1024
-    """Ours: memory for answers that clients have not read yet, of all connections together; -1 is no limit.
+    """oncelog only: memory for responses that clients have not read yet, of all connections together. -1 is no limit.
 
-    While they take more, a Fetch returns less, but always something. If other answers make it twice as much, the
-    connections that have left more than 1 MiB unread for the longest time are closed. Pages of log files that are sent
-    as they are do not count."""
+    Above the limit, a Fetch returns less data, but always some. If other responses double the limit, the broker closes
+    the connections that have left more than 1 MiB unread for the longest time. Pages of log files that are sent
+    unchanged do not count."""
     socket_listen_backlog_size: Int1 = 1024
-    """Kafka's is 50: many clients that start at once would wait for a SYN to be repeated."""
+    """Kafka's default is 50. With it, clients would have to resend their SYN if many of them start at once."""
     loop_stall_log_ms: Int0 = 0
-    """Ours: log each request or task that holds the event loop longer than this; 0 turns it off."""
+    """oncelog only: log each request or task that blocks the event loop longer than this. 0 turns it off."""
 
     # topics
     num_partitions: Int1 = 1
@@ -84,9 +86,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     unclean_leader_election_enable: bool = False
     replica_lag_time_max_ms: Long = 30_000
     max_request_partition_size_limit: Int1 = 2000
-    """Partitions in one answer to DescribeTopicPartitions."""
+    """The most partitions in one response to DescribeTopicPartitions."""
 
-    # logs; each is the default of a topic's setting, see topic_config.TOPIC_KEYS
+    # logs; most are the default of a topic's setting, see `TOPIC_KEYS` in `broker.config.topics`
     message_max_bytes: Int0 = 1_048_588
     compression_type: Compression = "producer"
     compression_gzip_level: Annotated[int, Meta(ge=-1, le=9)] = -1
@@ -120,7 +122,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_flush_offset_checkpoint_interval_ms: Int0 = 60_000
     log_flush_start_offset_checkpoint_interval_ms: Int0 = 60_000
     record_validation: RecordValidation = "header"
-    """Ours: `full` walks every record of a produced batch, `header` checks its CRC and header."""
+    """oncelog only: `full` checks every record of a produced batch, `header` checks its CRC and header."""
 
     # fetch
     fetch_max_bytes: Annotated[int, Meta(ge=1024, le=INT_MAX)] = 55 * 1024 * 1024
@@ -133,13 +135,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     transaction_partition_verification_enable: bool = True
     transaction_two_phase_commit_enable: bool = False
     initial_transaction_version: Annotated[int, Meta(ge=0, le=2)] = 2
-    """Ours: the feature's level in a new cluster, what `kafka-storage format --feature` is in Kafka."""
+    """oncelog only: the level of `transaction.version` in a new cluster (Kafka: `kafka-storage format --feature`)."""
     transaction_abort_timed_out_transaction_cleanup_interval_ms: Int1 = 10_000
     transaction_remove_expired_transaction_cleanup_interval_ms: Int1 = _HOUR_MS
     transaction_state_log_num_partitions: Int1 = 50
     transaction_state_log_replication_factor: Short1 = 1
-    """Kafka's is 3, which one broker could not give."""
+    """Kafka's default is 3, which needs three brokers."""
     transaction_state_log_min_isr: Int1 = 1
+    """Kafka's default is 2, which needs two brokers."""
     transaction_state_log_segment_bytes: Int1 = 100 * 1024 * 1024
     producer_id_expiration_check_interval_ms: Int1 = 600_000
 
@@ -147,7 +150,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     group_min_session_timeout_ms: Int = 6_000
     group_max_session_timeout_ms: Int = 1_800_000
     group_initial_rebalance_delay_ms: Int = 0
-    """Kafka waits 3 s for more members before a new group's first rebalance; a laptop should not."""
+    """Kafka waits 3 s for more members before the first rebalance of a new group, which is too long on a laptop."""
     group_max_size: Int1 = INT_MAX
     offset_metadata_max_bytes: Int = 4096
     offsets_retention_minutes: Int1 = 7 * 24 * 60
@@ -155,16 +158,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     offsets_commit_timeout_ms: Int1 = 5_000
     offsets_topic_num_partitions: Int1 = 50
     offsets_topic_replication_factor: Short1 = 1
-    """Kafka's is 3, which one broker could not give."""
+    """Kafka's default is 3, which needs three brokers."""
     offsets_topic_segment_bytes: Int1 = 100 * 1024 * 1024
 
     # derived from the above
     client_listeners: tuple[Listener, ...] = (Listener(),)
     """The listeners for clients, at least one."""
     given: Mapping[str, str] = {}
-    """The settings that somebody gave, by Kafka's names, as they were written."""
+    """The settings that were given, by Kafka's names, as they were written."""
     warnings: tuple[str, ...] = ()
-    """What is to be said about the given settings: keys that are unknown or have no effect."""
+    """Warnings about given settings that are unknown or have no effect."""
 
 
 _DERIVED = frozenset({"client_listeners", "given", "warnings"})
@@ -177,11 +180,11 @@ _SCALED: dict[str, tuple[str, int]] = {
     "log.flush.scheduler.interval.ms": ("log.flush.interval.ms", 1),
     "broker.id": ("node.id", 1),
 }
-"""Kafka's second names: (the first name, which wins; the factor to its unit). Earlier rows win."""
+"""Kafka's alternative names: (the main name, which wins; the factor to its unit). Earlier rows win."""
 
 
 def names_of(name: str) -> tuple[str, ...]:
-    """Every name that a setting can be given under; the first that is there counts."""
+    """Return every name of a setting. If several of them are given, the first one wins."""
     if name == "log.dirs":
         return name, "log.dir"
     return name, *(other for other, (first, _) in _SCALED.items() if first == name)
@@ -198,7 +201,7 @@ class Key(NamedTuple):
 
 @functools.cache
 def keys() -> Mapping[str, Key]:
-    """Every key with an effect, by Kafka's name."""
+    """Return every key of `BrokerConfig`, by Kafka's name."""
     hints = get_type_hints(BrokerConfig, include_extras=True)
     found = {}
     for field in msgspec.structs.fields(BrokerConfig):
@@ -212,9 +215,9 @@ def keys() -> Mapping[str, Key]:
 
 
 def load(settings: Mapping[str, str]) -> BrokerConfig:
-    """Checks settings (Kafka's dotted names -> text); ConfigError for the first that cannot be used.
+    """Return the configuration for settings (Kafka's dotted names -> text). Raises ConfigError for an invalid setting.
 
-    Unknown keys are no error, as in Kafka: `warnings` names each with the nearest known one.
+    Unknown keys are not an error, as in Kafka. `warnings` names each of them, with a similar known key if there is one.
     """
     table = keys()
     values: dict[str, Any] = {}
@@ -242,7 +245,7 @@ def load(settings: Mapping[str, str]) -> BrokerConfig:
 
 
 def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings in `KAFKA_*` variables; as in Kafka's images, `_` is `.`, `__` is `_` and `___` is `-`."""
+    """Return the settings in `KAFKA_*` variables. As in Kafka's images, `_` is `.`, `__` is `_`, and `___` is `-`."""
     found = {}
     for variable in sorted(environment):
         if variable.startswith("KAFKA_") and variable not in NOT_SETTINGS:
@@ -253,7 +256,7 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def set_option(text: str) -> tuple[str, str]:
-    """`KEY=VALUE` of the command line's `--set`."""
+    """Return the key and the value in `KEY=VALUE`, the form of the option `--set`. Raises ConfigError."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise ConfigError(f"--set takes KEY=VALUE, not {text!r}")
@@ -264,7 +267,7 @@ def set_option(text: str) -> tuple[str, str]:
 
 
 def check_value(name: str, text: str, key: Key) -> Any:
-    """The typed value of one setting; ConfigError."""
+    """Return the typed value of one setting. Raises ConfigError."""
     text = text.strip()
     if key.type is bool:
         if text.lower() not in ("true", "false"):

@@ -1,7 +1,7 @@
-"""A topic's settings: what there is, what is legal, and where each value comes from.
+"""The settings of topics: the known settings, their valid values, and the source of each value.
 
-The table is Kafka's `LogConfig` and `ServerTopicConfigSynonyms` (4.3): a topic's own value, else the broker's under
-another name, else the default.
+A value is the topic's own, otherwise the broker's, under the broker's name of the setting, otherwise the default. The
+table is Kafka's `LogConfig` and `ServerTopicConfigSynonyms` (4.3).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from oncelog.log.config import LogConfig
 from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 INTERNAL_SEGMENT_BYTES = "internal.segment.bytes"
-"""Kafka's own setting for tests that need many segments: `segment.bytes` without its lower limit; not shown."""
+"""Kafka's setting for tests that need many segments: `segment.bytes` without its lower limit. It is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicKey:
-    """One setting of a topic: the broker's key of the same meaning, and what it does."""
+    """One setting of a topic. `broker_key` is the broker's key with the same meaning. `doc` is shown to users."""
 
     name: str
     broker_key: str
@@ -152,13 +152,14 @@ WITHOUT_EFFECT: dict[str, str] = {
     "preallocate": "files grow as they are written",
     "unclean.leader.election.enable": "with one replica there is nothing to elect",
 }
-"""The settings that are checked, kept and shown, and do nothing: why."""
+"""The settings that are checked, stored and shown, but have no effect, with the reason."""
 
 
 def check_topic_configs(config: BrokerConfig, configs: Mapping[str, str | None]) -> dict[str, str]:
-    """All of a topic's own settings, as text in its plain form; INVALID_CONFIG names the first that is wrong.
+    """Return a topic's own settings as text in Kafka's notation. Raises INVALID_CONFIG for the first invalid one.
 
-    `config`: the broker's, which counts where settings must fit each other (`LogConfig.validate`).
+    `config` is the broker's configuration. It has the values of settings that the topic does not set, because some
+    settings must fit each other (`LogConfig.validate`).
     """
     checked = {}
     for name, value in configs.items():
@@ -182,7 +183,7 @@ def check_topic_configs(config: BrokerConfig, configs: Mapping[str, str | None])
 def check_changed_configs(
     config: BrokerConfig, before: Mapping[str, str], after: Mapping[str, str | None]
 ) -> dict[str, str]:
-    """As `check_topic_configs`, for a change; what the topic has that this version does not know stays as it is."""
+    """Check a change as `check_topic_configs` does. Existing settings that this version does not know stay."""
     foreign = {name: value for name, value in before.items() if not _is_known(name) and after.get(name) == value}
     ours = {name: value for name, value in after.items() if name not in foreign}
     return check_topic_configs(config, ours) | foreign
@@ -193,12 +194,12 @@ def _is_known(name: str) -> bool:
 
 
 def without_effect(configs: Iterable[str]) -> list[str]:
-    """A sentence for each of these settings that does nothing here."""
+    """Return a sentence for each of these settings that has no effect here."""
     return [f"{name} has no effect in oncelog: {WITHOUT_EFFECT[name]}" for name in configs if name in WITHOUT_EFFECT]
 
 
 def log_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
-    """The settings of a topic's logs: the broker's, with the topic's own over them."""
+    """Return the settings of a topic's logs: the broker's, overridden by the topic's own."""
     settings = {name: plain_text(getattr(config, _spec(key.broker_key).attribute)) for name, key in TOPIC_KEYS.items()}
     settings.update(overrides)
     if INTERNAL_SEGMENT_BYTES in overrides:
@@ -211,7 +212,7 @@ def log_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
 
 
 def effective(config: BrokerConfig, overrides: Mapping[str, str], name: str) -> str:
-    """The value of one topic setting, as text."""
+    """Return the value of one topic setting, as text."""
     if name in overrides:
         return overrides[name]
     return plain_text(getattr(config, _spec(TOPIC_KEYS[name].broker_key).attribute))
@@ -225,7 +226,7 @@ _INTERNAL_SEGMENT = Key("internal_segment_bytes", int, Meta(ge=1, le=INT_MAX), N
 
 
 def plain_text(value: Any) -> str:
-    """A typed value as Kafka writes it."""
+    """Return a typed value as text in Kafka's notation."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(value) if isinstance(value, tuple) else str(value)
@@ -237,7 +238,7 @@ def _as_list(text: str) -> str:
 
 def _nearest(name: str) -> str:
     if len(name) > 2 * _LONGEST_NAME:
-        return ""  # comparing a name of many thousand characters takes as many microseconds
+        return ""  # the comparison takes about a microsecond for each character
     import difflib
 
     near = difflib.get_close_matches(name, TOPIC_KEYS, n=1)

@@ -1,1 +1,1 @@
-"""The group and transaction coordinators of one broker, on the logs of their internal topics."""
+"""The group and transaction coordinators of one broker. They keep their state in the logs of internal topics."""

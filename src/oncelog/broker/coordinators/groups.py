@@ -1,4 +1,4 @@
-"""Groups on this broker: the shell around the coordinators, and each request's own way to say what is wrong."""
+"""Answer the requests for groups with the coordinators of this broker."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ from oncelog.protocol.records import NO_SEQUENCE
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 _IMPLICIT_ADD_SINCE = 5
-"""From this version of TxnOffsetCommit on, the partition joins the transaction by it (KIP-890)."""
+"""From this version of TxnOffsetCommit on, the request itself adds the partition to the transaction (KIP-890)."""
 _ABORTABLE_SINCE = 4
 
-# What a log says of an append, as a group's member understands it (`CoordinatorOperationExceptionHelper`).
+# Maps the error of an append to the error that a group's members get (`CoordinatorOperationExceptionHelper`).
 _OPERATION_ERRORS = APPEND_ERRORS | {
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -61,7 +61,7 @@ _OPERATION_ERRORS = APPEND_ERRORS | {
 
 
 class TransactionVerifier(Protocol):
-    """The transaction coordinators, as far as offsets need them."""
+    """The part of the transaction coordinators that commits of offsets need."""
 
     async def confirm(
         self,
@@ -89,8 +89,10 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
 
 
 class GroupService:
-    """What handlers ask for. Answers carry their errors, but commits and fetches raise ProtocolError with the one
-    that is every partition's.
+    """Answer the handlers' requests for groups.
+
+    Responses carry their errors. Only the methods that commit, fetch or delete offsets raise ProtocolError, if an error
+    applies to all partitions of the request.
     """
 
     def __init__(
@@ -130,7 +132,8 @@ class GroupService:
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
         """Load coordinators of a new topic, and delete the offsets of deleted topics.
 
-        All deletions begin before this returns: a group may soon commit offsets of a new topic of the same name.
+        All deletions begin before this returns, because a group may soon commit offsets of a new topic with the same
+        name.
         """
         deletions = [
             (index, shard, shard.delete_topic_offsets(topic.name, topic.topic_id))
@@ -157,7 +160,7 @@ class GroupService:
         return response
 
     async def sync_group(self, request: SyncGroupRequest, ctx: RequestContext) -> SyncGroupResponse | None:
-        """Answer SyncGroup after the leader has sent its own. Return None if the client hangs up before."""
+        """Answer SyncGroup after the leader has sent its SyncGroup. Return None if the client hangs up before."""
         try:
             coordinator_partition = self._coordinator_partition(request.group_id)
             response: SyncGroupResponse | None = await self.shell.request(
@@ -170,7 +173,7 @@ class GroupService:
         return response
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Heartbeat; while the coordinator is loading, all is well."""
+        """Answer Heartbeat. While the coordinator is loading, the answer has no error."""
         try:
             shard = self.shell.shard(self._coordinator_partition(request.group_id))
         except ProtocolError as error:
@@ -179,7 +182,7 @@ class GroupService:
         return shard.heartbeat(request, self.shell.now())
 
     async def leave_group(self, request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
-        """LeaveGroup of one member or several. Many members leave in parts."""
+        """Answer LeaveGroup for one member or several. Many members leave in parts."""
         answers: list[LeaveGroupResponse] = []
         try:
             coordinator_partition = self._coordinator_partition(request.group_id)
@@ -278,7 +281,10 @@ class GroupService:
         return guard
 
     async def fetch_offsets(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
-        """OffsetFetch of one group; topics by name. An empty group id is one like any other."""
+        """Return the committed offsets of one group, with topics by name. An empty group id is valid.
+
+        If `request.topics` is None, return all offsets of the group.
+        """
         coordinator_partition = self.shell.partition_for(request.group_id)
         if request.topics is None:
             request = copy(request)
@@ -293,7 +299,7 @@ class GroupService:
         return joined(answers, "topics", "partitions")
 
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-        """Delete offsets of existing partitions, in parts like `commit_offsets`. Raise the group's error.
+        """Delete offsets of existing partitions, in parts like `commit_offsets`. Raises the group's error.
 
         If the group gets an error between two parts, the offsets of the parts before it are deleted.
         """
@@ -306,7 +312,7 @@ class GroupService:
         return joined(answers, "topics", "partitions")
 
     async def delete_groups(self, group_ids: Iterable[str]) -> list[DeletableGroupResult]:
-        """Delete groups without members, with their offsets; never raises. The empty group id is valid.
+        """Delete groups without members, and their offsets. Errors are in the results. The empty group id is valid.
 
         The broker deletes a group's offsets in parts first. If a member joins in between, the group stays, with
         NON_EMPTY_GROUP, and without those offsets.
@@ -358,7 +364,10 @@ class GroupService:
         return results
 
     def transaction_completed(self, partition: int, producer_id: int, producer_epoch: int, commit: bool) -> None:
-        """A marker was appended to a partition of `__consumer_offsets`; a coordinator still loading reads it there."""
+        """Apply a marker that was appended to a partition of `__consumer_offsets`.
+
+        A coordinator that is still loading reads the marker from the log instead.
+        """
         for index, shard in self.shell.shards():
             if index == partition:
                 shard.replay_end_transaction(producer_id, producer_epoch, commit)
@@ -381,10 +390,13 @@ class GroupService:
             if effects.records:
                 self.shell.apply_if_served(index, shard, effects)
 
-    # -- looking in -------------------------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------------------------
 
     async def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
-        """List the groups of this broker's coordinators; COORDINATOR_LOAD_IN_PROGRESS until all are loaded."""
+        """List the groups of this broker's coordinators.
+
+        Until all coordinators are loaded, the response has the error COORDINATOR_LOAD_IN_PROGRESS.
+        """
         try:
             self.shell.check_loaded()
         except ProtocolError as error:
@@ -399,7 +411,7 @@ class GroupService:
         return ListGroupsResponse(groups=groups)
 
     def describe_group(self, group_id: str, version: int) -> DescribedGroup:
-        """One group, or its error. An empty group id is one like any other."""
+        """Return the description of one group, or its error. An empty group id is valid."""
         if self._cache.image.topic(CONSUMER_OFFSETS) is None:
             return unknown(group_id, version)
         try:
@@ -415,7 +427,7 @@ class GroupService:
 
 
 async def _known(names: Iterable[str], known: Collection[str]) -> list[str]:
-    """Return the known names of a filter, in lower case. If all are unknown, return one: no group must pass."""
+    """Return the known names of a filter, in lower case. If all are unknown, return one, so that no group passes."""
     found = await counted(name.strip().lower() for name in names)
     return [name for name in known if name in found] or list(found)[:1]
 
@@ -447,6 +459,6 @@ def _fetch(part: OffsetFetchRequestGroup, require_stable: bool, shard: GroupCoor
 
 
 def operation_error(error: ProtocolError) -> ErrorCode:
-    """An error of the shell or the log, as the members of a group know it."""
+    """Return the error that the members of a group get for an error of the shell or the log."""
     code: ErrorCode = error.code
     return _OPERATION_ERRORS.get(code, code)

@@ -1,4 +1,4 @@
-"""Write the transaction markers that coordinators decide on, and retry until each partition has its own."""
+"""Write the transaction markers that coordinators decide on, and retry until each partition has its marker."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class MarkerWriter:
         self._closed = True
 
     def write(self, all_markers: list[Markers]) -> None:
-        """Write these markers soon: the coordinator's response to the client goes first."""
+        """Write these markers soon, after the coordinator's response to the client."""
         for markers in all_markers:
             asyncio.get_running_loop().call_soon(self._write_markers, markers, _BACKOFF_MS)
 

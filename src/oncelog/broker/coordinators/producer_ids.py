@@ -1,4 +1,4 @@
-"""The producer ids that this broker may give out: blocks of a thousand, reserved in the tree."""
+"""Reserve blocks of a thousand producer ids for this broker, in the metadata tree."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ class BlockNode:
         try:
             node = self._store.get(BLOCK_PATH)
         except NoNodeError:
-            with suppress(NodeExistsError):  # another broker was quicker
+            with suppress(NodeExistsError):  # another broker has created it in the meantime
                 self._store.create(BLOCK_PATH)
             node = self._store.get(BLOCK_PATH)
         return node.data, node.version
 
     def write(self, data: bytes, version: int) -> bool:
-        """Compare and set. Return False for another version; raise AnswerLostError if the outcome is not known."""
+        """Write the block if the node still has this version. Return False if it has another version.
+
+        Raises AnswerLostError if the outcome is not known.
+        """
         try:
             self._store.set(BLOCK_PATH, data, version)
         except BadVersionError:

@@ -1,7 +1,8 @@
-"""The shell around coordinators: appends what they return, replays it, and answers when it is committed.
+"""The shell around coordinators: append the records that they return, replay them, and reply after the commit.
 
-One `CoordinatorShell` serves one internal topic, with one coordinator ("shard") a partition. Loading a partition and
-serving a request go the same way: records reach a shard through `replay` only (after Kafka's `CoordinatorRuntime`).
+One `CoordinatorShell` serves one internal topic. Each partition has one coordinator ("shard"). A shard gets records
+only through `replay`, both while its partition is loaded and while it serves requests. Source: Kafka's
+`CoordinatorRuntime`.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from oncelog.protocol.records import (
 from oncelog.protocol.schema import encode_versioned
 
 LOAD_BYTES = 256 << 10
-"""How much of an internal topic is read and replayed while loading before the others have their turn."""
+"""Bytes of an internal topic that are loaded in one step, before other requests have their turn."""
 
 RECORD_OVERHEAD = 21
-"""Bytes of a record besides key and value, at most: length, attributes, deltas, lengths, number of headers."""
+"""The most bytes of a record besides key and value: length, attributes, deltas, lengths, number of headers."""
 
 RETRY_MS = 1000
 RETRY_MAX_MS = 60_000
-"""A partition that could not be loaded is tried again after this time, doubled each time up to the maximum."""
+"""If a partition cannot be loaded, the broker retries after RETRY_MS. The delay then doubles, up to the maximum."""
 
 
 APPEND_ERRORS = {
@@ -54,26 +55,26 @@ APPEND_ERRORS = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""What a log says of an append, as a coordinator's client understands it (Kafka's `TransactionStateManager`)."""
+"""Maps the error of an append to the error that a coordinator's client gets (Kafka's `TransactionStateManager`)."""
 
 
 class Shard(Protocol):
     """One coordinator: a state machine over the records of one partition."""
 
     def replay(self, record: CoordinatorRecord, /, *, producer_id: int | None = None, producer_epoch: int = -1) -> None:
-        """Takes over one record that is in the log; with a producer id it is part of that producer's transaction."""
+        """Apply one record of the log. If it has a producer id, it is part of that producer's transaction."""
 
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, commit: bool, /) -> None:
-        """Takes over a marker that is in the log."""
+        """Apply a transaction marker of the log."""
 
     def loaded(self, now: Any, /) -> Effects:
-        """What is left to do once the partition was replayed; `now` is what the shell's `now` gives."""
+        """Return the effects that are due after the partition was replayed. `now` comes from the shell's `now`."""
 
     def deadline(self) -> int | None:
-        """When `tick` is due, in ms on the shell's clock."""
+        """Return when `tick` is due, in ms on the shell's clock. Return None if no deadline is pending."""
 
     def tick(self, now: Any, /) -> Effects:
-        """What time alone brings about."""
+        """Return the effects of deadlines that have passed."""
 
 
 S = TypeVar("S", bound=Shard)
@@ -81,7 +82,7 @@ R = TypeVar("R")
 
 
 class CoordinatorShell(Generic[S]):
-    """Runs the shards of `topic` on this broker."""
+    """Run the shards of `topic` on this broker."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class CoordinatorShell(Generic[S]):
         now_ms: Callable[[], int],
         logger: logging.Logger,
     ) -> None:
-        """`make_shard(partition)` makes an empty coordinator. `decode_record` returns None for an unknown key type.
+        """`make_shard(partition)` returns an empty coordinator. `decode_record` returns None for an unknown key type.
 
         If `steady` is set, deadlines are on the event loop's clock, and coordinators get both times (`Now`). Otherwise
         they are on the wall clock, because they come from records (time-outs of transactions).
@@ -123,16 +124,17 @@ class CoordinatorShell(Generic[S]):
     # -- which shard ------------------------------------------------------------------------------------------------
 
     def partition_for(self, key: str) -> int:
-        """The partition of `topic` that a group or transactional id lives in."""
+        """Return the partition of `topic` for a group or transactional id. Raises COORDINATOR_NOT_AVAILABLE."""
         info = self._cache.image.topic(self.topic)
         if info is None:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet")
         return partition_for(key, info.partition_count)
 
     def shard(self, partition: int) -> S:
-        """The loaded coordinator of a partition.
+        """Return the loaded coordinator of a partition.
 
-        COORDINATOR_LOAD_IN_PROGRESS while it is being loaded, NOT_COORDINATOR where it cannot be (as Kafka has it).
+        Raises COORDINATOR_LOAD_IN_PROGRESS while the partition is being loaded. Raises NOT_COORDINATOR if it could not
+        be loaded (as in Kafka), or if this broker does not lead it.
         """
         shard = self._shards.get(partition)
         if shard is not None:
@@ -144,13 +146,13 @@ class CoordinatorShell(Generic[S]):
         raise ProtocolError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition} is not led by this broker")
 
     def shards(self) -> Iterator[tuple[int, S]]:
-        """Every loaded (partition, coordinator)."""
+        """Yield each loaded coordinator as (partition, coordinator), sorted by partition."""
         yield from sorted(self._shards.items())
 
     def check_loaded(self) -> None:
-        """Raises COORDINATOR_LOAD_IN_PROGRESS unless every partition that this broker leads is loaded, or cannot be.
+        """Raise COORDINATOR_LOAD_IN_PROGRESS if a partition that this broker leads is not loaded yet.
 
-        One that could not be loaded is nobody's, as in Kafka, and lists of all go without it.
+        A partition that could not be loaded does not count, as in Kafka: lists of groups and transactions leave it out.
         """
         info = self._cache.image.topic(self.topic)
         for partition in range(info.partition_count if info else 0):
@@ -193,12 +195,12 @@ class CoordinatorShell(Generic[S]):
         return answer
 
     async def read(self, partition: int, query: Callable[[S], R]) -> R:
-        """What `query` sees in the coordinator, once all that it may have seen is committed."""
+        """Return the result of `query` on the coordinator, after all records that it may depend on are committed."""
         answer: R = await self.request(partition, lambda shard, token: Effects(replies=[Reply(token, query(shard))]))
         return answer
 
     async def settled(self) -> None:
-        """Waits until all that the coordinators hold now is committed: what was read from them before will last."""
+        """Wait until the current state of all coordinators is committed, so that results of earlier reads last."""
         for partition in tuple(self._shards):
             if partition in self._shards:
                 await self.read(partition, lambda _: None)
@@ -211,7 +213,7 @@ class CoordinatorShell(Generic[S]):
         producer: tuple[int, int] | None = None,
         guard: int | None = None,
     ) -> None:
-        """Appends and replays the records; replies and markers follow once the records are committed."""
+        """Append and replay the records. Send the replies and markers after the records are committed."""
         if effects.records:
             replica = self._partitions.get(self.topic, partition)
             try:
@@ -231,7 +233,7 @@ class CoordinatorShell(Generic[S]):
             try:
                 for record in effects.records:
                     _replay(shard, record, producer)
-            except Exception as error:  # noqa: BLE001 - `_load_again` tells all of it
+            except Exception as error:  # noqa: BLE001 - `_load_again` logs it
                 self._load_again(partition, error)
                 return
             self._written[partition] = last_offset
@@ -253,7 +255,7 @@ class CoordinatorShell(Generic[S]):
         self._arm(partition)
 
     def _deliver_in_turn(self, partition: int, effects: Effects) -> None:
-        """A reply without records may tell of earlier ones: it waits until those are committed."""
+        """Deliver effects without records after all earlier records are committed, because a reply may show them."""
         replica = self._partitions.get(self.topic, partition) if partition in self._written else None
         if replica is None:
             self._deliver(effects)
@@ -289,7 +291,7 @@ class CoordinatorShell(Generic[S]):
     def _committed(self, partition: int, effects: Effects, error: ErrorCode) -> None:
         if error is ErrorCode.NONE:
             self._deliver(effects)
-        else:  # the log is gone, and this coordinator with it
+        else:  # the log was deleted or has failed, and this coordinator with it
             message = f"{self.topic}-{partition} is not served any more: {error.name}"
             self._refuse(partition, effects, Refusal(ErrorCode.NOT_COORDINATOR, message))
 
@@ -303,7 +305,7 @@ class CoordinatorShell(Generic[S]):
     # -- time -------------------------------------------------------------------------------------------------------
 
     def now(self) -> Any:
-        """What coordinators are told of the time: `Now`, or ms of the wall clock."""
+        """Return the time for coordinators: `Now` if the shell is `steady`, otherwise ms of the wall clock."""
         wall_ms = self._now_ms()
         return Now(wall_ms, self._steady_ms()) if self._steady else wall_ms
 
@@ -316,7 +318,7 @@ class CoordinatorShell(Generic[S]):
         armed = self._timers.get(partition)
         if armed is not None:
             if deadline is not None and armed[0] <= deadline:
-                return  # it fires early enough, and then looks again
+                return  # it fires early enough, and `_tick` sets the next timer
             armed[1].cancel()
             del self._timers[partition]
         if deadline is not None:
@@ -331,7 +333,7 @@ class CoordinatorShell(Generic[S]):
             return
         try:
             effects = shard.tick(self.now())
-        except Exception as error:  # noqa: BLE001 - `_load_again` tells all of it
+        except Exception as error:  # noqa: BLE001 - `_load_again` logs it
             self._load_again(partition, error)
             return
         self.apply(partition, effects)
@@ -339,13 +341,14 @@ class CoordinatorShell(Generic[S]):
     # -- loading ----------------------------------------------------------------------------------------------------
 
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
-        """Load the coordinators if their topic was created."""
+        """Return `load` if the topic of the coordinators was created, otherwise None."""
         return self.load if any(topic.name == self.topic for topic in delta.created_topics) else None
 
     async def load(self) -> None:
-        """Loads every partition of the topic that this broker leads and that is not loaded yet.
+        """Load every partition of the topic that this broker leads and that is not loaded yet.
 
-        One that cannot be loaded answers NOT_COORDINATOR and is tried again from time to time; the others serve.
+        If a partition cannot be loaded, its requests get NOT_COORDINATOR, and the broker retries after a delay. The
+        other partitions are served.
         """
         info = self._cache.image.topic(self.topic)
         for partition in range(info.partition_count if info else 0):
@@ -361,7 +364,7 @@ class CoordinatorShell(Generic[S]):
         try:
             await self._load_partition(partition)
             self._failed.discard(partition)
-        except Exception:  # the disk, or what no coordinator wrote: the others serve whatever it is
+        except Exception:  # a disk error or an invalid record: the other partitions are served anyway
             self._shards.pop(partition, None)
             self._failed.add(partition)
             self._logger.exception(
@@ -382,15 +385,15 @@ class CoordinatorShell(Generic[S]):
         self._retries[partition] = asyncio.get_running_loop().call_later(retry_ms / 1000, try_again)
 
     def _load_again(self, partition: int, error: Exception) -> None:
-        """A coordinator could not follow its own log, or its clock: what is in the log counts."""
+        """Load a coordinator again from its log, because its `replay` or `tick` has failed."""
         self._logger.error("the coordinator of %s-%d is loaded anew", self.topic, partition, exc_info=error)
         self.resign(partition)
         self._load_later(partition, RETRY_MS)
 
     async def _load_partition(self, partition: int) -> None:
-        """Rebuilds a shard from its partition, then lets it finish what its predecessor had begun.
+        """Rebuild a shard from its partition, then apply the effects that its `loaded` returns.
 
-        A little at a time: between two parts the others have their turn, and the log may grow.
+        The shard reads the log in parts. Other requests have their turn between two parts, and the log may grow.
         """
         await self._partitions.open_in_turns(self.topic, partition)
         replica = self._partitions.get(self.topic, partition)
@@ -401,7 +404,7 @@ class CoordinatorShell(Generic[S]):
         offset = log.log_start_offset
         while offset < log.log_end_offset:
             data = log.read(offset, LOAD_BYTES, upto=log.log_end_offset, at_least_one=True)
-            if not data:  # compaction has left nothing up to the end
+            if not data:  # compaction has removed all records up to the end
                 break
             for header, view in iter_batches(data):
                 await self._replay_batch(shard, header, view)
@@ -410,13 +413,13 @@ class CoordinatorShell(Generic[S]):
             if replica.offline or log.closed:
                 raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} went offline")
         self._shards[partition] = shard
-        self._written[partition] = log.log_end_offset - 1  # which may have to be synced before it is told
+        self._written[partition] = log.log_end_offset - 1  # may not be committed yet, and replies wait for it
         self.apply(partition, shard.loaded(self.now()))
 
     async def _replay_batch(self, shard: S, header: BatchHeader, view: memoryview) -> None:
         """Replay one batch into a shard that does not serve requests yet. The loop serves other requests in between."""
         if header.is_control:
-            if header.count:  # of an emptied marker the transaction is gone as well
+            if header.count:  # an emptied marker needs no replay: compaction has removed its transaction too
                 commit, _ = decode_control(view)
                 shard.replay_end_transaction(header.producer_id, header.producer_epoch, commit)
             return
@@ -445,7 +448,7 @@ class CoordinatorShell(Generic[S]):
                 token.set_result(refusal)
 
     def close(self) -> None:
-        """Stops the timers; nothing is appended any more."""
+        """Stop all timers, and drop the coordinators. Nothing is appended from now on."""
         for _, timer in self._timers.values():
             timer.cancel()
         for retry in self._retries.values():
@@ -456,9 +459,9 @@ class CoordinatorShell(Generic[S]):
 
 
 def split(records: list[Record], max_bytes: int) -> Iterator[list[Record]]:
-    """Yields the records in parts that each fit into a batch of ``max_bytes``; a larger one is a part of its own.
+    """Yield the records in parts that each fit into a batch of `max_bytes`. A larger record is a part of its own.
 
-    All parts go into the log with one write. A crash may leave the first ones only, of what nobody was told of.
+    All parts are appended in one write. If a crash keeps only the first parts, no client has been answered yet.
     """
     part: list[Record] = []
     size = HEADER_SIZE

@@ -41,8 +41,8 @@ from oncelog.protocol.topics import TRANSACTION_STATE
 
 _ADD_RETRY_MS = 20
 _ADD_RETRY_MAX_MS = 100
-"""How often and how long a CONCURRENT_TRANSACTIONS of an implicit add is retried here (Kafka's
-`add.partitions.to.txn.retry.backoff.ms` and its maximum)."""
+"""An implicit add that fails with CONCURRENT_TRANSACTIONS is retried every _ADD_RETRY_MS, for _ADD_RETRY_MAX_MS at most
+(Kafka's `add.partitions.to.txn.retry.backoff.ms` and its maximum)."""
 
 _FENCED_AS = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
 
@@ -50,7 +50,7 @@ Partition = tuple[str, int]
 
 
 class TransactionService:
-    """The requests of transactional producers. Errors are returned in the form of each API."""
+    """Answer the requests of transactional producers. Errors are returned in the form of each API."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class TransactionService:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     async def init_producer_id(self, request: InitProducerIdRequest, version: int) -> InitProducerIdResponse:
-        """InitProducerId, with a transactional id or without."""
+        """Answer InitProducerId, with or without a transactional id."""
         try:
             await self._producer_ids.available()
             if request.transactional_id is None:
@@ -132,7 +132,7 @@ class TransactionService:
         return response
 
     async def end_txn(self, request: EndTxnRequest, version: int) -> EndTxnResponse:
-        """EndTxn; the answer comes when the decision is committed, the markers follow."""
+        """Answer EndTxn after the decision is committed. The markers are written afterwards."""
         try:
             await self._producer_ids.available()
             response: EndTxnResponse = await self.shell.request(
@@ -153,7 +153,10 @@ class TransactionService:
         verify_only: bool,
         client_version: int = 2,
     ) -> dict[Partition, ErrorCode]:
-        """Adds partitions to the producer's transaction, or only asks whether they are in it; an error for each."""
+        """Add partitions to the producer's transaction, or only verify that they are in it. Return an error for each.
+
+        The error is NONE for each partition that is in the transaction.
+        """
         wanted = tuple(partitions)
         try:
             coordinator_partition = self.shell.partition_for(transactional_id)
@@ -236,7 +239,7 @@ class TransactionService:
         return found
 
     async def describe(self, transactional_id: str) -> TransactionState:
-        """All there is to say of one transactional id, or the error."""
+        """Return the state of one transactional id, or its error."""
         if not transactional_id:
             return no_description(transactional_id, ErrorCode.INVALID_REQUEST)
 

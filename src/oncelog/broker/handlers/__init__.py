@@ -1,1 +1,1 @@
-"""One small module an API; imported when its API key first arrives."""
+"""The handlers: one module for each API, or for a few related ones. It is imported when a request first needs it."""

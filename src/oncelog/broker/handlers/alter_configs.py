@@ -27,7 +27,7 @@ from oncelog.protocol.messages.incremental_alter_configs import (
 async def handle_replace(
     settings: SettingsAdministration, request: AlterConfigsRequest, ctx: RequestContext
 ) -> AlterConfigsResponse:
-    """Return one result for each resource. A setting that the request does not name gets its default again."""
+    """Return one result for each resource. Settings that the request does not name are reset to their defaults."""
     outcomes = await alter_each(
         request.resources, lambda resource: _replace(settings, resource, ctx, validate_only=request.validate_only)
     )

@@ -1,8 +1,8 @@
 """Reject the requests of the consumer group protocol (KIP-848), as Kafka does if `group.version` is 0.
 
 The broker serves these APIs nevertheless. If ApiVersions does not name ConsumerGroupHeartbeat, librdkafka looks for
-another coordinator forever; this error ends its consumer with a message. After the error of ConsumerGroupDescribe,
-clients send DescribeGroups.
+another coordinator forever. With the error of ConsumerGroupHeartbeat, its consumer stops with a message. After the
+error of ConsumerGroupDescribe, clients send DescribeGroups.
 """
 
 from __future__ import annotations

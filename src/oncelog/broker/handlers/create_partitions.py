@@ -29,7 +29,7 @@ from oncelog.protocol.messages.create_partitions import (
 async def handle(
     cache: MetadataCache, topics: TopicAdministration, request: CreatePartitionsRequest, ctx: RequestContext
 ) -> CreatePartitionsResponse:
-    """Return one result for each name. A name that the request has twice gets INVALID_REQUEST."""
+    """Return one result for each name. A repeated name gets INVALID_REQUEST."""
     named = await counted(topic.name for topic in request.topics)
     deadline = Deadline(request.timeout_ms)
     if 1 in named.values():

@@ -31,12 +31,12 @@ TOPICS_A_TURN = 10
 """Topics that the handler checks before the event loop serves other requests."""
 
 MAX_SHOWN = 8
-"""Broker ids of a rejected assignment that an error message shows."""
+"""The most broker ids of a rejected assignment that an error message shows."""
 RESERVED = "__cluster_metadata"
 """The log of Kafka's own metadata. No topic may have its name."""
 
 Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
-"""All settings of a topic, by the settings that the request gives it."""
+"""All settings of a topic, by the settings that the request sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class CreateTopics:
     logger: logging.Logger
 
     async def handle(self, request: CreateTopicsRequest, ctx: RequestContext) -> CreateTopicsResponse:
-        """Return one result for each name. A name that the request has twice gets INVALID_REQUEST."""
+        """Return one result for each name. A repeated name gets INVALID_REQUEST."""
         named = await counted(topic.name for topic in request.topics)
         if any(times == 1 and name != RESERVED for name, times in named.items()):
             try:

@@ -24,9 +24,9 @@ from oncelog.protocol.messages.delete_records import (
 )
 
 _HIGH_WATERMARK = -1
-"""As the offset in a request: delete all committed records."""
+"""The offset in a request that means: delete all committed records."""
 _NONE = -1
-"""As the low watermark in a result: there is none, because the partition has an error."""
+"""The low watermark in the result of a partition that has an error."""
 
 
 async def handle(

@@ -35,7 +35,7 @@ async def handle(
     request: DeleteTopicsRequest,
     ctx: RequestContext,
 ) -> DeleteTopicsResponse:
-    """Return one result for each topic. A topic that the request has twice, by name or by id, gets INVALID_REQUEST."""
+    """Return one result for each topic. A topic that is named twice, by name or by id, gets INVALID_REQUEST."""
     asked = request.topics
     if ctx.api_version < _WITH_TOPIC_IDS:
         asked = await mapped(request.topic_names, lambda name: DeleteTopicState(name=name))

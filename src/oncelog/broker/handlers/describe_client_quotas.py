@@ -17,7 +17,7 @@ from oncelog.protocol.messages.describe_client_quotas import (
 _IP = "ip"
 _ENTITY_TYPES = frozenset({"user", "client-id", _IP})
 _EXACT, _DEFAULT, _SPECIFIED = range(3)
-"""How a component matches the entity's name."""
+"""The ways in which a component of the filter matches an entity's name."""
 
 
 def handle(request: DescribeClientQuotasRequest, ctx: RequestContext) -> DescribeClientQuotasResponse:

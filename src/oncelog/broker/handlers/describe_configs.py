@@ -43,9 +43,10 @@ async def handle(
     request: DescribeConfigsRequest,
     ctx: RequestContext,
 ) -> DescribeConfigsResponse:
-    """Describe each resource, or return its error. No keys mean all of its settings.
+    """Describe each resource, or return its error. If the request names no keys, describe all settings.
 
-    If a request names a resource twice in the same way, describe it once: a small request must not cause a huge answer.
+    If a request names a resource twice in the same way, describe it once, so that a small request does not cause a huge
+    response.
     """
     results = []
     asked = await by_key(

@@ -46,7 +46,7 @@ class DescribeLogDirs:
     async def handle(self, request: DescribeLogDirsRequest, ctx: RequestContext) -> DescribeLogDirsResponse:
         """Describe each log directory, or return its error. Sizes are bytes of segments.
 
-        `offset_lag` is the distance of the log end offset to the high watermark.
+        `offset_lag` is how far the log end offset is behind the high watermark, as in Kafka: 0 if it is not behind.
         """
         ctx.authorize(Operation.DESCRIBE, *CLUSTER)
         found = await self._by_directory(await counted(_wanted(self.cache.image, request)))
@@ -68,7 +68,7 @@ class DescribeLogDirs:
         )
 
     async def _by_directory(self, wanted: Iterable[tuple[str, int]]) -> dict[DataDirectory, ByTopic]:
-        """Open the logs, and return the partitions of each directory. Let the loop serve others after each log."""
+        """Open the logs, and return the partitions of each directory. The loop serves other requests after each log."""
         found: dict[DataDirectory, ByTopic] = {}
         refused = RefusedItems()
         for topic, index in wanted:

@@ -107,7 +107,7 @@ def _partition(
 
 
 def _hidden(name: str) -> DescribeTopicPartitionsResponseTopic:
-    """Return the answer for a topic that the client may not describe."""
+    """Return the result for a topic that the client may not describe."""
     return DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
 
 

@@ -1,4 +1,4 @@
-"""Fetch: record batches as they lie in the log, up to high watermark or last stable offset (KIP-98, 227, 516)."""
+"""Fetch: return the log's record batches up to the high watermark or the last stable offset (KIP-98, 227, 516)."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from oncelog.protocol.records import iter_batches
 _WITH_TOPIC_IDS = 13
 _READ_COMMITTED = 1
 _READ, _TOPIC = Operation.READ, Resource.TOPIC
-"""Looking up two enum members for each topic would take longer than the check."""
+"""Constants, because looking up two enum members for each topic would take longer than the check."""
 
 
 class _Read:
-    """What one partition gives."""
+    """The result of reading one partition."""
 
     __slots__ = ("aborted", "appended", "data", "end", "error", "held_back", "position", "replica")
 
@@ -58,7 +58,7 @@ class _Read:
         self.appended = 0
         self.aborted: list[tuple[int, int]] | None = None
         self.held_back = False
-        """There is data, but no memory for it until other answers are sent (`queued.max.response.bytes`)."""
+        """There is data, but no memory for it until other responses are sent (`queued.max.response.bytes`)."""
 
 
 def _names_many(topics: Sequence[FetchTopic] | Sequence[ForgottenTopic]) -> bool:
@@ -80,7 +80,7 @@ def _forgotten(request: FetchRequest) -> Iterator[Key]:
 
 
 def _aborted(replica: Replica, start: int, data: memoryview | bytes) -> list[tuple[int, int]]:
-    """The aborted transactions among the returned batches only: the answer must not grow with the log."""
+    """Return the aborted transactions of the returned batches only, so that the response does not grow with the log."""
     if not replica.log.aborted_transactions(start, replica.log.last_stable_offset):
         return []
     end = start
@@ -90,7 +90,10 @@ def _aborted(replica: Replica, start: int, data: memoryview | bytes) -> list[tup
 
 
 def check_leader_epoch(replica: Replica, epoch: int) -> None:
-    """FENCED_LEADER_EPOCH for a client that is behind, UNKNOWN_LEADER_EPOCH for one that is ahead (KIP-320)."""
+    """Raise FENCED_LEADER_EPOCH if the epoch is too old, UNKNOWN_LEADER_EPOCH if it is too new (KIP-320).
+
+    A negative epoch is not checked.
+    """
     if epoch < 0 or epoch == replica.leader_epoch:
         return
     code = ErrorCode.FENCED_LEADER_EPOCH if epoch < replica.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -102,7 +105,7 @@ def _enough(reads: list[_Read], min_bytes: int) -> bool:
 
 
 class _DelayedFetch:
-    """The condition that a Fetch waits for: enough new data, or a deleted partition.
+    """The condition that a Fetch waits for: enough new data, or a partition that is deleted or fails.
 
     It compares the partitions with their state at the read, so that it misses no append.
     """
@@ -116,7 +119,7 @@ class _DelayedFetch:
         self.read_again(reads)
 
     def can_complete(self, replica: Replica) -> bool:
-        """Whether it is worth to read again, now that something happened to this replica."""
+        """Return whether to read again, after an event of this replica."""
         if replica.offline or replica.log.closed:
             return True
         if replica.readable_end(self._read_committed) == self._ends[replica]:
@@ -130,7 +133,8 @@ class _DelayedFetch:
     def read_again(self, reads: list[_Read]) -> None:
         """Record the replicas and their ends after a read that returned too little.
 
-        A topic that was deleted and created again has new replicas. The old ones are closed, and would never wait.
+        A topic that was deleted and created again has new replicas. The old ones are closed, so a wait for them would
+        end at once.
         """
         known = [(read.replica, read) for read in reads if read.replica is not None]
         self.replicas = [replica for replica, _ in known]
@@ -139,7 +143,7 @@ class _DelayedFetch:
 
 
 def _response(context: FetchContext, reads: list[_Read]) -> Generator[None, None, FetchResponse]:
-    """Build the answer, with a pause after each partition."""
+    """Build the response, with a pause after each partition."""
     topics: dict[tuple[str | None, UUID], FetchableTopicResponse] = {}
     for read in reads:
         position = read.position
@@ -206,7 +210,7 @@ class FetchHandler:
         self._now_ms = now_ms
 
     def __call__(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse | Awaitable[FetchResponse]:
-        """Waits for `min_bytes` up to `max_wait_ms`; an error in any partition answers at once."""
+        """Wait up to `max_wait_ms` for `min_bytes` of records. If a partition has an error, answer at once."""
         if _names_many(request.topics) or _names_many(request.forgotten_topics_data):
             return self._of_many(request, ctx)
         positions = list(self._positions(request, ctx.api_version))
@@ -221,7 +225,7 @@ class FetchHandler:
         return self._wait_then_read(request, ctx, context, _DelayedFetch(request, reads))
 
     async def _of_many(self, request: FetchRequest, ctx: RequestContext) -> FetchResponse:
-        """Answer a request that names many partitions, and let the loop serve others in between."""
+        """Answer a request that names many partitions, and let the loop serve other requests in between."""
         positions = await listed(self._positions(request, ctx.api_version))
         context = self._begin(request, ctx, positions, await listed(_forgotten(request)))
         if context.error is not ErrorCode.NONE:
@@ -245,7 +249,7 @@ class FetchHandler:
         )
 
     async def _in_turns(self, request: FetchRequest, ctx: RequestContext, context: FetchContext) -> FetchResponse:
-        """Answer a request for many partitions, and let the loop serve others in between."""
+        """Answer a request for many partitions, and let the loop serve other requests in between."""
         reads = await in_turns(self._read_all(request, ctx, context))
         if _is_over(request, context, reads):
             return await in_turns(_response(context, reads))
@@ -273,7 +277,7 @@ class FetchHandler:
     def _read_all(
         self, request: FetchRequest, ctx: RequestContext, context: FetchContext
     ) -> Generator[None, None, list[_Read]]:
-        """Read each partition as far as the budget for unread answers allows, with a pause after each."""
+        """Read each partition as far as the memory limit for unread responses allows, with a pause after each."""
         read_committed = request.isolation_level == _READ_COMMITTED
         left = min(request.max_bytes, self._config.current.fetch_max_bytes)
         unsent = self._unsent()
@@ -341,9 +345,8 @@ class FetchHandler:
         self, request: FetchRequest, ctx: RequestContext, context: FetchContext, missing: _DelayedFetch
     ) -> FetchResponse:
         self._unsent().drop_draft(ctx.connection_id)
-        now_s = (
-            asyncio.get_running_loop().time
-        )  # the wall clock may be set back, and the answer would be late by as much
+        # Not the wall clock: if it is set back, the response would be late.
+        now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + request.max_wait_ms / 1000
         while await wait_until(
             missing.can_complete, missing.replicas, max(0, int((deadline_s - now_s()) * 1000)), ctx.on_hang_up

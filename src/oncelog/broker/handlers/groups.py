@@ -22,11 +22,11 @@ from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResp
 _PROTOCOL_NAME_MAY_BE_NULL = 7
 _NAMES_PROTOCOL = 5
 MOST_PROTOCOLS = 1000
-"""Protocols of one member. A group compares them with those of all its members, while other clients wait."""
+"""The most protocols of one member. A group compares the protocols of all its members, while other clients wait."""
 
 
 async def join(groups: GroupService, request: JoinGroupRequest, ctx: RequestContext) -> JoinGroupResponse | None:
-    """Answer when the generation begins. Return None if the client hangs up before."""
+    """Wait until the generation begins, then answer. Return None if the client hangs up before."""
     ctx.authorize(Operation.READ, Resource.GROUP, request.group_id)
     if len(request.protocols) > MOST_PROTOCOLS:
         response: JoinGroupResponse | None = JoinGroupResponse(
@@ -42,7 +42,7 @@ async def join(groups: GroupService, request: JoinGroupRequest, ctx: RequestCont
 
 
 async def sync(groups: GroupService, request: SyncGroupRequest, ctx: RequestContext) -> SyncGroupResponse | None:
-    """Answer when the leader has sent the assignment. Return None if the client hangs up before.
+    """Wait until the leader has sent the assignment, then answer. Return None if the client hangs up before.
 
     From version 5 on, the request must name the protocol (KIP-559).
     """

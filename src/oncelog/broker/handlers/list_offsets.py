@@ -51,8 +51,8 @@ async def handle(
 ) -> ListOffsetsResponse:
     """Return an offset or an error for each partition.
 
-    If the request names a partition twice, its error is INVALID_REQUEST. A special timestamp that this version of the
-    request does not know gets UNSUPPORTED_VERSION.
+    If the request names a partition twice, its error is INVALID_REQUEST. If this version of the request does not define
+    a special timestamp, the error is UNSUPPORTED_VERSION.
     """
     named = await counted((topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
     isolation = request.isolation_level if request.replica_id == _CONSUMER else None

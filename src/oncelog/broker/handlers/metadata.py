@@ -56,7 +56,8 @@ class Metadata:
     async def handle(self, request: MetadataRequest, ctx: RequestContext) -> MetadataResponse:
         """Describe the requested topics. Null topics (in version 0: no topics) mean every topic.
 
-        If a request names a topic twice, describe it once, as Kafka does: a small request must not cause a huge answer.
+        If a request names a topic twice, describe it once, as Kafka does, so that a small request does not cause a huge
+        response.
         """
         if ctx.api_version < _BY_TOPIC_ID:
             _check_names(request, ctx.api_version)
@@ -194,7 +195,7 @@ def _check_names(request: MetadataRequest, version: int) -> None:
 
 
 def _may_be_created(image: MetadataImage, name: str) -> bool:
-    """Return whether the name is legal. Do not log illegal names: a request may have many, of any length."""
+    """Return whether the name is valid and collides with no other. Invalid names are not logged: there may be many."""
     try:
         check_topic_name(name)
     except ProtocolError:

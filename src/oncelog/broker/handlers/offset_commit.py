@@ -26,7 +26,7 @@ _WITH_TOPIC_IDS = 10
 async def handle(
     cache: MetadataCache, groups: GroupService, request: OffsetCommitRequest, ctx: RequestContext
 ) -> OffsetCommitResponse:
-    """Answer partitions that do not exist, and give the others to the group's coordinator."""
+    """Pass existing partitions to the group's coordinator. Return an error for each of the others."""
     ctx.authorize(Operation.READ, Resource.GROUP, request.group_id)
     by_id = ctx.api_version >= _WITH_TOPIC_IDS
     absent = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

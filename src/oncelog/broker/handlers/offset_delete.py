@@ -1,4 +1,4 @@
-"""OffsetDelete: delete a group's offsets of topics that it does not read any more (KIP-496)."""
+"""OffsetDelete: delete a group's offsets of topics that it no longer reads (KIP-496)."""
 
 from __future__ import annotations
 

@@ -93,9 +93,9 @@ def _with_ids(cache: MetadataCache, topics: list[OffsetFetchResponseTopics]) -> 
 def _take_refused(
     cache: MetadataCache, asked: OffsetFetchRequestGroup, by_id: bool, may_describe: Callable[[str], bool]
 ) -> Steps[list[OffsetFetchResponseTopics]]:
-    """Fill in the topic names. Take topics that the client does not get out of the request, and return their answers.
+    """Fill in the topic names. Remove refused topics from the request, and return their results.
 
-    These are topics with unknown ids, and topics that the client may not describe.
+    Refused are topics with unknown ids, and topics that the client may not describe.
     """
     known, refused = [], []
     for topic in asked.topics or ():
@@ -142,7 +142,7 @@ def _error(asked: OffsetFetchRequestGroup, code: ErrorCode, version: int) -> Ste
 
 
 def _single(group: OffsetFetchResponseGroup) -> Steps[OffsetFetchResponse]:
-    """Return the answer in versions that ask for one group."""
+    """Return the response in the form of versions that request one group."""
     answer = OffsetFetchResponse(error_code=group.error_code)
     for topic in group.topics:
         answered = OffsetFetchResponseTopic(name=topic.name, partitions=[])

@@ -23,7 +23,10 @@ from oncelog.protocol.messages.offset_for_leader_epoch import (
 async def handle(
     partitions: Partitions, request: OffsetForLeaderEpochRequest, ctx: RequestContext
 ) -> OffsetForLeaderEpochResponse:
-    """Return the largest epoch up to the requested one, with its end offset (exclusive), or -1 and -1 without one."""
+    """Return the largest epoch up to the requested one, with its end offset (exclusive).
+
+    If there is no such epoch, both are -1.
+    """
     response = OffsetForLeaderEpochResponse()
     turns = Turns()
     for topic in request.topics:

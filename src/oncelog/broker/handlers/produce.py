@@ -1,6 +1,7 @@
-"""Produce: batches to the end of partitions, with idempotence and transactions checked on the way.
+"""Produce: append batches to partitions, and check idempotence and transactions.
 
-A request without transactional batches is answered without a task or a wait: one look-up, one append a partition.
+Most requests without transactional batches are answered without a task or a wait. Each partition takes one look-up and
+one append.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ from oncelog.protocol.messages.produce import (
 from oncelog.protocol.records import ATTRIBUTES_LOW, CODEC_MASK
 
 OPENED_A_TURN = 20
-"""Partitions whose logs are found before others have their turn. Each log may have to be opened."""
+"""Partitions whose logs are found before other requests have their turn. Each log may have to be opened."""
 _WRITE, _TOPIC = Operation.WRITE, Resource.TOPIC
-"""Looking up two enum members for each topic would take longer than the check."""
+"""Constants, because looking up two enum members for each topic would take longer than the check."""
 _ADMIN_CLIENT_ID = "__admin_client"
 _WITH_ZSTD = 7
 
-# Errors of an append with which Kafka does not tell where the log starts (`ReplicaManager.appendRecordsToLeader`).
+# Kafka does not return the log start offset with these errors of an append (`ReplicaManager.appendRecordsToLeader`).
 _NOT_OF_THE_LOG = frozenset(
     {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE}
     | {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
@@ -93,9 +94,10 @@ class ProduceHandler:
         self._logger = logger
 
     def __call__(self, request: ProduceRequest, ctx: RequestContext) -> Answer:
-        """Answer each partition with its own error. With acks=0, return no answer; raise BadFrameError for any error.
+        """Answer each partition with its own error. With acks=0, return no response, and raise BadFrameError on errors.
 
-        `Holds` is an answer that waits before the records are appended, for the coordinator or for their validation.
+        Return `Holds` if the append may have to wait: for the coordinator, for the validation of the records, or
+        because the request is large.
 
         A few errors apply to the whole request: transactional records without a transactional id, records of several
         producers, and an invalid `acks` (`KafkaApis.handleProduceRequest`, `ReplicaManager.handleProduceAppend`).
@@ -120,7 +122,7 @@ class ProduceHandler:
         return response if request.acks else None
 
     async def _in_turns(self, request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | None:
-        """Answer a request for many partitions, and let the loop serve others in between."""
+        """Answer a request for many partitions, and let the loop serve other requests in between."""
         admitted = await in_turns(self._admit(request, ctx), OPENED_A_TURN)
         if check(request, admitted) and request.transactional_id is not None:
             found = await in_turns(unverified(admitted, ctx.api_version, self._now_ms()))
@@ -160,7 +162,7 @@ class ProduceHandler:
         return admitted
 
     def _look_at(self, target: Target, admitted: Admitted, now_ms: int) -> None:
-        """Find the log of a partition, and what the append to it needs."""
+        """Find the log of a partition. Count the items of its append, and note slow and transactional records."""
         admitted.items += 1
         records = target.data.records
         if admitted.transactional is None and is_transactional(records):
@@ -395,7 +397,7 @@ def _refused(
     log_start_offset: int = -1,
     record_errors: Sequence[BatchIndexAndErrorMessage] = (),
 ) -> PartitionProduceResponse:
-    """Answer a partition with an error. Add the log start offset if the log rejected the records, and their indexes."""
+    """Return the error of a partition. If the log rejected records, add its start offset and their indexes."""
     target.refusal = refusal
     return PartitionProduceResponse(
         index=target.data.index,

@@ -1,6 +1,6 @@
-"""Handle the requests of transactional producers, and of tools that look at transactions (KIP-98, 664).
+"""Handle the requests of transactional producers, and of tools that inspect transactions (KIP-98, 664).
 
-AddPartitionsToTxn, TxnOffsetCommit and WriteTxnMarkers have modules of their own.
+AddPartitionsToTxn, TxnOffsetCommit and WriteTxnMarkers have their own modules.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ async def init_producer_id(
 
 
 async def end(transactions: TransactionService, request: EndTxnRequest, ctx: RequestContext) -> EndTxnResponse:
-    """Answer when the decision is committed, before the markers are written."""
+    """Answer after the decision is committed, and before the markers are written."""
     ctx.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
     return await transactions.end_txn(request, ctx.api_version)
 

@@ -28,7 +28,7 @@ _KNOWS_LOADING = 2
 async def handle(
     cache: MetadataCache, groups: GroupService, request: TxnOffsetCommitRequest, ctx: RequestContext
 ) -> TxnOffsetCommitResponse:
-    """Answer partitions that do not exist, and give the others to the group's coordinator."""
+    """Pass existing partitions to the group's coordinator. Return an error for each of the others."""
     ctx.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
     ctx.authorize(Operation.READ, Resource.GROUP, request.group_id)
     ids: dict[str, UUID] = {}

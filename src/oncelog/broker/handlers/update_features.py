@@ -25,7 +25,7 @@ async def handle(
 ) -> UpdateFeaturesResponse:
     """Make all changes or none. Ignore `AllowDowngrade` of version 0, as Kafka's KRaft controller does.
 
-    If a request names a feature twice, its last change counts.
+    If a request names a feature twice, only its last change is made.
     """
     ctx.authorize(Operation.ALTER, *CLUSTER)
     changes: dict[str, Change] = {}

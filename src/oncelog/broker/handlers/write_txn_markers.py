@@ -28,7 +28,7 @@ _NOT_THE_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN
 
 Partition = tuple[str, int]
 Errors = dict[int, dict[Partition, ErrorCode]]
-"""By producer and partition."""
+"""The error of each marker, by producer and partition."""
 Lost = dict[Partition, ErrorCode]
 """Partitions whose marker was appended, but not committed."""
 
@@ -38,9 +38,9 @@ async def handle(
 ) -> WriteTxnMarkersResponse:
     """Return an error for each partition. A producer that the request names twice has one result.
 
-    Wait until the markers are committed, as a Produce with acks=all does: if `flush.messages` requires a sync, wait
-    for it. A marker that is never committed gets the reason: KAFKA_STORAGE_ERROR, or UNKNOWN_TOPIC_OR_PARTITION if the
-    topic is deleted meanwhile.
+    Wait until the markers are committed, as a Produce with acks=all does. If `flush.messages` requires a sync, this
+    includes the sync. If a marker is never committed, its error is KAFKA_STORAGE_ERROR, or UNKNOWN_TOPIC_OR_PARTITION
+    if the topic is deleted meanwhile.
     """
     if not ctx.may(Operation.ALTER, *CLUSTER):
         ctx.authorize(Operation.CLUSTER_ACTION, *CLUSTER)

@@ -1,1 +1,1 @@
-"""Change the metadata of the cluster, and take over or hand back the metadata of Apache Kafka."""
+"""Change the metadata of the cluster, and import or export the metadata of Apache Kafka."""

@@ -1,7 +1,7 @@
-"""The way back: what Apache Kafka needs to go on with oncelog's log directories.
+"""Export the metadata, so that Apache Kafka can continue with oncelog's log directories.
 
-The partitions' files are Kafka's already. What is missing is the metadata: it goes into a `bootstrap.checkpoint`, which
-Kafka's first controller reads when it finds no `__cluster_metadata-0`.
+The partitions' files already have Kafka's formats. The metadata is written to a `bootstrap.checkpoint`, which Kafka's
+first controller reads if it finds no `__cluster_metadata-0`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 
 class Exported(NamedTuple):
-    """What was written, and where older metadata logs are now."""
+    """The path and content of the exported file, and the new paths of older metadata logs."""
 
     path: str
     topics: int
     settings: int
-    """Dynamic ones, of brokers."""
+    """The number of dynamic settings of brokers."""
     set_aside: tuple[str, ...]
 
 
 def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: int) -> Exported:
-    """Writes the bootstrap file into the first directory; no broker may run on them. Blocks.
+    """Write the bootstrap file into the first directory, and set older metadata logs aside. Blocks.
 
-    Where it is interrupted it may be done again. As long as an older metadata log is in its place, Kafka looks at that,
-    and not at the bootstrap file, which therefore comes first.
+    No broker may run on the directories. An interrupted export can be repeated, because the bootstrap file is written
+    first: Kafka ignores it as long as an older metadata log is in its place.
 
-    Raises INCONSISTENT_CLUSTER_ID for directories that are not this cluster's, or where Kafka has run since they were
-    taken over; KAFKA_STORAGE_ERROR, OSError.
+    Raises INCONSISTENT_CLUSTER_ID if the metadata holds no cluster, if a directory belongs to another cluster or
+    broker, or if Kafka has run on a directory since its import. Raises KAFKA_STORAGE_ERROR if a directory was never
+    used. Raises OSError.
     """
     prepare(store)
     if is_new(store):
@@ -71,11 +72,11 @@ def export(store: MetadataStore, directories: Sequence[DataDirectory], now_ms: i
 
 
 def _set_aside(directory: DataDirectory, now_ms: int) -> str:
-    """Moves a metadata log away: it would count, and not the bootstrap file; outside the first directory Kafka would
-    not start.
+    """Rename a metadata log, and return its new path.
 
-    It stays in the directory, for that may be a mount point. Kafka's `LogManager` takes the name for a stray log of the
-    metadata's topic, and leaves all of those alone.
+    Kafka would read this log instead of the bootstrap file. Outside the first directory, it would keep Kafka from
+    starting. The folder stays in the directory, because the directory may be a mount point. Kafka's `LogManager` treats
+    the new name as a stray log of the metadata topic, and ignores it.
     """
     folder = f"{directory.path}/{FOLDER}"
     aside = f"{folder}.{now_ms}{STRAY_SUFFIX}"

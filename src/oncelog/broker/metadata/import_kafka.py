@@ -36,18 +36,18 @@ from oncelog.protocol.records import HEADER, HEADER_SIZE, BatchHeader, decode_re
 from oncelog.protocol.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 SEEN_PATH = "/oncelog/kafka_metadata"
-"""Where `__cluster_metadata-0` ended when this cluster had its topics from there (`kafka_metadata.position`)."""
+"""The node with the position in `__cluster_metadata-0` at the import (`kafka_metadata.position`)."""
 _NAMED = 5
-"""How many topics an error names."""
+"""The most topics that an error message names."""
 LEAP = 1000 * BLOCK_SIZE
-"""Producer ids that are passed over where only logs can tell which were given out."""
+"""The number of producer ids to skip if only the logs show which ids were allocated."""
 _EPOCHS = "leader-epoch-checkpoint"
 _RESOURCES: dict[int, str] = {
     ResourceType.BROKER: "broker",
     ResourceType.CLIENT_METRICS: "client metrics",
     ResourceType.GROUP: "group",
 }
-"""Of Kafka's `ConfigResource`."""
+"""The kinds of resources in Kafka's `ConfigResource`, for messages."""
 
 
 class LogDirectoryImport:
@@ -69,9 +69,10 @@ class LogDirectoryImport:
         self._logger = logger
 
     def run(self) -> dict[str, int]:
-        """Fill the tree of a new cluster, and return the features to enable.
+        """Fill the tree of a new cluster, and return the feature levels to set.
 
-        Raises INCONSISTENT_CLUSTER_ID if the broker cannot adopt the directories, CORRUPT_MESSAGE, and OSError.
+        Raises INCONSISTENT_CLUSTER_ID if the broker cannot adopt the directories. Raises CORRUPT_MESSAGE or
+        UNSUPPORTED_VERSION if it cannot read Kafka's metadata. Raises OSError.
         """
         initial = {TRANSACTION_VERSION: self._config.initial_transaction_version}
         cluster_id = self._directories.cluster_id()
@@ -123,7 +124,7 @@ class LogDirectoryImport:
         )
 
     def _without_retention(self, topics: list[TopicInfo]) -> list[TopicInfo]:
-        """Return the topics with settings that let no record expire. Compacted topics stay compacted."""
+        """Return the topics with settings by which no record expires. Compacted topics stay compacted."""
         compacted: set[str] = set()
         for directory in self._directories:
             compacted |= directory.compacted_topics()
@@ -138,7 +139,7 @@ class LogDirectoryImport:
         return kept
 
     def _start_over(self) -> None:
-        """Delete what an interrupted attempt has imported: Kafka may have run since, and changed it."""
+        """Delete the topics that an interrupted import has written, because Kafka may have changed them since."""
         for name in self._store.children(topic_nodes.TOPICS):
             topic_nodes.erase_topic(self._changes, topic_nodes.read_topic(self._store, name))
 
@@ -170,7 +171,10 @@ class LogDirectoryImport:
         return sorted(topics, key=lambda topic: topic.name)
 
     def _take_settings(self, found: KafkaMetadata) -> None:
-        """Dynamic settings of this broker and of all: those without use here too, for Kafka may have them back."""
+        """Import the dynamic settings of this broker and of all brokers, and log what is not imported.
+
+        Settings that oncelog does not use are imported too, so that an export can return them to Kafka.
+        """
         ours = {"": None, str(self._config.node_id): self._config.node_id}
         for name, node_id in ours.items():
             configs.update_broker(self._changes, node_id, _always(found.configs.get((ResourceType.BROKER, name), {})))
@@ -184,7 +188,12 @@ class LogDirectoryImport:
     # -- folders ----------------------------------------------------------------------------------------------------
 
     def _from_folders(self) -> list[TopicInfo]:
-        """What `partition.metadata` and the names of folders say; a partition that was never written to has none."""
+        """Return the topics that the folder names and `partition.metadata` files describe.
+
+        A partition that was never written to has no folder. It is added if a later partition has one, or if the
+        settings require it for an internal topic. Raises INCONSISTENT_CLUSTER_ID if the folders of a name belong to
+        several topics. Raises OSError.
+        """
         counts = {
             CONSUMER_OFFSETS: self._config.offsets_topic_num_partitions,
             TRANSACTION_STATE: self._config.transaction_state_log_num_partitions,
@@ -212,7 +221,7 @@ class LogDirectoryImport:
         return topics
 
     def _next_producer_id(self) -> int:
-        """Beyond every id that may have been given out: some were, and have never written anything."""
+        """Return an id above all that may have been allocated. The logs do not show ids that have written nothing."""
         return max(self._producer_ids(), default=0) // BLOCK_SIZE * BLOCK_SIZE + LEAP
 
     def _producer_ids(self) -> Iterator[int]:
@@ -226,7 +235,7 @@ class LogDirectoryImport:
                         if topic == TRANSACTION_STATE:
                             yield from _ids_of_transactions(directory, path)
                     elif name.endswith(".snapshot"):
-                        with suppress(CorruptSnapshotError):  # the log has what it said
+                        with suppress(CorruptSnapshotError):  # the log itself has these ids too
                             entries = decode_snapshot(directory.disk.read_file(path))
                             yield from (entry.producer_id for entry in entries)
 
@@ -236,20 +245,20 @@ def _always(settings: dict[str, str]) -> configs.Change:
 
 
 def note_seen(store: MetadataStore, directory: DataDirectory) -> None:
-    """Notes that nothing in a directory's `__cluster_metadata-0` is news. OSError."""
+    """Record that the `__cluster_metadata-0` of a directory is imported up to its end. Raises OSError."""
     ensure(store, SEEN_PATH)
     store.set(SEEN_PATH, json.dumps(kafka_metadata.position(directory.disk, f"{directory.path}/{FOLDER}")).encode())
 
 
 def check_all_seen(directories: Iterable[DataDirectory], store: MetadataStore) -> None:
-    """As `check_seen`, of those directories that can be read."""
+    """Call `check_seen` for each directory that can be read. Raises INCONSISTENT_CLUSTER_ID."""
     for directory in directories:
-        with suppress(OSError):  # it is offline by now
+        with suppress(OSError):  # the directory is offline
             check_seen(directory, store)
 
 
 def check_seen(directory: DataDirectory, store: MetadataStore) -> None:
-    """Raises INCONSISTENT_CLUSTER_ID if Apache Kafka has run on a directory since its metadata was read; OSError."""
+    """Raise INCONSISTENT_CLUSTER_ID if Apache Kafka has run on a directory since the import. Raises OSError."""
     found = kafka_metadata.position(directory.disk, f"{directory.path}/{FOLDER}")
     if found is None:
         return
@@ -285,7 +294,7 @@ def _ids_of_batches(directory: DataDirectory, path: str) -> Iterator[int]:
         while position + HEADER_SIZE <= size:
             header = BatchHeader._make(HEADER.unpack(file.pread(HEADER_SIZE, position)))
             if header.batch_length <= 0:
-                return  # damaged from here on; recovery cuts it off
+                return  # the rest is damaged, and recovery will truncate it
             yield header.producer_id
             position += header.size
     finally:
@@ -300,4 +309,4 @@ def _ids_of_transactions(directory: DataDirectory, path: str) -> Iterator[int]:
                 if record is not None and isinstance(record.value, TransactionLogValue):
                     yield max(record.value.producer_id, record.value.next_producer_id)
     except (ProtocolError, ValueError):
-        return  # damaged from here on; recovery cuts it off
+        return  # the rest is damaged, and recovery will truncate it

@@ -1,8 +1,8 @@
 """Follow the metadata in the tree: keep the newest image, and publish each change to the parts of the broker.
 
-Code that changes metadata only writes to the tree, also on a single broker. The loader sees the change through its
-watch, reads what was touched, and hands the difference to its subscribers one after the other (Kafka's
-`MetadataLoader` and `MetadataPublisher`).
+Code that changes metadata only writes to the tree, also on a single broker. The loader notices the change through its
+watch, reads the touched paths, and passes the difference to its subscribers in order. Source: Kafka's `MetadataLoader`
+and `MetadataPublisher`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Rest = Callable[[], Awaitable[None]]
 Subscriber = Callable[[MetadataDelta], Rest | None]
 """Apply a change to one part of the broker.
 
-The function itself makes requests see the change: it runs before any request does. It may return a coroutine function
-for the work that takes long, which runs while others change metadata, and not at all if the broker stops before. The
+The function runs before any request sees the change. For work that takes long, it may return a coroutine function.
+That function runs later, while other requests may change metadata. It does not run if the broker stops first. The
 loader logs errors, and continues.
 """
 
 
 POLL_S = 1.0
-"""How often the broker looks for changes of other writers. It sees its own changes at once."""
+"""The interval at which the broker checks for changes of other writers. It sees its own changes at once."""
 
 
 class Deadline:
-    """The end of `timeout_ms` of a request that changes metadata, on the clock of the event loop.
+    """The deadline of a request that changes metadata, `timeout_ms` from now on the clock of the event loop.
 
-    As in Kafka's `KafkaEventQueue`, time counts until the change begins. A change that has begun is made.
+    As in Kafka's `KafkaEventQueue`, the deadline applies until the change begins. A change that has begun is completed.
     """
 
     __slots__ = ("_end", "_timeout_ms")
@@ -47,14 +47,14 @@ class Deadline:
         self._end = asyncio.get_running_loop().time() + timeout_ms / 1000
 
     def check(self) -> None:
-        """Raise REQUEST_TIMED_OUT if the time is over. A time-out of 0 or less is over at once."""
+        """Raise REQUEST_TIMED_OUT if the deadline has passed. A time-out of 0 or less passes at once."""
         if asyncio.get_running_loop().time() >= self._end:
             message = f"the change could not begin within the request's time-out of {self._timeout_ms} ms"
             raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, message)
 
 
 class MetadataLoader:
-    """Read changes of the metadata in their order."""
+    """Read changes of the metadata, and publish them in order."""
 
     def __init__(self, store: MetadataStore, cache: MetadataCache, workers: Workers, logger: logging.Logger) -> None:
         self._store = store
@@ -69,7 +69,7 @@ class MetadataLoader:
         self._end_watch: Callable[[], None] = lambda: None
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Call `subscriber` with each change from now on, after the subscribers before it."""
+        """Call `subscriber` with each later change, after the earlier subscribers."""
         self._subscribers.append(subscriber)
 
     def load(self) -> None:
@@ -82,14 +82,14 @@ class MetadataLoader:
         self._workers.spawn(self._follow(), "follow the metadata")
 
     def close(self) -> None:
-        """End the watch: the store outlives this broker."""
+        """End the watch, because the store may outlive this broker."""
         self._end_watch()
 
     @asynccontextmanager
     async def changing(self, deadline: Deadline | None = None) -> AsyncIterator[ChangeLog]:
-        """Let the body write to the tree while no other request of this broker does. Then catch up.
+        """Let the body write to the tree while no other request of this broker writes. Then catch up.
 
-        The image includes the change when the block ends, and all subscribers have applied it. Raises
+        When the block ends, the image includes the change, and all subscribers have applied it. Raises
         REQUEST_TIMED_OUT if the deadline passes before the block begins, or if the tree cannot be read afterwards.
         """
         async with self._changing:
@@ -109,16 +109,17 @@ class MetadataLoader:
         await applied()
 
     async def catch_up(self) -> None:
-        """Read what has changed, and publish it. Raises StoreError if the store cannot be read now."""
+        """Read the changes, publish them, and wait until they are applied. Raises StoreError if the store fails."""
         applied = await self._publish()
         await applied()
 
     async def _publish(self) -> Callable[[], Awaitable[None]]:
-        """Read what has changed, replace the image, and let the subscribers begin. Raises StoreError.
+        """Read the changes, replace the image, and call the subscribers. Raises StoreError.
 
-        Call the returned function to wait until they have applied the change. Meanwhile others may change metadata.
+        Call the returned function to wait until the subscribers have applied the changes. Meanwhile, other requests may
+        change metadata.
         """
-        # Tasks, because neither the image nor a subscriber must stop in the middle if the caller is cancelled.
+        # These are tasks, so that they are completed even if the caller is cancelled.
         rest = await asyncio.shield(self._workers.task(self._begin(), "read changes of the metadata"))
 
         async def applied() -> None:
@@ -152,7 +153,7 @@ class MetadataLoader:
                 self._logger.exception("cannot apply change %d of the metadata", sequence)
 
     def _read(self) -> MetadataDelta | None:
-        """Return what has changed in the tree, or None. Runs in a worker thread."""
+        """Read the changes in the tree, or return None if there are none. Blocks."""
         self._store.poll()
         if not self._is_stale:
             return None
@@ -167,10 +168,10 @@ class MetadataLoader:
         self._is_stale = True
 
     async def _follow(self) -> None:
-        """Look for changes of other writers, and for those that could not be read before."""
+        """Publish changes of other writers, and changes that could not be read before."""
         while True:
             await asyncio.sleep(POLL_S)
             try:
                 await self._publish()
-            except Exception as error:  # noqa: BLE001 - the next round tries again
+            except Exception as error:  # noqa: BLE001 - the next round retries
                 self._logger.error("the metadata cannot be read: %r", error)

@@ -1,4 +1,4 @@
-"""Change the settings of topics and brokers, and the levels of features. Each change is a write to the tree."""
+"""Change the settings of topics and brokers, and the levels of features. Each change only writes to the tree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Change = Callable[[Mapping[str, str]], dict[str, str]]
 
 
 class SettingsAdministration:
-    """Changes of settings that clients request."""
+    """Carry out the changes of settings that clients request."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class SettingsAdministration:
         self.logger.info("settings of topic %s are now %s", name, written)
 
     async def alter_broker(self, node_id: int | None, change: Change, *, validate_only: bool) -> None:
-        """Change the settings of this broker, or (None) of all. They take effect before this returns.
+        """Change the settings of this broker, or of all if `node_id` is None. They take effect before this returns.
 
-        Raises INVALID_REQUEST for a setting that is not legal or cannot change at run time, INVALID_CONFIG,
+        Raises INVALID_REQUEST if a setting is illegal or cannot change at run time, INVALID_CONFIG,
         REQUEST_TIMED_OUT.
         """
         config = self._config
@@ -81,7 +81,7 @@ class SettingsAdministration:
         self.logger.info("settings of %s are now %s", who, written)
 
     async def update_features(self, wanted: Sequence[features.Change], *, validate_only: bool) -> None:
-        """Change levels of features, all or none. Raises INVALID_UPDATE_VERSION, REQUEST_TIMED_OUT."""
+        """Change all these levels of features, or none. Raises INVALID_UPDATE_VERSION, REQUEST_TIMED_OUT."""
         async with self._loader.changing() as log:
             await self._workers.offload(lambda: features.update(log, wanted, SUPPORTED, validate_only=validate_only))
         if not validate_only:
@@ -89,7 +89,7 @@ class SettingsAdministration:
 
 
 def _check_combination(config: DynamicConfig, of_all: Mapping[str, str], own: Mapping[str, str]) -> None:
-    """Check what broker settings mean together for a topic without settings of its own. Raises INVALID_REQUEST."""
+    """Raise INVALID_REQUEST if the broker settings are illegal together, for a topic without its own settings."""
     try:
         check_topic_configs(config.resulting(of_all, own), {})
     except ProtocolError as error:

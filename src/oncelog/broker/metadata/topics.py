@@ -1,4 +1,4 @@
-"""Create, extend and delete topics. Each change is a write to the tree; the broker's parts follow it from there."""
+"""Create, extend and delete topics. Each change only writes to the tree, and the broker's parts follow the tree."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 RandomBits = Callable[[int], int]
-"""Returns a random number of so many bits."""
+"""Return a random number with the given number of bits."""
 
 
 def new_topic_id(random_bits: RandomBits) -> UUID:
-    """Return a random id that does not begin with '-' as text."""
+    """Return a random id whose text does not begin with '-'."""
     while True:
         topic_id = UUID(int=random_bits(128), version=4)
         if topic_id.bytes[0] >> 2 != 62:
@@ -35,7 +35,7 @@ def new_cluster_id(random_bits: RandomBits) -> str:
 
 
 class TopicAdministration:
-    """Changes of topics that clients request, and the internal topics."""
+    """Carry out the changes of topics that clients request, and create the internal topics."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class TopicAdministration:
         self._creating: dict[str, asyncio.Task[TopicInfo]] = {}
 
     def broker_ids(self) -> list[int]:
-        """Return the ids of all brokers that are up."""
+        """Return the ids of all running brokers. For now, this is only this broker."""
         return [self._node_id]
 
     def assign(self, partitions: int, replication_factor: int, *, first: int = 0) -> list[tuple[int, ...]]:
-        """Return brokers for each new partition from number `first` on. Raises INVALID_REPLICATION_FACTOR."""
+        """Return the replicas of each new partition, from number `first` on. Raises INVALID_REPLICATION_FACTOR."""
         return assign(partitions, replication_factor, self.broker_ids(), first=first)
 
     async def create(
@@ -74,7 +74,7 @@ class TopicAdministration:
         configs: Mapping[str, str] | None = None,
         assignment: Sequence[tuple[int, ...]] | None = None,
     ) -> TopicInfo:
-        """Create a topic whose name and settings were checked, and return it.
+        """Create a topic, and return it. The caller has checked its name and settings.
 
         Raises TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, REQUEST_TIMED_OUT.
         """
@@ -111,7 +111,7 @@ class TopicAdministration:
             topic = self._cache.image.topic(name)
             if topic is None:
                 raise
-            return topic  # another client was quicker
+            return topic  # another client has created it
 
     async def add_partitions(
         self, topic: TopicInfo, added: Sequence[tuple[int, ...]], deadline: Deadline | None = None
@@ -128,11 +128,12 @@ class TopicAdministration:
     async def delete(self, topic: TopicInfo, deadline: Deadline | None = None) -> None:
         """Delete a topic and its data.
 
-        Raises REQUEST_TIMED_OUT, and UNKNOWN_TOPIC_OR_PARTITION if another request has deleted it.
+        Raises INVALID_REQUEST for an internal topic, REQUEST_TIMED_OUT, and UNKNOWN_TOPIC_OR_PARTITION if another
+        request has deleted the topic.
         """
         if topic.internal:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{topic.name} belongs to the coordinators")
         async with self._loader.changing(deadline) as log:
-            topic = self._cache.image.topic_by_id(topic.topic_id) or topic  # it may have got partitions meanwhile
+            topic = self._cache.image.topic_by_id(topic.topic_id) or topic  # partitions may have been added meanwhile
             await self._workers.offload(topic_nodes.erase_topic, log, topic)
         self._logger.info("deleted topic %s", topic.name)

@@ -1,1 +1,1 @@
-"""From a request frame to its response: dispatch, context, delayed operations, Fetch sessions."""
+"""The way from a request frame to its response: dispatch, context, delayed operations, Fetch sessions."""

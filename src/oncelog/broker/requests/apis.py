@@ -1,6 +1,6 @@
-"""What this broker serves: each API, its versions, and the module that is imported when it is first asked for.
+"""The APIs that this broker serves, with their versions and handlers.
 
-The ranges are those of Apache Kafka 4.3; `tests/clients` compares them with what a running Kafka says of itself.
+The ranges are those of Apache Kafka 4.3. `tests/clients` compares them with the ranges that a running Kafka reports.
 """
 
 from __future__ import annotations
@@ -74,4 +74,6 @@ SERVED: dict[int, Served] = {
 }
 
 PRODUCE_ADVERTISED_MIN = 0
-"""ApiVersions names Produce from 0 on, as Kafka 4 does for old librdkafka (KAFKA-18659); 0-2 are refused when used."""
+"""ApiVersions reports Produce from version 0 on, as Kafka 4 does for old librdkafka (KAFKA-18659).
+
+A request of version 0, 1 or 2 is rejected all the same."""

@@ -22,7 +22,7 @@ from oncelog.protocol.errors import ProtocolError
 
 @dataclass(slots=True, eq=False)  # not frozen: that would take a microsecond for each request
 class RequestContext:
-    """Header fields of one request and the connection it came in on. No code changes them."""
+    """The header fields of one request, and its connection. No code changes them."""
 
     api_key: int
     api_version: int
@@ -33,7 +33,7 @@ class RequestContext:
     on_hang_up: list[Callable[[], None]] = field(default_factory=list, repr=False)
     """Callbacks of the connection, see `Peer`."""
     listener: str = DEFAULT_LISTENER
-    """The name of the listener that the connection came in on."""
+    """The name of the listener that accepted the connection."""
     authorizer: Authorizer = field(default=ALLOW_EVERYTHING, repr=False)
     principal: str = ANONYMOUS
     """The client, as the authorizer knows it."""
@@ -55,7 +55,10 @@ def may_create(ctx: RequestContext, topic: str) -> bool:
 
 
 def of_the_cluster(ctx: RequestContext, *, asked: bool) -> int:
-    """Return the bit field of what a client may do with the cluster (KIP-430): 0 if it may not describe it."""
+    """Return the operations on the cluster as a bit field (KIP-430), or 0 if the client may not describe the cluster.
+
+    Return NOT_ASKED if the client has not asked for them.
+    """
     if not asked:
         return NOT_ASKED
     return OF_CLUSTER if ctx.may(Operation.DESCRIBE, *CLUSTER) else 0

@@ -1,4 +1,4 @@
-"""Delayed operations: a request waits for an event on some partitions or for its time to be up (Kafka's purgatory)."""
+"""Delayed operations: a request waits for an event on its partitions until it times out (Kafka's purgatory)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ async def wait_until(
     timeout_ms: int,
     on_hang_up: list[Callable[[], None]],
 ) -> bool:
-    """Waits until `ready(replica)` holds, asked of each once, then of the one that was appended to or closed.
+    """Wait until `ready(replica)` is true for one of the replicas, and return True.
 
-    False when the time is up first, or when the client has hung up: nobody waits any more then.
+    Each replica is checked once, and again after each append or sync, and when it fails or is closed. Return False if
+    the wait times out or the client hangs up.
     """
     if any(map(ready, replicas)):
         return True

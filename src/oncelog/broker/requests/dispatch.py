@@ -1,6 +1,6 @@
-"""From one request frame to its response: header, version check, decoding, the handler, encoding.
+"""Answer one request frame: decode the header, check the version, decode the request, handle it, encode the response.
 
-Looked up once per (API, version) and kept: what is left for each request is a dictionary access and the work itself.
+The decoder and the handler of each (API, version) are looked up once and cached, to keep the work for a request small.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from oncelog.protocol.schema import DecodeError, Message
 
 
 class BadRequestError(BadFrameError):
-    """A frame that cannot be answered; the connection is closed, as Kafka does."""
+    """Raised for a frame that cannot be answered. The server closes the connection, as Kafka does."""
 
 
 def bound_handler(parts: Parts, api_key: int) -> Handler:
@@ -113,7 +113,7 @@ class Dispatcher:
                 return self._encode(response, context)
         except BadFrameError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the answers before it must not be lost
+        except Exception as error:  # noqa: BLE001 - no error may discard the earlier answers of the connection
             code = self._failed(error, request, context)
             return self._encode(error_answer(request, version, code), context)
         if isinstance(response, Holds):
@@ -193,7 +193,7 @@ class Dispatcher:
 
     @staticmethod
     def _unsupported_api_versions(correlation_id: int) -> Chunks:
-        """KIP-511: a version above ours is answered in version 0, so that the client can try again."""
+        """Answer an unknown version of ApiVersions in version 0, so that the client can retry (KIP-511)."""
         from oncelog.broker.handlers.api_versions import unsupported
 
         header = encode_response_header(ApiKey.API_VERSIONS, 0, correlation_id)

@@ -1,6 +1,6 @@
-"""Fetch sessions (KIP-227): a consumer names its partitions once and then only what changed.
+"""Fetch sessions (KIP-227): a consumer names its partitions once, and then only the changes.
 
-Pure bookkeeping after Kafka's `FetchManager` and `FetchSession`; the fetch handler does the reading.
+This module keeps the sessions, as Kafka's `FetchManager` and `FetchSession` do. The fetch handler reads the records.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ from oncelog.protocol.errors import ErrorCode
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MOST_IN_SESSION = 20_000
-"""Partitions of one session. It is looked at in one step, while other clients wait: some 10 ms."""
+"""The most partitions of one session. They are processed in one step of some 10 ms, while other clients wait."""
 _MAX_EPOCH = 2**31 - 1
 EVICTION_MS = 120_000
-"""A session this long unused gives way to a new one when the cache is full."""
+"""If the cache is full, a new session replaces one that was not used for this long."""
 
 Key = tuple[str | None, UUID, int]
 
 
 def partition_key(topic: str | None, topic_id: UUID, partition: int) -> Key:
-    """Identity within a session: by id where there is one, for the name of a topic that comes or goes is not known then
-    (Kafka's `CachedPartition.equals`).
+    """Return the identity of a partition within a session: by topic id, or by name if there is no id.
+
+    A name is not used besides an id, because it is unknown while the topic does not exist (Kafka's
+    `CachedPartition.equals`).
     """
     return (None if topic_id.int else topic), topic_id, partition
 
 
 @dataclass(slots=True)
 class FetchPosition:
-    """What one consumer requests of one partition, and what the last response said (-1: nothing yet).
+    """The request of one consumer for one partition, and the offsets in the last response (-1: none yet).
 
     `topic` is None while no topic has the id.
     """
@@ -48,7 +50,7 @@ class FetchPosition:
 
     @property
     def key(self) -> Key:
-        """Identity within a session."""
+        """Return the identity within a session."""
         return partition_key(self.topic, self.topic_id, self.partition)
 
     def changed(self, error: int, high_watermark: int, log_start_offset: int, has_records: bool) -> bool:
@@ -64,7 +66,7 @@ class FetchPosition:
 
 @dataclass(slots=True)
 class FetchSession:
-    """One cached session; `positions` is also the order in which partitions are served."""
+    """One cached session. Partitions are served in the order of `positions`."""
 
     session_id: int
     uses_topic_ids: bool
@@ -75,7 +77,7 @@ class FetchSession:
 
 @dataclass(slots=True)
 class FetchContext:
-    """One fetch: what to read, and how to answer it."""
+    """One Fetch: the partitions to read, and the kind of response."""
 
     error: ErrorCode = ErrorCode.NONE
     session_id: int = 0
@@ -84,8 +86,8 @@ class FetchContext:
     session: FetchSession | None = None
 
     def served(self, position: FetchPosition) -> None:
-        """Moves a partition that gave records to the end, so that the others get their turn."""
-        if self.session is not None and position.key in self.session.positions:  # nobody dropped it while we waited
+        """Move a partition that returned records to the end, so that the others are served first next time."""
+        if self.session is not None and position.key in self.session.positions:  # else it was dropped meanwhile
             self.session.positions.move_to_end(position.key)
 
 
@@ -93,7 +95,7 @@ class FetchSessions:
     """The cache of all sessions of a broker (`max.incremental.fetch.session.cache.slots`)."""
 
     def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
-        """`new_id()` gives a random positive int32."""
+        """`new_id()` returns a random positive int32."""
         self._slots = slots
         self._new_id = new_id
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()

@@ -1,4 +1,4 @@
-"""Answer the partitions that do not exist, for OffsetCommit, TxnOffsetCommit and OffsetDelete.
+"""Refuse partitions that do not exist or may not be read, for OffsetCommit, TxnOffsetCommit and OffsetDelete.
 
 The topics of these requests have `name` and `partitions`, and the partitions have `partition_index`. A request may
 have many of them, so each function is a generator that pauses after each (`broker.turns.in_turns`).

@@ -89,10 +89,10 @@ def _bits(*operations: Operation) -> int:
 _OF_ALL = _bits(Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
 
 OF_TOPIC = _OF_ALL | _bits(Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER)
-"""All that may be done with a topic."""
+"""All operations on a topic."""
 OF_GROUP = _OF_ALL | _bits(Operation.READ, Operation.DELETE)
-"""All that may be done with a group."""
+"""All operations on a group."""
 OF_CLUSTER = _OF_ALL | _bits(Operation.CREATE, Operation.ALTER, Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE)
-"""All that may be done with the cluster."""
+"""All operations on the cluster."""
 NOT_ASKED = -(2**31)
-"""What stands there when nobody asked."""
+"""The value of a bit field that the client has not asked for."""

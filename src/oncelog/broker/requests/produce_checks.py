@@ -62,14 +62,14 @@ class Target:
 
 
 class Admitted:
-    """The partitions of a request in its order, with what their appends need."""
+    """The partitions of a request in its order, and the state that their appends need."""
 
     __slots__ = ("items", "slow", "topics", "transactional")
 
     def __init__(self) -> None:
         self.topics: list[tuple[TopicProduceData, list[Target]]] = []
         self.items = 0
-        """How many items of a turn all appends count for."""
+        """The number of items of a turn that all appends together count as."""
         self.slow: list[Target] = []
         """Partitions whose records take long to validate."""
         self.transactional: Target | None = None
@@ -105,7 +105,7 @@ def check(request: ProduceRequest, admitted: Admitted) -> bool:
 
 
 def is_transactional(records: bytes | bytearray | memoryview | None) -> bool:
-    """Return whether the first batch has the bit of a transaction."""
+    """Return whether the first batch is transactional."""
     return records is not None and len(records) > ATTRIBUTES_LOW and bool(records[ATTRIBUTES_LOW] & _TRANSACTIONAL)
 
 
@@ -148,8 +148,8 @@ def _unverified(admitted: Admitted, version: int, now_ms: int) -> Generator[None
                 transaction_version=transaction_version(version),
                 now_ms=now_ms,
             )
-            # None: the transaction is open here. The log looks again when it appends, for another partition of
-            # the request may have to wait, and a marker may come in the meantime.
+            # None: the transaction is open here. The log checks this again at the append, because a marker may be
+            # appended while another partition of the request waits.
             if target.guard is not None:
                 found.append(target)
         except ProtocolError as error:  # report a fenced epoch before any verification (KAFKA-19690)

@@ -6,7 +6,7 @@ import logging
 
 
 class RefusedItems:
-    """Count what one request is refused, and remember the first of it."""
+    """Count the refused items of one request, and keep the first one for the log."""
 
     __slots__ = ("_count", "_first")
 

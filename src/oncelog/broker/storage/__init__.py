@@ -1,1 +1,1 @@
-"""Log directories and the partitions in them: opening, syncing, cleaning, deleting."""
+"""Open, sync, clean and delete the logs of partitions in the log directories."""

@@ -18,7 +18,7 @@ from oncelog.broker.workers import Workers
 from oncelog.log.disk import OF_THE_PROCESS
 
 PAUSES = 8
-"""How often a round waits for a free file descriptor: some 3 s in all."""
+"""How often a round waits for a free file descriptor, about 3 s in total."""
 
 Written = frozenset[DataDirectory]
 """The directories whose checkpoints are on the device."""
@@ -49,7 +49,7 @@ class Checkpoints:
         """Write the recovery point, log start offset and high watermark of each log, and wait for the device.
 
         Return the directories that were written. A disk error takes its directory offline and is logged. If the process
-        has no free file descriptor for some seconds, the directory stays online, and the next round writes it.
+        has no free file descriptor for some seconds, the directory stays online, and the next round retries.
         """
         return await asyncio.shield(self.start())
 
@@ -62,9 +62,9 @@ class Checkpoints:
         return task
 
     def write_now(self) -> None:
-        """Write the checkpoints at once, and sync them soon afterwards.
+        """Write the checkpoints at once, and start a round that syncs them.
 
-        A new log must not find the offsets of an older log of its name, even if the broker dies.
+        Even if the broker crashes, a new log must not get the offsets of an older log of the same name.
         """
         for directory in self._directories.online:
             try:
@@ -80,7 +80,7 @@ class Checkpoints:
 
     async def _round(self, number: int) -> Written:
         async with self._lock:
-            if self._done < number:  # else, a round that began after this call has covered it
+            if self._done < number:  # otherwise, a round that began after this call has covered it
                 covered = self._asked
                 waits = islice(pauses(), PAUSES)
                 online = self._directories.online
@@ -91,7 +91,7 @@ class Checkpoints:
     async def _try(self, directory: DataDirectory, waits: Iterator[float]) -> bool:
         """Write the checkpoints of one directory, and return whether they are on the device.
 
-        If the process has no free file descriptor, wait and try again. All directories of a round share the ``waits``.
+        If the process has no free file descriptor, wait and retry. All directories of a round share the ``waits``.
         """
         while True:
             try:

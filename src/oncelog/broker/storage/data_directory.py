@@ -1,4 +1,4 @@
-"""One of a broker's log directories: identity, checkpoints and the clean-shutdown mark, in Kafka's files."""
+"""Read and write the files of one log directory: identity, checkpoints and clean-shutdown mark, in Kafka's formats."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 
 VERSIONS = ("0", "1")
-"""Of `meta.properties`, as Kafka has had them: with ZooKeeper, and since."""
+"""The versions of `meta.properties` that oncelog reads: Kafka writes 0 with ZooKeeper, and 1 with KRaft."""
 FORMAT_KEY = "oncelog.format"
 FORMAT = 1
-"""Raised when an older oncelog could not read what this one writes; Kafka passes the key over."""
+"""Increase it if older versions of oncelog cannot read the directories of this version. Kafka ignores the key."""
 
 _FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
 _METADATA_TOPIC = "__cluster_metadata"
 
 Offsets = dict[tuple[str, int], int]
 _ASIDE = ".new"
-"""Behind the name of a checkpoint that is not in place yet."""
+"""The suffix of a checkpoint file that has not replaced the current one yet."""
 
 
 class LogOffsets(NamedTuple):
@@ -54,7 +54,7 @@ class LogOffsets(NamedTuple):
 
 
 class DataDirectory:
-    """One entry of `log.dirs`. Everything that it holds is read and written through `disk`."""
+    """One entry of `log.dirs`. All its files are read and written through `disk`."""
 
     def __init__(
         self,
@@ -64,23 +64,23 @@ class DataDirectory:
         logger: logging.Logger,
         on_failure: Callable[[DataDirectory, OSError], None],
     ) -> None:
-        """`on_failure` is called once, when the directory goes offline; maybe in a worker thread."""
+        """`on_failure` is called once, perhaps in a worker thread, when the directory goes offline."""
         self.path = path
         self.disk = GuardedDisk(disk, path, lambda error: on_failure(self, error))
         self.directory_id: UUID | None = None
-        """What it is called in Kafka's metadata (KIP-858)."""
+        """The id of the directory in Kafka's metadata (KIP-858). None before `open`."""
         self.clean = False
-        """The broker before this one closed every log in it."""
+        """Whether the last broker process that used the directory closed all its logs. Set by `open`."""
         self.deleted: list[str] = []
-        """Folders of deleted topics that were here at the start, still to be removed."""
+        """Folders of deleted topics that `open` found. The broker has to remove them."""
         self.found: set[tuple[str, int]] = set()
-        """The partitions whose folders were here at the start."""
+        """The partitions whose folders `open` found."""
         self.recovery_points: Offsets = {}
-        """(topic, partition) -> offset up to which the log was flushed when the broker started."""
+        """(topic, partition) -> offset up to which the log was synced when the broker started."""
         self.start_offsets: Offsets = {}
         """(topic, partition) -> first offset that was not deleted when the broker started."""
         self.checkpoint_version = 0
-        """Counts how often the checkpoints were replaced by `checkpoint_now`."""
+        """The number of calls of `checkpoint_now`."""
         self._cleaned: Offsets = {}
         self._cleaned_in_place: Offsets = {}
         self._node_id = node_id
@@ -91,31 +91,34 @@ class DataDirectory:
 
     @property
     def online(self) -> bool:
-        """Whether it may be used: nothing in it has failed."""
+        """Return whether the directory may be used, because no operation in it has failed."""
         return self.disk.failure is None
 
     @property
     def absolute_path(self) -> str:
-        """As Kafka's tools know it."""
+        """Return the absolute path, as Kafka's tools report it."""
         return self.disk.absolute(self.path)
 
     def identity(self) -> dict[str, str]:
-        """Return the entries of `meta.properties`, or none if there is no such file. Raises OSError."""
+        """Return the entries of `meta.properties`, or an empty dict if the file does not exist. Raises OSError."""
         data = read_if_exists(self.disk, self._file(META_PROPERTIES))
         lines = [] if data is None else data.decode(errors="replace").splitlines()
         pairs = (line.partition("=") for line in lines if "=" in line and not line.startswith("#"))
         return {key.strip(): value.strip().replace("\\", "") for key, _, value in pairs}
 
     def look(self) -> None:
-        """Takes it offline if it is not there any more: writes to files that are open would still succeed."""
+        """Take the directory offline if it was deleted, because writes to open files would still succeed."""
         if self.online and not self.disk.exists(self._file(META_PROPERTIES)):
             self.disk.fail(FileNotFoundError(errno.ENOENT, f"its {META_PROPERTIES} is gone: was it deleted?"))
 
     def check(self, cluster_id: str) -> None:
-        """Raises INCONSISTENT_CLUSTER_ID when it belongs to another cluster, broker or version."""
+        """Raise INCONSISTENT_CLUSTER_ID if the directory is of another cluster or broker, or of a newer format.
+
+        A directory that cannot be read is offline, and is not checked.
+        """
         try:
             found = self.identity()
-        except OSError:  # it is offline, then
+        except OSError:  # the directory is offline
             return
         if found:
             self._check_identity(found, self._own(cluster_id))
@@ -126,10 +129,10 @@ class DataDirectory:
     def open(self, cluster_id: str, new_directory_id: Callable[[], UUID], known_id: UUID | None = None) -> None:
         """Check the owner of the directory, and remove the clean-shutdown mark until the next clean stop.
 
-        `deleted` then names the folders of topics whose deletion was interrupted. `known_id` is the directory id that
-        the broker has stored for this path. If it is given and the directory is empty, the directory is offline. Raises
-        OSError if the directory is offline, and INCONSISTENT_CLUSTER_ID if it belongs to another cluster, broker or
-        version.
+        Afterwards, `deleted` names the folders of topics whose deletion was interrupted. `known_id` is the directory id
+        that the broker has stored for this path. If it is given and the directory is empty, the directory goes offline.
+        Raises OSError if the directory is offline, and INCONSISTENT_CLUSTER_ID if it belongs to another cluster or
+        broker, or has a newer format.
         """
         self.disk.mkdir(self.path)
         if known_id is not None and not self.identity() and not self.list_partitions():
@@ -185,7 +188,7 @@ class DataDirectory:
             )
 
     def _read(self, name: str) -> Offsets:
-        """A damaged checkpoint costs a longer recovery, and no more: it is not worth a broker that does not start."""
+        """Read a checkpoint file. If it is damaged, log a warning and return no offsets: recovery only takes longer."""
         try:
             return read_offset_checkpoint(self.disk, self._file(name))
         except CorruptCheckpointError as error:
@@ -195,16 +198,19 @@ class DataDirectory:
     # -- partitions -------------------------------------------------------------------------------------------------
 
     def list_partitions(self) -> list[tuple[str, int]]:
-        """The partitions that have a folder here; OSError."""
+        """Return the partitions that have a folder in this directory. Raises OSError."""
         names = (_FOLDER.fullmatch(name) for name in self.disk.listdir(self.path))
         return [(name["topic"], int(name["partition"])) for name in names if name and name["topic"] != _METADATA_TOPIC]
 
     def folder(self, topic: str, partition: int) -> str:
-        """Where a partition's log lies."""
+        """Return the path of a partition's folder in this directory."""
         return self._file(f"{topic}-{partition}")
 
     def topic_id(self, topic: str, partition: int) -> UUID | None:
-        """Which topic a partition's folder belongs to, None where it does not say; OSError."""
+        """Return the id of the topic that a partition's folder belongs to. Raises OSError.
+
+        Return None if `partition.metadata` does not exist or is damaged.
+        """
         path = f"{self.folder(topic, partition)}/{PARTITION_METADATA}"
         data = read_if_exists(self.disk, path)
         if data is None:
@@ -216,15 +222,17 @@ class DataDirectory:
             return None
 
     def write_topic_id(self, topic: str, partition: int, topic_id: UUID) -> None:
-        """Writes into a partition's folder which topic it belongs to, unsynced: what is lost is told again. OSError."""
+        """Write the topic id into a partition's folder. Raises OSError.
+
+        The file is not synced. If it is lost, the broker writes it again when it opens the log.
+        """
         path = f"{self.folder(topic, partition)}/{PARTITION_METADATA}"
         self.disk.atomic_write(path, encode_partition_metadata(topic_id))
 
     def forget_offsets(self, topic: str, partition: int) -> bool:
-        """Remove the checkpointed offsets of a deleted log; return whether there were any.
+        """Remove the checkpointed offsets of a deleted log. Return whether the caller must write the checkpoints.
 
-        If so, write the checkpoints: a new log of this name must not begin at the old log's offsets, or count as
-        compacted up to them.
+        Otherwise a new log of this name could begin at the old log's offsets, or count as compacted up to them.
         """
         known = [offsets.pop((topic, partition), None) for offsets in (self.recovery_points, self.start_offsets)]
         cleaned = self._cleaned.pop((topic, partition), None)
@@ -235,7 +243,7 @@ class DataDirectory:
         return {topic for topic, _ in self._read(CLEANER_OFFSETS)}
 
     def cleaned(self, topic: str, partition: int) -> int | None:
-        """The offset up to which a log has been compacted; None for never."""
+        """Return the offset up to which a log has been compacted, or None if it never was."""
         return self._cleaned.get((topic, partition))
 
     def note_cleaned(self, topic: str, partition: int, end: int) -> None:
@@ -269,7 +277,7 @@ class DataDirectory:
         self._cleaned_in_place = checkpoints.get(CLEANER_OFFSETS, self._cleaned_in_place)
 
     def mark_clean(self) -> None:
-        """Says that every log was closed in order, so that the next start need not recover."""
+        """Write the clean-shutdown mark, so that the next start recovers no log. Raises OSError."""
         self.disk.atomic_write(self._file(CLEAN_SHUTDOWN), b'{"version":0,"brokerEpoch":-1}', sync=True)
 
     def _file(self, name: str) -> str:

@@ -1,8 +1,11 @@
-"""Group commit: syncs of logs for appends that wait for them (`flush.messages`) or that have aged (`flush.ms`).
+"""Group commit: sync logs for appends that wait for a sync (`flush.messages`) or that are old enough (`flush.ms`).
 
-Each log directory has one round of syncs in flight, in a worker thread; whoever comes meanwhile shares the next one.
-What is synced is what recovery needs to have all records again: segments, and the names of new files. Indexes can be
-rebuilt. A failed sync is not repeated: it takes the directory offline, and whoever waits is told KAFKA_STORAGE_ERROR.
+Each log directory has one round of syncs in flight, in a worker thread. All requests that arrive during a round share
+the next one. A round syncs the segments and the names of new files, because recovery needs them. It does not sync
+indexes, because recovery can rebuild them.
+
+A failed sync takes the directory offline and is not repeated. Waiting appends get KAFKA_STORAGE_ERROR. If the process
+only has too many open files, the round is retried.
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ from oncelog.log.disk import OF_THE_PROCESS
 from oncelog.log.guarded_disk import GuardedDisk
 
 NEVER = 2**63 - 1
-"""`flush.ms` that leaves it to the operating system."""
+"""The `flush.ms` that leaves syncs to the operating system."""
 
 
 class Flusher:
-    """Does what `oncelog.cluster.replica.Flush` asks."""
+    """The implementation of `oncelog.cluster.replica.Flush`."""
 
     def __init__(self, directories: LogDirectories, workers: Workers, logger: logging.Logger) -> None:
         self._directories = directories
@@ -36,7 +39,7 @@ class Flusher:
         self._syncing: set[GuardedDisk] = set()
 
     def now(self, replica: Replica) -> None:
-        """Syncs the replica's log in the next round of its directory."""
+        """Sync the replica's log in the next round of its directory."""
         disk = self._directories.disk_of(replica.log.directory)
         self._due.setdefault(disk, {})[replica] = None
         if disk not in self._running:
@@ -44,7 +47,7 @@ class Flusher:
             self._workers.spawn(self._run(disk), "flush")
 
     def later(self, replica: Replica) -> None:
-        """Syncs it once what was just appended is as old as `flush.ms` allows."""
+        """Sync the replica's log when `flush.ms` has passed, unless a sync is scheduled already."""
         flush_ms = replica.log.config.flush_ms
         if flush_ms != NEVER and replica not in self._timers:
             self._timers[replica] = asyncio.get_running_loop().call_later(flush_ms / 1000, self._aged, replica)
@@ -64,7 +67,7 @@ class Flusher:
             self._workers.spawn(self._sync_written(disk), "sync small files")
 
     async def _sync_written(self, disk: GuardedDisk) -> None:
-        """Sync the small files of one disk until none is left. If there is no file descriptor, wait and try again."""
+        """Sync the small files of one disk until none is left. If there is no free file descriptor, wait and retry."""
         waits = pauses()
         try:
             while paths := self._written.pop(disk, None):
@@ -82,7 +85,7 @@ class Flusher:
             self._syncing.discard(disk)
 
     def close(self) -> None:
-        """Nothing is synced any more: the logs are going to be closed."""
+        """Cancel the syncs that `later` has scheduled. The broker closes the logs next, which syncs them."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -105,7 +108,7 @@ class Flusher:
             self._running.discard(disk)
 
     async def _round(self, disk: GuardedDisk, replicas: list[Replica]) -> bool:
-        """Sync all waiting logs in one job of the worker thread. Return False if the caller has to retry."""
+        """Sync all waiting logs in one job of a worker thread. Return False if the caller must retry."""
         ends = [(replica, replica.log.log_end_offset, replica.log.segments.active.base_offset) for replica in replicas]
         paths = [self._paths(replica) for replica in replicas]
         try:
@@ -121,7 +124,7 @@ class Flusher:
                 replica.synced(end)
             elif lost in self._paths(replica):
                 disk.fail(FileNotFoundError(2, "a segment is gone", lost))
-            else:  # it was replaced by a compacted one, which was synced first
+            else:  # a compacted segment has replaced it, and was synced before that
                 self.now(replica)
         return True
 
@@ -138,14 +141,14 @@ def _is_over(replica: Replica) -> bool:
 
 
 def _sync_each(disk: GuardedDisk, paths: list[str]) -> None:
-    """Sync files and folders in a worker thread. Skip missing ones: their topic was deleted. Raises OSError."""
+    """Sync files and folders. Skip missing ones, because their topic was deleted. Blocks. Raises OSError."""
     for path in paths:
         with suppress(FileNotFoundError):
             disk.sync(path)
 
 
 def _sync_all(disk: GuardedDisk, logs: list[list[str]]) -> list[str | None]:
-    """Syncs the files of each log; of each, the one that was not there. Runs in a worker thread. Raises OSError."""
+    """Sync the files of each log. Return for each log its first missing file, or None. Blocks. Raises OSError."""
     missing: list[str | None] = []
     synced: set[str] = set()
     for paths in logs:

@@ -1,5 +1,7 @@
-"""What a broker does periodically: sync full segments and write checkpoints, drop old segments, forget producers, and
-check that its log directories still exist.
+"""Run the periodic work of a broker.
+
+It syncs full segments, writes checkpoints, drops old segments, expires producers, and checks that the log directories
+still exist.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from oncelog.log.retention import apply_retention
 from oncelog.protocol.errors import ProtocolError
 
 LOOK_MS = 1_000
-"""How often the log directories are checked. Until the check, records may be acknowledged and lost in a deleted one."""
+"""A deleted log directory is noticed within this interval. Until then, records may be acknowledged and lost."""
 
 
 class Housekeeping:
@@ -45,7 +47,7 @@ class Housekeeping:
         self._logger = logger
 
     def start(self, config: BrokerConfig) -> None:
-        """Begin the rounds. They end when the broker stops."""
+        """Start the periodic rounds. They end when the broker stops."""
         rounds: list[tuple[str, int, Callable[[Replica], Awaitable[None]], Callable[[], Awaitable[object]]]] = [
             ("checkpoint", config.log_flush_offset_checkpoint_interval_ms, self._sync, self._checkpoints.write),
             ("retention", config.log_retention_check_interval_ms, self._retain, _nothing),
@@ -68,7 +70,7 @@ class Housekeeping:
                     if not (replica.log.closed or replica.offline):
                         await work(replica)
                 except (OSError, ProtocolError) as error:  # one partition's disk failed
-                    if not (replica.log.closed or replica.offline):  # its topic was deleted meanwhile
+                    if not (replica.log.closed or replica.offline):  # otherwise, the log was deleted or is offline
                         self._logger.error("%r: %s", replica, error)
                 except Exception:  # a bug must not stop the work on other logs, or the next round
                     self._logger.exception("%r: housekeeping failed", replica)
@@ -84,13 +86,13 @@ class Housekeeping:
             for directory in self._directories.online:
                 try:
                     await self._workers.offload(directory.look)
-                except OSError as error:  # the error has taken the directory offline
+                except OSError as error:  # the error takes the directory offline
                     self._logger.error("log directory %s: %s", directory.path, error)
 
     async def _sync(self, replica: Replica) -> None:
         """Sync full segments, so that recovery need not read them. As in Kafka, leave the active one to the system.
 
-        A failed sync takes the log directory offline: a second one would succeed although data is lost.
+        A failed sync takes the log directory offline, because a second sync could succeed although data is lost.
         """
         offset, paths = replica.log.pending_sync()
         disk = self._directories.disk_of(replica.log.directory)

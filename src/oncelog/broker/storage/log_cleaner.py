@@ -1,7 +1,7 @@
-"""The log cleaner: compacts the dirtiest log, then the next, and keeps ``cleaner-offset-checkpoint``.
+"""The log cleaner: compact the dirtiest log, then the next, and maintain ``cleaner-offset-checkpoint``.
 
-What is done to a log is `log.cleaning`; here are the choice of the log, the pauses, and the worker thread for what
-takes long. Source: Kafka's ``LogCleaner``.
+The package `oncelog.log.cleaning` compacts a single log. This module selects the log, pauses between steps, and runs
+slow steps in a worker thread. Source: Kafka's ``LogCleaner``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from oncelog.log.retention import apply_retention
 from oncelog.protocol.errors import ProtocolError
 
 _PAUSE_S = 0.05
-"""Least time to wait for the sake of ``log.cleaner.io.max.bytes.per.second``; less is saved up."""
+"""The shortest pause for ``log.cleaner.io.max.bytes.per.second``. Shorter pauses are added up."""
 
 
 class LogCleaner:
-    """Cleans one log at a time."""
+    """Clean one log at a time."""
 
     def __init__(
         self,
@@ -52,13 +52,16 @@ class LogCleaner:
         self._owed_s = 0.0
 
     async def run(self) -> None:
-        """Cleans what is due, over and over; ends with the broker."""
+        """Clean all logs that are due, again and again until the broker stops."""
         while True:
             if not await self.clean_due():
                 await asyncio.sleep(self._config.current.log_cleaner_backoff_ms / 1000)
 
     async def clean_due(self) -> bool:
-        """Goes once through the logs that are due, the dirtiest first; whether there was one that could be cleaned."""
+        """Clean each log that is due, the dirtiest first. Return whether at least one was cleaned.
+
+        Also apply retention to all compacted logs.
+        """
         plans = [plan async for log in self._compacted() if (plan := self._plan(log)) and plan.is_due]
         cleaned = False
         for plan in sorted(plans, key=lambda plan: plan.dirty_ratio, reverse=True):
@@ -71,7 +74,7 @@ class LogCleaner:
         return cleaned
 
     async def _compacted(self) -> AsyncIterator[Log]:
-        """The logs that may be cleaned; between any two the others have their turn."""
+        """Yield the logs that may be cleaned. The event loop runs other work between two logs."""
         for replica in tuple(self._partitions.opened()):
             log = replica.log
             if log.config.compact and not (log.closed or replica.offline or log in self._uncleanable):
@@ -82,7 +85,7 @@ class LogCleaner:
         try:
             log_dir = self._directories.holding(log.directory)
             return make_plan(log, log_dir.cleaned(log.topic, log.partition), self._now_ms())
-        except Exception as error:  # noqa: BLE001 - `_give_up` tells all of it
+        except Exception as error:  # noqa: BLE001 - `_give_up` logs the error
             self._give_up(log, error)
             return None
 
@@ -96,11 +99,11 @@ class LogCleaner:
         except CleaningAbortedError as error:
             self._logger.info("%s", error)
             return False
-        except Exception as error:  # noqa: BLE001 - `_give_up` tells all of it
+        except Exception as error:  # noqa: BLE001 - `_give_up` logs the error
             self._give_up(log, error)
             return False
         if log.closed:
-            return False  # its topic was deleted in the last pause: one that is made anew has been cleaned by nobody
+            return False  # its topic was deleted in the last pause, and a new topic of this name is not clean
         result = cleaning.result
         self._directories.holding(log.directory).note_cleaned(log.topic, log.partition, result.end)
         await self._checkpoints.write()
@@ -145,10 +148,10 @@ class LogCleaner:
             steps.close()
 
     async def _retain(self, log: Log) -> None:
-        """Apply retention to a compacted log, as Kafka's cleaner does, more often than the retention task."""
+        """Apply retention to a compacted log, as Kafka's cleaner does. The cleaner runs more often than retention."""
         try:
             while apply_retention(log, self._now_ms()):
                 self._logger.info("%r: dropped old segments", log)
                 await asyncio.sleep(0)
-        except Exception as error:  # noqa: BLE001 - `_give_up` tells all of it
+        except Exception as error:  # noqa: BLE001 - `_give_up` logs the error
             self._give_up(log, error)

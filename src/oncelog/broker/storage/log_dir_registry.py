@@ -1,8 +1,8 @@
-"""The log directories that a broker has had, in the versioned tree: one that is empty or left out is noticed.
+"""Store the log directories of each broker in the versioned tree, to detect empty and missing ones.
 
-Without this a disk that was not mounted, or a forgotten entry of `log.dirs`, would look like partitions without a
-record: they would begin anew, and consumers with them. Kafka notices by `meta.properties`, and by the directory ids of
-its metadata (KIP-858).
+Without this registry, a disk that is not mounted, or a forgotten entry of `log.dirs`, would look like empty partitions.
+Their offsets would start at 0 again, and consumers would be reset. Kafka detects this with `meta.properties`, and with
+the directory ids in its metadata (KIP-858).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from oncelog.cluster.store import MetadataStore, NoNodeError, ensure
 PATH = "/oncelog/log_dirs"
 
 Known = dict[UUID, str]
-"""directory.id -> path, absolute."""
+"""directory.id -> absolute path."""
 
 
 class _Node(msgspec.Struct):
@@ -26,7 +26,7 @@ class _Node(msgspec.Struct):
 
 
 def read(store: MetadataStore, node_id: int) -> Known:
-    """Those of a broker (blocking); none before its first start."""
+    """Return the log directories of a broker, or an empty dict before its first start. Blocks."""
     try:
         node = store.get(f"{PATH}/{node_id}")
     except NoNodeError:
@@ -36,7 +36,7 @@ def read(store: MetadataStore, node_id: int) -> Known:
 
 
 def write(store: MetadataStore, node_id: int, known: Mapping[UUID, str]) -> None:
-    """Notes them (blocking): only this broker does."""
+    """Store the log directories of a broker. Only that broker may call this. Blocks."""
     path = f"{PATH}/{node_id}"
     ensure(store, path)
     store.set(path, msgspec.json.encode(_Node({str(key): value for key, value in known.items()})))

@@ -1,6 +1,7 @@
-"""All log directories of a broker: which partition lies where, and what is left when one of them fails (KIP-112).
+"""Assign partitions to the log directories of a broker, and keep using the others if one fails (KIP-112).
 
-A new partition goes to the directory that has the fewest; an old one is found again wherever its folder is.
+A new partition gets the directory with the fewest partitions. An existing partition stays in the directory that has its
+folder.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 
 Partition = tuple[str, int]
 NAME_MAX = 200
-"""Characters of a topic's name that stay in the name of a folder that was set aside (255 are allowed in all)."""
+"""The characters of a topic's name that a renamed folder keeps. A folder name has at most 255 characters."""
 
 
 class LogDirectories:
@@ -34,7 +35,7 @@ class LogDirectories:
         logger: logging.Logger,
         on_failure: Callable[[DataDirectory, OSError], None],
     ) -> None:
-        """`on_failure` is told once of each directory that goes offline; maybe in a worker thread."""
+        """`on_failure` is called once for each directory that goes offline, perhaps in a worker thread."""
         self._logger = logger
         self._all = [DataDirectory(disk, path, node_id, logger, on_failure) for path in dict.fromkeys(paths)]
         self._by_partition: dict[Partition, DataDirectory] = {}
@@ -46,11 +47,11 @@ class LogDirectories:
 
     @property
     def online(self) -> list[DataDirectory]:
-        """Those that may be used."""
+        """Return the directories that may be used."""
         return [directory for directory in self._all if directory.online]
 
     def cluster_id(self) -> str | None:
-        """The cluster that they say to belong to, None where none of them says any."""
+        """Return the cluster id of the first directory that has one, or None. Read errors are logged."""
         for directory in self._all:
             try:
                 if found := directory.identity().get("cluster.id"):
@@ -60,10 +61,11 @@ class LogDirectories:
         return None
 
     def open(self, cluster_id: str, new_directory_id: Callable[[], UUID], known: Known) -> Known:
-        """Opens each; one that cannot be read or written is offline from the start, as one that is not mounted is.
+        """Open all directories. A directory that cannot be read or written, or is not mounted, goes offline.
 
-        `known`: those that the broker had before; gives back those that it has now. Raises KAFKA_STORAGE_ERROR when
-        all are offline, INCONSISTENT_CLUSTER_ID for a foreign one, and where one of before is not named any more.
+        `known` are the directories that the broker had before. Return them together with the new ones. Raises
+        KAFKA_STORAGE_ERROR if all are offline. Raises INCONSISTENT_CLUSTER_ID if a directory belongs to another cluster
+        or broker, if two have the same id, or if `log.dirs` does not name a known one.
         """
         ids = {path: key for key, path in known.items()}
         for directory in self._all:
@@ -98,9 +100,11 @@ class LogDirectories:
         return {**known, **here}
 
     def locate(self, topics: MetadataImage) -> None:
-        """Notes where each partition lies. Raises INCONSISTENT_CLUSTER_ID for one that lies in two places.
+        """Find the directory of each partition.
 
-        While a directory is offline, a partition that is in no other is taken to be there: nobody may begin it anew.
+        If a partition is in two directories, the log with another topic id is set aside. Raises INCONSISTENT_CLUSTER_ID
+        if the topic ids do not decide between the two. While a directory is offline, all partitions without a folder
+        count as offline, because they may be in it. Otherwise the broker would create empty logs for them.
         """
         for directory in self.online:
             for partition in sorted(directory.found):
@@ -113,7 +117,7 @@ class LogDirectories:
         other = self._by_partition.get(partition)
         info = topics.topic(partition[0])
         if other is not None and info is None:
-            return  # what is left of topics that were deleted
+            return  # leftovers of a deleted topic
         if other is not None and info is not None:
             ours = [each for each in (other, directory) if each.topic_id(*partition) == info.topic_id]
             if len(ours) != 1:
@@ -136,18 +140,18 @@ class LogDirectories:
         self._sizes[directory.path] += 1
 
     def is_offline(self, topic: str, partition: int) -> bool:
-        """Whether a partition lies in a directory that has failed."""
+        """Return whether a partition is, or may be, in a directory that has failed."""
         log_dir = self._by_partition.get((topic, partition))
         return (topic, partition) in self._lost if log_dir is None else not log_dir.online
 
     def find(self, topic: str, partition: int) -> DataDirectory | None:
-        """The directory of a partition, if it has one."""
+        """Return the directory of a partition, or None if it has no directory yet."""
         return self._by_partition.get((topic, partition))
 
     def place(self, topic: str, partition: int) -> DataDirectory:
-        """Return the directory of a partition. A new partition gets the directory with the fewest.
+        """Return the directory of a partition. A new partition gets the online directory with the fewest partitions.
 
-        Raises KAFKA_STORAGE_ERROR.
+        Raises KAFKA_STORAGE_ERROR if no directory is online, or if the partition may be in an offline one.
         """
         found = self._by_partition.get((topic, partition))
         if found is None:
@@ -159,7 +163,7 @@ class LogDirectories:
         return found
 
     def forget(self, topic: str, partition: int) -> None:
-        """Notes that a partition is gone."""
+        """Remove a deleted partition, so that its directory counts it no more."""
         log_dir = self._by_partition.pop((topic, partition), None)
         self._lost.discard((topic, partition))
         if log_dir is not None:
@@ -168,17 +172,17 @@ class LogDirectories:
     def set_aside(
         self, directory: DataDirectory, topic: str, partition: int, topic_id: UUID | None, suffix: str
     ) -> str:
-        """Renames a partition's folder, so that it passes for a log no more; its new path. Raises OSError."""
+        """Rename a partition's folder, so that it is not a log any more. Return its new path. Raises OSError."""
         aside = f"{directory.path}/{topic[:NAME_MAX]}-{partition}.{topic_id.hex if topic_id else ''}{suffix}"
         directory.disk.rename(directory.folder(topic, partition), aside)
         return aside
 
     def holding(self, path: str) -> DataDirectory:
-        """The directory that a path lies in: none lies in another."""
+        """Return the directory that contains a path. Directories are never nested."""
         return next(
             directory for directory in self._all if path == directory.path or path.startswith(f"{directory.path}/")
         )
 
     def disk_of(self, path: str) -> GuardedDisk:
-        """The disk for a path in one of the directories."""
+        """Return the disk of the directory that contains a path."""
         return self.holding(path).disk

@@ -21,13 +21,13 @@ from oncelog.cluster.replica import Replica
 from oncelog.protocol.errors import ProtocolError
 
 FEW = ITEMS_A_TURN // NEW_LOG_ITEMS
-"""So many logs get their files from the appends themselves."""
+"""Up to this number of new logs, the appends themselves create the files."""
 LOGS_A_JOB = 20
 """Logs whose files one job of a worker thread creates."""
 
 
 class NewLogs:
-    """Create files of logs for one broker."""
+    """Create the files of new logs for one broker."""
 
     def __init__(
         self, directories: LogDirectories, unlinker: Unlinker, workers: Workers, now_ms: Callable[[], int]
@@ -40,9 +40,9 @@ class NewLogs:
         self._creating = asyncio.Lock()
 
     async def create(self, replicas: Iterable[Replica]) -> None:
-        """Create the files of those logs that have none, unless they are few.
+        """Create the files of the logs that have none, unless at most `FEW` logs have none.
 
-        This is preparation only: an append creates the files that are still missing, and reports the errors.
+        This is only preparation: an append creates the files that are still missing, and reports the errors.
         """
         new = [replica for replica in replicas if not replica.log.has_files]
         if len(new) <= FEW:
@@ -64,7 +64,7 @@ class NewLogs:
     async def _create_some(self, replicas: Sequence[Replica]) -> None:
         new = [(replica, self._temporary(replica)) for replica in replicas if not replica.log.closed]
         works = [replica.log.creation(folder) for replica, folder in new]
-        async with self._creating:  # one job at a time: others need the worker threads too
+        async with self._creating:  # one job at a time, because other work needs the worker threads too
             created = await self._workers.offload(_create_each, works)
         for number, (replica, folder) in enumerate(new[: created + 1]):
             if number == created or not _take(replica, folder):
@@ -80,12 +80,12 @@ class NewLogs:
 def _take(replica: Replica, folder: str) -> bool:
     try:
         return replica.log.take_files(folder)
-    except ProtocolError:  # the log is closed or offline by now
+    except ProtocolError:  # the log was closed or has gone offline meanwhile
         return False
 
 
 def _create_each(works: Sequence[Callable[[], None]]) -> int:
-    """Run in a worker thread until one fails. Return how many have succeeded."""
+    """Run all until one fails. Return how many have succeeded. Blocks."""
     for number, work in enumerate(works):
         try:
             work()

@@ -1,7 +1,7 @@
-"""The partitions that this broker holds: opened when first needed, closed with what a quick restart needs.
+"""Open, find, delete and close the partitions of this broker.
 
-A partition's log is opened at its first use, so that the time to start does not grow with their number; the broker
-opens the rest in the background.
+A partition's log is opened at its first use, so that the start time does not grow with the number of partitions. The
+broker opens the other logs in the background.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from oncelog.protocol.errors import ErrorCode, ProtocolError
 from oncelog.protocol.topics import CONSUMER_OFFSETS
 
 STEPS_AT_ONCE = 4
-"""Steps of a log's recovery that the first request for it waits for: some 20 ms."""
+"""The recovery steps that the first request for a log waits for, about 20 ms."""
 STEPS_A_TURN = 6
-"""Steps of the recovery of any logs that requests wait for in one turn of the event loop. Further logs have to wait."""
+"""The recovery steps of all logs that requests wait for in one turn of the event loop. Later requests must retry."""
 
 
 class Deletion:
-    """The partitions of a deleted topic: what is still to be dropped, and what is left of those that were."""
+    """The progress of dropping the partitions of a deleted topic."""
 
     def __init__(self, topic: TopicInfo) -> None:
         self.topic = topic
         self.replicas: dict[int, Replica] = {}
         self.folders: dict[GuardedDisk, list[str]] = {}
-        """Folders that were set aside, by disk."""
+        """The renamed folders that must be removed, by disk."""
         self.stale = False
-        """Whether the checkpoint files may still have offsets of the topic, so that they have to be written."""
+        """Whether the checkpoint files may still hold offsets of the topic. If so, they must be written again."""
 
 
 class Partitions:
-    """Every (topic, partition) of this broker."""
+    """The partitions of this broker."""
 
     def __init__(
         self,
@@ -81,18 +81,18 @@ class Partitions:
         self._leftovers: dict[tuple[str, int], Deletion] = {}
         """Partitions of deleted topics that are not dropped yet."""
         self._opening: dict[tuple[str, int], Steps[Replica]] = {}
-        """Logs whose recovery takes long, and the rest of it."""
+        """The remaining steps of the logs whose opening is in progress."""
         self._steps_left = STEPS_A_TURN
-        """Steps of recoveries that requests may still wait for in this turn of the event loop."""
+        """The recovery steps that requests may still wait for in this turn of the event loop."""
         self._stepping = asyncio.Lock()
-        """Held for a step in the background. All recoveries together take one in a turn."""
+        """Held during a background step, so that all recoveries together run one step in a turn."""
         self.on_transaction_end: Callable[[int, int, int, bool], None] | None = None
 
     def __len__(self) -> int:
         return len(self._replicas)
 
     def leads(self, topic: str, partition: int) -> bool:
-        """Whether this broker is the partition's leader, and has its log: nobody leads what is offline."""
+        """Return whether this broker leads the partition. An offline partition has no leader."""
         return self._is_ours(topic, partition) and not self.is_offline(topic, partition)
 
     def _is_ours(self, topic: str, partition: int) -> bool:
@@ -100,14 +100,15 @@ class Partitions:
         return info is not None and info.leader == self._node_id
 
     def is_offline(self, topic: str, partition: int) -> bool:
-        """Whether the partition lies in a log directory that has failed."""
+        """Return whether the partition is, or may be, in a log directory that has failed."""
         return self._directories.is_offline(topic, partition)
 
     def get(self, topic: str, partition: int) -> Replica | None:
-        """Return the replica that this broker leads, or None if there is none. Open its log if necessary.
+        """Return the replica, or None if this broker does not lead the partition. Open the log if necessary.
 
-        Raises NOT_LEADER_OR_FOLLOWER if opening takes long: the broker recovers the log in the background, and clients
-        retry. Raises KAFKA_STORAGE_ERROR.
+        If the log takes long to open, raises NOT_LEADER_OR_FOLLOWER, so that clients retry. The broker opens the log
+        in the background. Raises the same error if other logs have used up `STEPS_A_TURN`. Raises
+        KAFKA_STORAGE_ERROR.
         """
         key = topic, partition
         replica = self._replicas.get(key)
@@ -124,12 +125,12 @@ class Partitions:
         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is being recovered")
 
     def prefetch(self, topic: str, partitions: Iterable[int]) -> None:
-        """Look at the files of some logs in a worker thread, so that the event loop does not wait for the device."""
+        """List the files of some logs and read their sizes, so that opening them is fast later. Blocks."""
         for partition in partitions:
             log_dir = self._directories.find(topic, partition)
             if log_dir is not None:
                 folder = log_dir.folder(topic, partition)
-                with suppress(OSError):  # opening the log reports it
+                with suppress(OSError):  # opening the log reports the error
                     for name in log_dir.disk.listdir(folder):
                         log_dir.disk.size(f"{folder}/{name}")
                     read_if_exists(log_dir.disk, f"{folder}/{PARTITION_METADATA}")
@@ -143,7 +144,10 @@ class Partitions:
         self._steps_left = STEPS_A_TURN
 
     async def open_in_turns(self, topic: str, partition: int) -> None:
-        """Open and recover a log in turns with other work, unless it is open. Raises KAFKA_STORAGE_ERROR."""
+        """Open and recover a log step by step, unless it is open. Raises KAFKA_STORAGE_ERROR.
+
+        The event loop runs other work between two steps.
+        """
         key = topic, partition
         if key not in self._opening and key not in self._replicas and self.leads(topic, partition):
             self._opening[key] = self._open(topic, partition)
@@ -154,7 +158,7 @@ class Partitions:
                 await asyncio.sleep(0)
 
     def _advance(self, key: tuple[str, int]) -> Replica | None:
-        """Run one of the steps that open a log. Return its replica if it is open then."""
+        """Run one step of opening a log. Return its replica after the last step, else None."""
         work = self._opening[key]
         try:
             next(work)
@@ -168,7 +172,11 @@ class Partitions:
         return None
 
     def find(self, topic: str, partition: int) -> Replica:
-        """As `get`; UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER or KAFKA_STORAGE_ERROR instead of None."""
+        """Return the replica of a partition. Open its log if necessary.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist. Raises NOT_LEADER_OR_FOLLOWER if another
+        broker leads it, or if opening takes long (see `get`). Raises KAFKA_STORAGE_ERROR.
+        """
         replica = self.get(topic, partition)
         if replica is not None:
             return replica
@@ -181,7 +189,7 @@ class Partitions:
         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is led by another broker")
 
     def opened(self) -> Iterator[Replica]:
-        """Every replica whose log is open."""
+        """Yield each replica whose log is open."""
         yield from self._replicas.values()
 
     def _open(self, topic: str, partition: int) -> Steps[Replica]:
@@ -223,17 +231,17 @@ class Partitions:
         return replica
 
     def _is_own_folder(self, log_dir: DataDirectory, topic: TopicInfo, partition: int) -> bool:
-        """Whether this topic's log is in its folder; one of a former topic of the same name is set aside.
+        """Return whether the folder holds this topic's log. Set aside the log of a former topic of the same name.
 
-        Such a log is left when a deletion is interrupted. It is kept, as Kafka does: should the metadata have been
-        lost, it is all that there is. Raises KAFKA_STORAGE_ERROR.
+        An interrupted deletion leaves such a log. It is kept, as in Kafka: if the metadata was lost, it may be the only
+        copy of the records. Raises KAFKA_STORAGE_ERROR.
         """
         folder = log_dir.folder(topic.name, partition)
         try:
             if not log_dir.disk.exists(folder):
                 return False
             found = log_dir.topic_id(topic.name, partition)
-            if found is None:  # lost with the machine's power, or never written by an older Kafka
+            if found is None:  # lost in a power failure, or an older Kafka has never written it
                 log_dir.write_topic_id(topic.name, partition, topic.topic_id)
             if found in (None, topic.topic_id):
                 return True
@@ -254,9 +262,11 @@ class Partitions:
         coordinator_epoch: int,
         transaction_version: int,
     ) -> AppendResult:
-        """Ends a producer's transaction in one partition; its offsets in `__consumer_offsets` become visible with it.
+        """Append a marker that ends a producer's transaction in one partition.
 
-        Raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH,
+        In `__consumer_offsets`, the offsets of a committed transaction become visible when the marker is committed.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH,
         TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR.
         """
         replica = self.find(topic, partition)
@@ -272,7 +282,7 @@ class Partitions:
         if topic == CONSUMER_OFFSETS and ended is not None:
 
             def apply(error: ErrorCode) -> None:
-                if error is ErrorCode.NONE:  # otherwise the partition is gone, and its coordinator with it
+                if error is ErrorCode.NONE:  # otherwise, the partition and its coordinator are gone
                     ended(partition, producer_id, producer_epoch, commit)
 
             replica.when_committed(result.last_offset, apply)
@@ -281,10 +291,10 @@ class Partitions:
     def when_committed(
         self, partitions: Sequence[tuple[str, int]], callback: Callable[[dict[tuple[str, int], ErrorCode]], None]
     ) -> None:
-        """Call `callback` once all records that these logs hold now are committed or lost.
+        """Call `callback` when all records that these logs hold now are committed or lost.
 
-        The callback gets an error for each partition whose records are lost. It is called at once, unless one of the
-        logs has to be synced first (`flush.messages`).
+        The callback gets an error for each partition whose records are lost. It is called before this returns, unless
+        one of the logs must be synced first (`flush.messages`).
         """
         lost: dict[tuple[str, int], ErrorCode] = {}
         left = len(partitions)
@@ -309,9 +319,9 @@ class Partitions:
     def dropping(self, topic: TopicInfo) -> Steps[Deletion]:
         """Detach the logs of a deleted topic at once, and return the steps that set their folders aside.
 
-        From now on, no request finds these logs, also if a new topic has the same name. Folders are renamed before they
-        are removed, because one that was removed in part might pass for a log. In a directory that is offline, they
-        stay.
+        From now on, no request finds these logs, even if a new topic has the same name. Folders are renamed before they
+        are removed, because a partly removed folder could be mistaken for a log. Folders in an offline directory
+        remain.
         """
         deletion = Deletion(topic)
         for partition in range(topic.partition_count):
@@ -333,9 +343,9 @@ class Partitions:
         return deletion
 
     def _drop_leftover(self, key: tuple[str, int]) -> bool:
-        """Drop a partition of a deleted topic, if there is one, before a new topic's log takes its place.
+        """Drop a deleted topic's partition of this key, if any, so that a new topic's log can use the folder.
 
-        Return whether the checkpoint files may have its offsets. Offsets of 0 do no harm.
+        Return whether the checkpoint files may hold its offsets. Offsets of 0 are ignored, because they do no harm.
         """
         deletion = self._leftovers.pop(key, None)
         if deletion is None:
@@ -365,9 +375,9 @@ class Partitions:
             work.close()
 
     def fail(self, directory: DataDirectory) -> list[tuple[str, int]]:
-        """Takes every partition of a directory that has failed offline, and tells who waits for them; which they are.
+        """Take the open partitions of a failed directory offline, and fail their waiters. Return these partitions.
 
-        What their logs are asked from now on they refuse with KAFKA_STORAGE_ERROR.
+        Later requests for any partition of the directory fail with KAFKA_STORAGE_ERROR.
         """
         lost = [key for key in self._replicas if self._directories.find(*key) is directory]
         for key in lost:
@@ -377,7 +387,8 @@ class Partitions:
     def metadata_changed(self, delta: MetadataDelta) -> Callable[[], Awaitable[None]] | None:
         """Drop the logs of deleted topics, and apply new settings to the open ones.
 
-        All logs are detached before this returns. A request must not find them under the name of a new topic.
+        The deleted logs are detached before this returns, so that no request finds them under the name of a new topic.
+        The returned function does the rest. Return None if nothing is left to do.
         """
         dropping = [(topic, self.dropping(topic)) for topic in delta.deleted_topics]
         changed = delta.after.topics_by_name if delta.broker_configs_changed else [t.name for t in delta.changed_topics]
@@ -394,14 +405,14 @@ class Partitions:
                 self._reconfigure(newest)
 
     async def _delete(self, topic: TopicInfo, steps: Steps[Deletion]) -> None:
-        """Drop the partitions of a deleted topic, and remove their folders later."""
+        """Drop the partitions of a deleted topic, and schedule the removal of their folders."""
         try:
             dropped = await in_turns(steps)
         except Exception:
             self._logger.exception("cannot drop topic %s", topic.name)
             return
         if dropped.stale:
-            self.checkpoints.write_now()  # a new topic of this name must not find these offsets
+            self.checkpoints.write_now()  # a new topic of this name must not get these offsets
         delay_ms = self._config.current.log_segment_delete_delay_ms
         for disk, folders in dropped.folders.items():
             self._unlinker.folders(disk, folders, delay_ms)
@@ -422,14 +433,14 @@ class Partitions:
         return int(effective(self._config.current, topic.configs, "min.insync.replicas"))
 
     def close(self) -> list[DataDirectory]:
-        """Closes every open log; the directories whose next start has nothing to recover.
+        """Close all open logs. Return the online directories whose logs need no recovery at the next start.
 
-        One is not among them when a log in it could not be closed, or when one that a crash has left behind was not
-        opened this time.
+        A directory is excluded if one of its logs could not be closed. After an unclean shutdown, it is also excluded
+        if the broker has not opened all its logs, because the others are not recovered yet.
         """
         for key in tuple(self._opening):
             self._stop_opening(key)
-        for key in tuple(self._leftovers):  # the next start would not know to whom the folders belong
+        for key in tuple(self._leftovers):  # at the next start, the owners of these folders would be unknown
             self._drop_leftover(key)
         clean = set()
         for directory in self._directories.online:
@@ -447,7 +458,7 @@ class Partitions:
     def offsets(self, directory: DataDirectory) -> LogOffsets:
         """Return the recovery point, log start offset and high watermark of each log in a directory.
 
-        A log that the broker has not opened keeps its checkpointed offsets.
+        A log that the broker has not opened keeps its checkpointed recovery point and log start offset.
         """
         logs = {
             key: replica.log for key, replica in self._replicas.items() if self._directories.find(*key) is directory

@@ -1,4 +1,4 @@
-"""Pauses before the broker repeats work that found no free file descriptor (`oncelog.log.disk.OF_THE_PROCESS`)."""
+"""Pauses between retries if the process has no free file descriptor (`oncelog.log.disk.OF_THE_PROCESS`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LONGEST_PAUSE_S = 1.0
 
 
 def pauses() -> Iterator[float]:
-    """Yield the seconds to wait before each further attempt. A pause is twice as long as the one before it."""
+    """Yield the seconds to wait before each retry. Each pause is twice as long as the last, up to `LONGEST_PAUSE_S`."""
     pause_s = FIRST_PAUSE_S
     while True:
         yield pause_s

@@ -1,8 +1,8 @@
 """Unlink files that are no longer part of a log.
 
 A log only renames such a file. On some file systems, unlinking takes a second per gigabyte, so a worker thread unlinks
-the files after ``file.delete.delay.ms``. If the broker stops before that, it unlinks them at its next start. Source:
-Kafka's ``LocalLog.deleteSegmentFiles``.
+the files after a delay (``file.delete.delay.ms``). If the broker stops before that, it unlinks them at its next start.
+Source: Kafka's ``LocalLog.deleteSegmentFiles``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Unlinker:
             self._later(disk, disk.remove_tree, paths, delay_ms)
 
     def close(self) -> None:
-        """Cancel what is pending. The broker unlinks those files at its next start."""
+        """Cancel all scheduled removals. The broker removes those files at its next start."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -57,9 +57,9 @@ class Unlinker:
                 await asyncio.sleep(next(waits))
 
     async def _try(self, remove: Callable[[str], None], path: str) -> bool:
-        """Remove one file or folder. Return False if there is no file descriptor, so that the caller has to retry."""
+        """Remove one file or folder. Return False if the caller must retry, because too many files are open."""
         try:
-            async with self._removing:  # one at a time: others need the worker threads too
+            async with self._removing:  # one at a time, because other work needs the worker threads too
                 await self._workers.offload(remove, path)
         except OSError as error:
             self._logger.error("cannot remove %s: %s", path, error)
