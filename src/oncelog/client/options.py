@@ -42,17 +42,19 @@ UNSUPPORTED_OPTIONS: dict[str, str] = {
     "share_acquire_mode": "share groups (KIP-932) are not there yet",
 }
 """What to do instead of an option of Kafka's Java clients that ours lack, one sentence each."""
-_UNSUPPORTED_PREFIXES = {"ssl_": _SECURITY, "sasl_": _SECURITY, "security_": _SECURITY}
+UNSUPPORTED_PREFIXES = {"ssl_": _SECURITY, "sasl_": _SECURITY, "security_": _SECURITY}
 
 
 class Option(NamedTuple):
-    """Default and reader of one option.
+    """Default, reader and description of one option.
 
     A reader converts what a user gave (possibly a string) to the value, or raises ValueError or TypeError.
     """
 
     default: Any
     read: Callable[[Any], Any]
+    doc: str
+    """What the option does, for the reference. Markdown."""
 
 
 def integer(low: int, high: int = 2**63 - 1) -> Callable[[Any], int]:
@@ -101,18 +103,50 @@ def anything(value: Any) -> Any:
 
 
 COMMON: dict[str, Option] = {
-    "bootstrap_servers": Option(None, anything),
-    "client_id": Option("oncelog", text),
-    "request_timeout_ms": Option(30_000, integer(1, MAX_INT)),
-    "default_api_timeout_ms": Option(60_000, integer(1, MAX_INT)),
-    "socket_connection_setup_timeout_ms": Option(10_000, integer(1, MAX_INT)),
-    "retry_backoff_ms": Option(100, integer(1, MAX_INT)),
-    "retry_backoff_max_ms": Option(1_000, integer(1, MAX_INT)),
-    "metadata_max_age_ms": Option(300_000, integer(0)),
-    "reconnect_backoff_ms": Option(50, integer(0)),
-    "reconnect_backoff_max_ms": Option(1_000, integer(0)),
-    "connections_max_idle_ms": Option(540_000, integer(-1)),
-    "security_protocol": Option("PLAINTEXT", _plaintext),
+    "bootstrap_servers": Option(
+        None,
+        anything,
+        (
+            "Brokers to connect to first, as `host:port,host:port` or a sequence of `host:port`. The first argument of "
+            "the constructor."
+        ),
+    ),
+    "client_id": Option(
+        "oncelog", text, "Name of this client in requests. The broker shows it in group descriptions and logs."
+    ),
+    "request_timeout_ms": Option(
+        30_000,
+        integer(1, MAX_INT),
+        "How long to wait for the answer to one request before the client retries it or fails.",
+    ),
+    "default_api_timeout_ms": Option(
+        60_000, integer(1, MAX_INT), "How long a call retries before it raises, unless the call has a `timeout`."
+    ),
+    "socket_connection_setup_timeout_ms": Option(
+        10_000, integer(1, MAX_INT), "How long one attempt to connect to a broker may take."
+    ),
+    "retry_backoff_ms": Option(
+        100, integer(1, MAX_INT), "Pause before the first retry of a request. It doubles with each retry."
+    ),
+    "retry_backoff_max_ms": Option(1_000, integer(1, MAX_INT), "Longest pause between two retries of a request."),
+    "metadata_max_age_ms": Option(
+        300_000, integer(0), "Refresh topics, partitions and leaders after this time, even without an error."
+    ),
+    "reconnect_backoff_ms": Option(
+        50, integer(0), "Pause before the client connects to the same broker again. It doubles with each failure."
+    ),
+    "reconnect_backoff_max_ms": Option(
+        1_000,
+        integer(0),
+        (
+            "Longest pause between two attempts to connect to the same broker. If only `reconnect_backoff_ms` is set, "
+            "that value."
+        ),
+    ),
+    "connections_max_idle_ms": Option(
+        540_000, integer(-1), "Close connections that were not used for this time; -1 keeps them open."
+    ),
+    "security_protocol": Option("PLAINTEXT", _plaintext, "Only PLAINTEXT: there is no TLS and no SASL yet."),
 }
 
 
@@ -158,7 +192,7 @@ def read_options(
 
 def advice_for_unsupported(name: str) -> str | None:
     """Return what to do instead of an option that only Kafka's Java clients have; None for any other name."""
-    prefixed = (text for prefix, text in _UNSUPPORTED_PREFIXES.items() if name.startswith(prefix))
+    prefixed = (text for prefix, text in UNSUPPORTED_PREFIXES.items() if name.startswith(prefix))
     return UNSUPPORTED_OPTIONS.get(name) or next(prefixed, None)
 
 

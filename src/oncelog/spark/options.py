@@ -9,9 +9,9 @@ import difflib
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oncelog.client.connections.pool import parse_bootstrap
 from oncelog.errors import ConfigError, ConnectionFailedError
@@ -22,41 +22,137 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oncelog.spark")
 
-SOURCE_OPTIONS = (
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "failOnDataLoss",
-    "includeHeaders",
-    "groupIdPrefix",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "kafkaConsumer.pollTimeoutMs",
-    "bootstrapTimeoutMs",
-)
-SINK_OPTIONS = (
-    "topic",
-    "transactionalIdPrefix",
-    "decisionTopic",
-    "adoptCheckpoint",
-    "takeOver",
-    "acceptReplay",
-    "txnAppId",
-    "txnVersion",
-    "bootstrapTimeoutMs",
-)
+DEFAULT_BOOTSTRAP_MS = 30_000
+"""How long the driver waits for a first broker. Later calls have kafka.default.api.timeout.ms."""
+
+
+class SparkOption(NamedTuple):
+    """Default and description of an option, for the reference."""
+
+    default: str
+    doc: str
+
+
+SHARED_OPTIONS: dict[str, SparkOption] = {
+    "bootstrapTimeoutMs": SparkOption(
+        str(DEFAULT_BOOTSTRAP_MS), "How long the driver waits until a first broker answers, in ms."
+    ),
+}
+SOURCE_OPTIONS: dict[str, SparkOption] = {
+    "subscribe": SparkOption(
+        "", "Topics to read, with commas between their names. Give one of `subscribe`, `subscribePattern` and `assign`."
+    ),
+    "subscribePattern": SparkOption("", "Regular expression for the names of the topics to read."),
+    "assign": SparkOption("", 'Partitions to read, as JSON: `{"words": [0, 1]}`.'),
+    "startingOffsets": SparkOption(
+        "latest for streams, earliest for batch reads",
+        (
+            'Where to begin without a checkpoint: `earliest`, `latest`, or JSON by partition: `{"words": {"0": 23, '
+            '"1": -2}}` (-2 earliest, -1 latest). A batch read cannot begin at `latest`.'
+        ),
+    ),
+    "endingOffsets": SparkOption(
+        "latest", "Where a batch read ends: `latest`, or JSON by partition, as for `startingOffsets`."
+    ),
+    "startingTimestamp": SparkOption(
+        "",
+        (
+            "Begin at the first record at or after this time, in ms since the epoch. Overrides the other options for "
+            "the beginning."
+        ),
+    ),
+    "endingTimestamp": SparkOption(
+        "", "End a batch read before the first record at or after this time, in ms since the epoch."
+    ),
+    "startingOffsetsByTimestamp": SparkOption(
+        "", '`startingTimestamp` by partition, as JSON: `{"words": {"0": 1700000000000}}`. Overrides `startingOffsets`.'
+    ),
+    "endingOffsetsByTimestamp": SparkOption("", "`endingTimestamp` by partition, as JSON. Overrides `endingOffsets`."),
+    "startingOffsetsByTimestampStrategy": SparkOption(
+        "error",
+        "What to do if a partition has no record at or after the time: `error`, or `latest` (begin at the end).",
+    ),
+    "maxOffsetsPerTrigger": SparkOption("", "Most offsets that a micro-batch reads, over all partitions."),
+    "minOffsetsPerTrigger": SparkOption(
+        "", "A micro-batch waits until there are this many new offsets, or until `maxTriggerDelay` has passed."
+    ),
+    "maxTriggerDelay": SparkOption(
+        "15m", "Longest time that `minOffsetsPerTrigger` delays a micro-batch: `200ms`, `30s`, `15m`, `2h`, `1d`."
+    ),
+    "minPartitions": SparkOption("", "Least number of Spark tasks to read with: large partitions are divided."),
+    "maxRecordsPerPartition": SparkOption("", "Most offsets that one Spark task reads: larger partitions are divided."),
+    "failOnDataLoss": SparkOption(
+        "true",
+        (
+            "Whether a query fails if records that it has not read are gone: retention, a deleted topic or partition, "
+            "a topic that was deleted and created again. If `false`, it logs a warning and continues."
+        ),
+    ),
+    "includeHeaders": SparkOption("false", "Whether rows have the column `headers`."),
+    "groupIdPrefix": SparkOption(
+        "",
+        (
+            "Group that a stream commits its progress to, so that lag tools show it. Nothing is appended to the name. "
+            "The checkpoint, not the group, decides where a query continues."
+        ),
+    ),
+    "fetchOffset.numRetries": SparkOption(
+        "3", "How often a query asks again if brokers report less than it has already seen."
+    ),
+    "fetchOffset.retryIntervalMs": SparkOption("1000", "Pause between these attempts, in ms."),
+    "kafkaConsumer.pollTimeoutMs": SparkOption("120000", "How long a task waits for records that must exist, in ms."),
+    **SHARED_OPTIONS,
+}
+SINK_OPTIONS: dict[str, SparkOption] = {
+    "topic": SparkOption("", "Topic of rows that have no column `topic`. The sink does not create it."),
+    "transactionalIdPrefix": SparkOption(
+        "",
+        (
+            "Required. Name of this query for its whole life: the same at every start, and used by no other query. "
+            "Transactional ids begin with it."
+        ),
+    ),
+    "decisionTopic": SparkOption(
+        "`<prefix>-commits`",
+        (
+            "Topic in which the sink records which batches are committed. The sink creates it. No other prefix may use "
+            "it."
+        ),
+    ),
+    "adoptCheckpoint": SparkOption(
+        "false",
+        (
+            "Accept a checkpoint that is ahead of the sink, for a query that moved here from another sink. Set it for "
+            "one start, then remove it."
+        ),
+    ),
+    "takeOver": SparkOption(
+        "false",
+        (
+            "Replace the query that used the prefix before and never runs again, for example after its checkpoint was "
+            "deleted. Set it for one start, then remove it."
+        ),
+    ),
+    "acceptReplay": SparkOption(
+        "",
+        (
+            "Batch id (or `txnVersion`) that is committed with other rows than Spark now writes, because the source "
+            "has lost some since. The sink keeps the committed batch and continues. It also accepts a `txnVersion` "
+            "below the last one."
+        ),
+    ),
+    "txnAppId": SparkOption(
+        "",
+        (
+            "Batch writes: name of the writing program. With the same `txnAppId` and `txnVersion` as the last write, "
+            "the sink writes nothing."
+        ),
+    ),
+    "txnVersion": SparkOption(
+        "", "Batch writes: number of this write. It must increase: the sink rejects a version below the last one."
+    ),
+    **SHARED_OPTIONS,
+}
 BOOTSTRAP = "kafka.bootstrap.servers"
 
 CLIENT = {
@@ -89,6 +185,39 @@ USED_BY = {
 }
 del USED_BY["bootstrapTimeoutMs"]  # everything uses it
 """What uses an option. One dictionary may serve all: each logs a warning about options that it does not use."""
+
+KAFKA_OPTIONS: dict[str, SparkOption] = {
+    "kafka.bootstrap.servers": SparkOption("", "Required. Brokers to connect to first, as `host:port,host:port`."),
+    "kafka.isolation.level": SparkOption(
+        "read_committed",
+        "Source: `read_committed` reads no records of open and aborted transactions, `read_uncommitted` reads all.",
+    ),
+    "kafka.group.id": SparkOption("", "Streams: the same as `groupIdPrefix`, and takes precedence over it."),
+    "kafka.max.partition.fetch.bytes": SparkOption(
+        "8388608", "Source: most bytes of one partition in the answer to a fetch."
+    ),
+    "kafka.transaction.timeout.ms": SparkOption(
+        "900000",
+        (
+            "Sink: the coordinator aborts a task's transaction after this time. Tasks and commit must complete 60 s "
+            "earlier. For longer batches, raise it together with the broker's `transaction.max.timeout.ms`."
+        ),
+    ),
+    "kafka.compression.type": SparkOption("none", "Sink: codec of batches: none, gzip, snappy, lz4 or zstd."),
+    "kafka.max.request.size": SparkOption("1048576", "Sink: largest request, and therefore largest record, in bytes."),
+    "kafka.client.id": SparkOption("oncelog", "Name of the client in requests."),
+    "kafka.request.timeout.ms": SparkOption("30000", "How long to wait for the answer to one request."),
+    "kafka.default.api.timeout.ms": SparkOption("60000", "How long a call retries before it fails."),
+    "kafka.retry.backoff.ms": SparkOption(
+        "50", "Pause before the first retry of a request. It doubles with each retry."
+    ),
+    "kafka.retry.backoff.max.ms": SparkOption("1000", "Longest pause between two retries of a request."),
+    "kafka.metadata.max.age.ms": SparkOption("300000", "Refresh topics, partitions and leaders after this time."),
+    "kafka.socket.connection.setup.timeout.ms": SparkOption(
+        "10000", "How long one attempt to connect to a broker may take."
+    ),
+}
+"""Settings of Kafka's clients that have an effect here."""
 
 NO_EFFECT = {
     "kafka.linger.ms",
@@ -130,14 +259,11 @@ UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _DURATION = re.compile(r"([0-9]{1,12})\s*(ms|s|m|min|h|d)?")
 
-DEFAULT_BOOTSTRAP_MS = 30_000
-"""How long the driver waits for a first broker. Later calls have kafka.default.api.timeout.ms."""
-
 
 class Options:
     """The options of a data source, by case-insensitive name. Raises MisuseError, which names the wrong option."""
 
-    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
+    def __init__(self, given: Mapping[str, str], known: Collection[str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
         self._known = known
         self._check_names(given)

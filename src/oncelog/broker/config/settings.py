@@ -49,14 +49,20 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # identity and listeners
     node_id: Int0 = 1
-    """Kafka has no default that works."""
+    """Id of this broker. Kafka has no default that works."""
     listeners: TextList = DEFAULT_LISTENERS
+    """Addresses that the broker binds, as `NAME://HOST:PORT` with commas between them."""
     advertised_listeners: TextList = ""
+    """Addresses that clients get from the broker, by the names in `listeners`. By default, those that it binds."""
     listener_security_protocol_map: str = ""
+    """Protocols of listeners with a name of their own, as `NAME:PROTOCOL`. Only PLAINTEXT is supported."""
     controller_listener_names: TextList = ""
+    """Names in `listeners` that are not for clients. The broker does not bind them."""
     log_dirs: tuple[str, ...] = (".oncelog/broker-1",)
-    """Kafka's default is in /tmp, which the system may clean up."""
+    """Log directories: folders for the data of partitions, with commas between them. Kafka's default is in /tmp, which
+    the system may clean up."""
     log_dir: TextList = ""
+    """Log directories, if `log.dirs` is not given."""
     lost_log_dirs: tuple[str, ...] = ()
     """oncelog only: log directories that are lost for good. Their partitions start again without records."""
     restore_metadata: bool = False
@@ -64,8 +70,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # connections
     max_connections: Int1 = INT_MAX
+    """Most connections at a time. The broker closes new ones above the limit."""
     connections_max_idle_ms: Long = 600_000
+    """Close connections without a request for this time."""
     socket_request_max_bytes: Int1 = 100 * 1024 * 1024
+    """Largest request."""
     queued_max_response_bytes: LongOrNever = 64 * 1024 * 1024
     """oncelog only: memory for responses that clients have not read yet, of all connections together. -1 is no limit.
 
@@ -73,18 +82,25 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     the connections that have left more than 1 MiB unread for the longest time. Pages of log files that are sent
     unchanged do not count."""
     socket_listen_backlog_size: Int1 = 1024
-    """Kafka's default is 50. With it, clients would have to resend their SYN if many of them start at once."""
+    """Connections that the system accepts before the broker does. Kafka's default is 50. With it, clients would have to
+    resend their SYN if many of them start at once."""
     loop_stall_log_ms: Int0 = 0
     """oncelog only: log each request or task that blocks the event loop longer than this. 0 turns it off."""
 
     # topics
     num_partitions: Int1 = 1
+    """Partitions of a topic that is created without a number of partitions."""
     default_replication_factor: Int1 = 1
+    """Replicas of a topic that is created without a replication factor. This version has one broker, so only 1 works.
+    """
     auto_create_topics_enable: bool = True
+    """Create a missing topic if a client asks for its metadata and allows it."""
     delete_topic_enable: bool = True
+    """Whether topics can be deleted."""
     min_insync_replicas: Int1 = 1
     unclean_leader_election_enable: bool = False
     replica_lag_time_max_ms: Long = 30_000
+    """No effect: there is a single broker."""
     max_request_partition_size_limit: Int1 = 2000
     """The most partitions in one response to DescribeTopicPartitions."""
 
@@ -110,56 +126,88 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_message_timestamp_before_max_ms: Long0 = LONG_MAX
     log_message_timestamp_after_max_ms: Long0 = _HOUR_MS
     log_cleaner_enable: bool = True
+    """Whether compaction runs."""
     log_cleaner_backoff_ms: Long0 = 15_000
+    """Pause of the log cleaner if there is nothing to compact."""
     log_cleaner_dedupe_buffer_size: Long1 = 128 * 1024 * 1024
+    """Memory for the keys that the log cleaner compares in one pass."""
     log_cleaner_io_buffer_load_factor: Ratio = 0.9
+    """Part of `log.cleaner.dedupe.buffer.size` that is used for keys."""
     log_cleaner_io_max_bytes_per_second: float = float_info.max
+    """Most bytes that the log cleaner reads and writes per second."""
     log_cleaner_delete_retention_ms: Long0 = _DAY_MS
     log_cleaner_min_compaction_lag_ms: Long0 = 0
     log_cleaner_max_compaction_lag_ms: Long1 = LONG_MAX
     log_cleaner_min_cleanable_ratio: Ratio = 0.5
     log_retention_check_interval_ms: Long1 = 300_000
+    """Time between two checks for segments that retention deletes."""
     log_flush_offset_checkpoint_interval_ms: Int0 = 60_000
+    """Time between two checkpoints of the offsets up to which logs are on the device. Recovery after a crash begins
+    there."""
     log_flush_start_offset_checkpoint_interval_ms: Int0 = 60_000
+    """No effect: start offsets are written with the other checkpoints."""
     record_validation: RecordValidation = "header"
     """oncelog only: `full` checks every record of a produced batch, `header` checks its CRC and header."""
 
     # fetch
     fetch_max_bytes: Annotated[int, Meta(ge=1024, le=INT_MAX)] = 55 * 1024 * 1024
+    """Largest answer to a fetch, whatever the client asks for. A single larger batch is returned anyway."""
     max_incremental_fetch_session_cache_slots: Int0 = 1000
+    """Most fetch sessions (KIP-227)."""
 
     # producer ids and transactions
     producer_id_expiration_ms: Int1 = _DAY_MS
+    """Forget a producer without a transaction that has written nothing for this time."""
     transactional_id_expiration_ms: Int1 = 7 * _DAY_MS
+    """Forget a transactional id that was not used for this time."""
     transaction_max_timeout_ms: Int1 = 900_000
+    """Largest transaction time-out that a producer may ask for."""
     transaction_partition_verification_enable: bool = True
+    """Whether a partition asks the coordinator for the transaction of a producer before it writes the first batch
+    (KIP-890)."""
     transaction_two_phase_commit_enable: bool = False
+    """No effect yet: the broker does not serve the version of InitProducerId that has two-phase commit (KIP-939)."""
     initial_transaction_version: Annotated[int, Meta(ge=0, le=2)] = 2
     """oncelog only: the level of `transaction.version` in a new cluster (Kafka: `kafka-storage format --feature`)."""
     transaction_abort_timed_out_transaction_cleanup_interval_ms: Int1 = 10_000
+    """No effect: each transaction is aborted when its time-out ends."""
     transaction_remove_expired_transaction_cleanup_interval_ms: Int1 = _HOUR_MS
+    """No effect: each transactional id is removed when it expires."""
     transaction_state_log_num_partitions: Int1 = 50
+    """Partitions of `__transaction_state`, when it is created."""
     transaction_state_log_replication_factor: Short1 = 1
-    """Kafka's default is 3, which needs three brokers."""
+    """Replicas of `__transaction_state`. Kafka's default is 3, which needs three brokers."""
     transaction_state_log_min_isr: Int1 = 1
-    """Kafka's default is 2, which needs two brokers."""
+    """`min.insync.replicas` of `__transaction_state`. Kafka's default is 2, which needs two brokers."""
     transaction_state_log_segment_bytes: Int1 = 100 * 1024 * 1024
+    """Segment size of `__transaction_state`."""
     producer_id_expiration_check_interval_ms: Int1 = 600_000
+    """Time between two checks for producers to forget."""
 
     # groups
     group_min_session_timeout_ms: Int = 6_000
+    """Smallest session time-out that a group member may ask for."""
     group_max_session_timeout_ms: Int = 1_800_000
+    """Largest session time-out that a group member may ask for."""
     group_initial_rebalance_delay_ms: Int = 0
-    """Kafka waits 3 s for more members before the first rebalance of a new group, which is too long on a laptop."""
+    """How long a new group waits for more members before its first rebalance. Kafka waits 3 s, which is too long on a
+    laptop."""
     group_max_size: Int1 = INT_MAX
+    """Most members of a group."""
     offset_metadata_max_bytes: Int = 4096
+    """Longest metadata of a committed offset."""
     offsets_retention_minutes: Int1 = 7 * 24 * 60
+    """Delete the offsets of a group that has had no members for this time."""
     offsets_retention_check_interval_ms: Long1 = 600_000
+    """Time between two checks for offsets to delete."""
     offsets_commit_timeout_ms: Int1 = 5_000
+    """No effect: there is no other replica to wait for."""
     offsets_topic_num_partitions: Int1 = 50
+    """Partitions of `__consumer_offsets`, when it is created."""
     offsets_topic_replication_factor: Short1 = 1
-    """Kafka's default is 3, which needs three brokers."""
+    """Replicas of `__consumer_offsets`. Kafka's default is 3, which needs three brokers."""
     offsets_topic_segment_bytes: Int1 = 100 * 1024 * 1024
+    """Segment size of `__consumer_offsets`."""
 
     # derived from the above
     client_listeners: tuple[Listener, ...] = (Listener(),)

@@ -44,31 +44,90 @@ def _possibly_empty_text(value: Any) -> str:
 
 
 CONSUMER: dict[str, Option] = COMMON | {
-    "allow_auto_create_topics": Option(False, boolean),
-    "auto_commit_interval_ms": Option(5_000, integer(0, MAX_INT)),
-    "auto_offset_reset": Option("latest", _reset_policy),
-    "check_crcs": Option(True, boolean),
-    "client_rack": Option("", _possibly_empty_text),
-    # Kafka's default is True, which commits what may not be processed yet: here nothing is lost unasked.
-    "enable_auto_commit": Option(False, boolean),
-    "exclude_internal_topics": Option(True, boolean),
-    "fetch_max_bytes": Option(52_428_800, integer(0, MAX_INT)),
-    "fetch_max_wait_ms": Option(500, integer(0, MAX_INT)),
-    "fetch_min_bytes": Option(1, integer(0, MAX_INT)),
-    "group_id": Option(None, optional_text),
-    "group_instance_id": Option(None, optional_text),
-    "group_protocol": Option("classic", _choice("classic", "consumer")),
-    "group_remote_assignor": Option(None, optional_text),
-    "heartbeat_interval_ms": Option(3_000, integer(1, MAX_INT)),
-    "isolation_level": Option("read_uncommitted", _choice("read_uncommitted", "read_committed")),
-    "max_partition_fetch_bytes": Option(1_048_576, integer(0, MAX_INT)),
-    "max_poll_interval_ms": Option(300_000, integer(1, MAX_INT)),
-    "max_poll_records": Option(500, integer(1, MAX_INT)),
-    # Java's default, then the one that Python clients have.
-    "partition_assignment_strategy": Option(
-        ("range", "cooperative-sticky", "roundrobin"), _choices(*sorted(ASSIGNORS))
+    "allow_auto_create_topics": Option(
+        False, boolean, "Whether a subscribed topic that is missing is created, if the broker also allows it."
     ),
-    "session_timeout_ms": Option(45_000, integer(1, MAX_INT)),
+    "auto_commit_interval_ms": Option(
+        5_000, integer(0, MAX_INT), "Time between two commits if `enable_auto_commit` is true."
+    ),
+    "auto_offset_reset": Option(
+        "latest",
+        _reset_policy,
+        (
+            "Where to begin if the group has no offset, or the offset is not in the log: `earliest`, `latest`, "
+            "`by_duration:` with an ISO 8601 duration, or `none` (raise an error)."
+        ),
+    ),
+    "check_crcs": Option(True, boolean, "Whether the CRC of each fetched batch is checked."),
+    "client_rack": Option(
+        "", _possibly_empty_text, "Rack of this consumer. Brokers use it to choose a near replica for fetches."
+    ),
+    "enable_auto_commit": Option(
+        False,
+        boolean,
+        (
+            "Whether the consumer commits consumed offsets in the background. Kafka's default is true, which may "
+            "commit records before they are processed."
+        ),
+    ),
+    "exclude_internal_topics": Option(True, boolean, "Whether a subscribed pattern leaves out internal topics."),
+    "fetch_max_bytes": Option(
+        52_428_800,
+        integer(0, MAX_INT),
+        "Largest answer to a fetch, in bytes. A single larger batch is returned anyway.",
+    ),
+    "fetch_max_wait_ms": Option(
+        500,
+        integer(0, MAX_INT),
+        "How long a broker waits until it has `fetch_min_bytes`. Less than `request_timeout_ms`.",
+    ),
+    "fetch_min_bytes": Option(1, integer(0, MAX_INT), "A broker answers a fetch when it has this many bytes."),
+    "group_id": Option(None, optional_text, "Group of this consumer. `subscribe` and `commit` need it."),
+    "group_instance_id": Option(
+        None,
+        optional_text,
+        (
+            "Name of a static member (KIP-345): the member keeps its partitions when its process restarts within the "
+            "session time-out."
+        ),
+    ),
+    "group_protocol": Option(
+        "classic",
+        _choice("classic", "consumer"),
+        "`classic`, or `consumer` (KIP-848) with brokers that have it. Oncelog's broker has only `classic`.",
+    ),
+    "group_remote_assignor": Option(None, optional_text, "Assignor of the broker, with `group_protocol` = `consumer`."),
+    "heartbeat_interval_ms": Option(
+        3_000,
+        integer(1, MAX_INT),
+        "Time between heartbeats to the coordinator. Less than `session_timeout_ms`. Classic protocol only.",
+    ),
+    "isolation_level": Option(
+        "read_uncommitted",
+        _choice("read_uncommitted", "read_committed"),
+        "`read_committed` returns no records of open and aborted transactions; `read_uncommitted` returns all.",
+    ),
+    "max_partition_fetch_bytes": Option(
+        1_048_576,
+        integer(0, MAX_INT),
+        "Most bytes of one partition in the answer to a fetch. A single larger batch is returned anyway.",
+    ),
+    "max_poll_interval_ms": Option(
+        300_000,
+        integer(1, MAX_INT),
+        "Longest time between two polls. After it, the consumer leaves the group, and others get its partitions.",
+    ),
+    "max_poll_records": Option(500, integer(1, MAX_INT), "Most records that one `poll` returns."),
+    "partition_assignment_strategy": Option(
+        ("range", "cooperative-sticky", "roundrobin"),
+        _choices(*sorted(ASSIGNORS)),
+        ("Assignors in the order of preference: range, roundrobin, sticky, cooperative-sticky. Classic protocol only."),
+    ),
+    "session_timeout_ms": Option(
+        45_000,
+        integer(1, MAX_INT),
+        "The coordinator removes a member that sends no heartbeat for this time. Classic protocol only.",
+    ),
 }
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1

@@ -38,30 +38,100 @@ def _not_two_phase(value: Any) -> bool:
 
 
 PRODUCER: dict[str, Option] = COMMON | {
-    "acks": Option(-1, _acks),
-    "allow_auto_create_topics": Option(True, boolean),
-    "batch_size": Option(16_384, integer(0, MAX_INT)),
-    "buffer_memory": Option(33_554_432, integer(0)),
-    "compression_gzip_level": Option(None, _level(-1, 9)),
-    "compression_level": Option(None, _level(-131_072, 22)),
-    "compression_lz4_level": Option(None, _level(1, 17)),
-    "compression_type": Option(Codec.NONE, _codec),
-    "compression_zstd_level": Option(None, _level(-131_072, 22)),
-    "delivery_timeout_ms": Option(120_000, integer(1, MAX_INT)),
-    "enable_idempotence": Option(True, boolean),
-    "linger_ms": Option(5, integer(0, MAX_INT)),
-    "max_block_ms": Option(60_000, integer(0)),
-    "max_in_flight_requests_per_connection": Option(5, integer(1, MAX_INT)),
-    "max_request_size": Option(1_048_576, integer(0, MAX_INT)),
-    "metadata_max_idle_ms": Option(300_000, integer(5_000)),
-    "partitioner": Option("default", anything),
-    "partitioner_adaptive_partitioning_enable": Option(True, boolean),
-    "partitioner_availability_timeout_ms": Option(0, integer(0)),
-    "partitioner_ignore_keys": Option(False, boolean),
-    "retries": Option(MAX_INT, integer(0, MAX_INT)),
-    "transaction_timeout_ms": Option(60_000, integer(1, MAX_INT)),
-    "transaction_two_phase_commit_enable": Option(False, _not_two_phase),
-    "transactional_id": Option(None, optional_text),
+    "acks": Option(
+        -1,
+        _acks,
+        (
+            "Replicas that must have a record before the broker acknowledges it: `all`, 1 (the leader) or 0 (no "
+            "answer). Idempotence needs `all`."
+        ),
+    ),
+    "allow_auto_create_topics": Option(
+        True, boolean, "Whether a missing topic is created, if the broker also allows it."
+    ),
+    "batch_size": Option(16_384, integer(0, MAX_INT), "Send a batch of one partition when it has this many bytes."),
+    "buffer_memory": Option(
+        33_554_432,
+        integer(0),
+        "Bytes of records that wait for their answer. If the buffer is full, `send` waits up to `max_block_ms`.",
+    ),
+    "compression_gzip_level": Option(
+        None, _level(-1, 9), "Level if `compression_type` is gzip: 1 to 9, or -1 for zlib's default."
+    ),
+    "compression_level": Option(None, _level(-131_072, 22), "Level of the codec that `compression_type` names."),
+    "compression_lz4_level": Option(None, _level(1, 17), "Level if `compression_type` is lz4: 1 to 17."),
+    "compression_type": Option(Codec.NONE, _codec, "Codec of batches: none, gzip, snappy, lz4 or zstd."),
+    "compression_zstd_level": Option(None, _level(-131_072, 22), "Level if `compression_type` is zstd: -131072 to 22."),
+    "delivery_timeout_ms": Option(
+        120_000,
+        integer(1, MAX_INT),
+        (
+            "How long after `send` a record is retried before its future fails with DeliveryTimeoutError. At least "
+            "`linger_ms` + `request_timeout_ms`."
+        ),
+    ),
+    "enable_idempotence": Option(True, boolean, "Whether retries can neither duplicate nor reorder records."),
+    "linger_ms": Option(5, integer(0, MAX_INT), "How long a batch waits for more records before it is sent."),
+    "max_block_ms": Option(
+        60_000,
+        integer(0),
+        (
+            "How long `send` may wait for memory and for the partitions of a topic, and how long the calls that begin, "
+            "commit and abort a transaction may wait."
+        ),
+    ),
+    "max_in_flight_requests_per_connection": Option(
+        5, integer(1, MAX_INT), "Produce requests without an answer per connection. Idempotence needs 5 or less."
+    ),
+    "max_request_size": Option(
+        1_048_576, integer(0, MAX_INT), "Largest request, and therefore largest record, in bytes."
+    ),
+    "metadata_max_idle_ms": Option(
+        300_000, integer(5_000), "Forget the partitions of a topic that got no record for this time."
+    ),
+    "partitioner": Option(
+        "default",
+        anything,
+        (
+            "Partition of a record that names none. `default` (or `murmur2`): by the key's hash as Java's client, or "
+            "in batches if there is no key. `round_robin`, or a callable (topic, key, value, partitions) -> partition."
+        ),
+    ),
+    "partitioner_adaptive_partitioning_enable": Option(
+        True, boolean, "Whether records without a key go more often to partitions with short queues."
+    ),
+    "partitioner_availability_timeout_ms": Option(
+        0,
+        integer(0),
+        "Send no records without a key to a broker that has not taken a batch for this time; 0 turns this off.",
+    ),
+    "partitioner_ignore_keys": Option(
+        False, boolean, "Whether the default partitioner treats records with a key as if they had none."
+    ),
+    "retries": Option(
+        MAX_INT,
+        integer(0, MAX_INT),
+        "How often a batch is sent again after an error. `delivery_timeout_ms` usually ends the retries first.",
+    ),
+    "transaction_timeout_ms": Option(
+        60_000,
+        integer(1, MAX_INT),
+        (
+            "The coordinator aborts a transaction that is open for longer. The broker's `transaction.max.timeout.ms` "
+            "is the limit."
+        ),
+    ),
+    "transaction_two_phase_commit_enable": Option(
+        False, _not_two_phase, "Only false: no broker serves two-phase commit (KIP-939) yet."
+    ),
+    "transactional_id": Option(
+        None,
+        optional_text,
+        (
+            "Name of this producer across restarts. It enables transactions, and fences the previous producer with the "
+            "same name."
+        ),
+    ),
 }
 
 
