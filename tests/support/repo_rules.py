@@ -54,7 +54,7 @@ EDGES = {
 MADE = frozenset({"__pycache__", "node_modules", "target"})
 """Folders that builds make and git ignores."""
 
-TEXT_FOLDERS = ("src", "tests", "conformance", "benchmarks", "examples", "scripts", ".ci")
+TEXT_FOLDERS = ("src", "tests", "documentation", "conformance", "benchmarks", "examples", "scripts", ".ci")
 
 FORBIDDEN_TEXT = {
     "a path of one machine": re.compile(r"(?<![\w.$}])/(?:work|root|home)/\w"),
