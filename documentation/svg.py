@@ -8,6 +8,7 @@ from html import escape
 _STYLE = """
 text { font-family: system-ui, sans-serif; font-size: 13px; fill: #1f2328 }
 .card { fill: #ffffff; stroke: #d0d7de }
+.shade { fill: #eaeef2 }
 .line { stroke: #57606a; fill: none; stroke-width: 1.4 }
 .head { fill: #57606a }
 .box { fill: #ddf4ff; stroke: #0969da }
@@ -18,6 +19,7 @@ text { font-family: system-ui, sans-serif; font-size: 13px; fill: #1f2328 }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3 }
 .card { fill: #0d1117; stroke: #30363d }
+.shade { fill: #21262d }
 .line { stroke: #8d96a0 }
 .head { fill: #8d96a0 }
 .box { fill: #12263f; stroke: #4493f8 }

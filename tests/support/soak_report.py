@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from html import escape
 from pathlib import Path
 
+from documentation import svg
+
 WIDTH, HEIGHT, LEFT, GAP = 960, 150, 90, 40
 """Of a chart's panels, in pixels."""
 
@@ -124,16 +126,16 @@ COLOURS = ("#1f6feb", "#d29922")
 def chart(samples: Sequence[Sample], plan: Plan, title: str) -> str:
     """Return an SVG with a panel for each quantity over time. The compared windows are shaded."""
     end = max(samples[-1].seconds, 1)
-    parts = [f'<text x="{LEFT}" y="22" font-size="16">{escape(title)}</text>']
+    parts = [svg.label(LEFT, 22, title, kind="title")]
     for index, (name, columns) in enumerate(PANELS):
         top = 40 + index * (HEIGHT + GAP)
         most = max(getattr(each, column) for each in samples for column in columns) or 1
         for window in (plan.reference, plan.end):
             x, width = _x(window[0], end), _x(window[1], end) - _x(window[0], end)
-            parts.append(f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{HEIGHT}" fill="#eeeeee"/>')
-        parts.append(f'<rect x="{LEFT}" y="{top}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#999999"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{top + 12}" text-anchor="end">{most:,.5g}</text>')
-        parts.append(f'<text x="{LEFT - 8}" y="{top + HEIGHT}" text-anchor="end">0</text>')
+            parts.append(f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{HEIGHT}" class="shade"/>')
+        parts.append(f'<rect x="{LEFT}" y="{top}" width="{WIDTH}" height="{HEIGHT}" class="line"/>')
+        parts.append(svg.label(LEFT - 8, top + 12, f"{most:,.5g}", anchor="end"))
+        parts.append(svg.label(LEFT - 8, top + HEIGHT, "0", anchor="end"))
         for number, column in enumerate(columns):
             points = " ".join(
                 f"{_x(each.seconds, end):.1f},{top + HEIGHT * (1 - getattr(each, column) / most):.1f}"
@@ -146,10 +148,8 @@ def chart(samples: Sequence[Sample], plan: Plan, title: str) -> str:
     bottom = 40 + len(PANELS) * (HEIGHT + GAP) - GAP + 18
     for tenth in range(0, 11, 2):
         at = end * tenth / 10
-        parts.append(f'<text x="{_x(at, end):.1f}" y="{bottom}" text-anchor="middle">{at / 60:.1f} min</text>')
-    size = f'width="{LEFT + WIDTH + 30}" height="{bottom + 12}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">'
-    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>", ""])
+        parts.append(svg.label(_x(at, end), bottom, f"{at / 60:.1f} min", anchor="middle"))
+    return svg.document(LEFT + WIDTH + 30, bottom + 12, parts, title)
 
 
 def _x(seconds: float, end: float) -> float:

@@ -74,7 +74,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     connections_max_idle_ms: Long = 600_000
     """Close connections without a request for this time."""
     socket_request_max_bytes: Int1 = 100 * 1024 * 1024
-    """Largest request."""
+    """Largest request that the broker reads. It closes the connection of a larger one."""
     queued_max_response_bytes: LongOrNever = 64 * 1024 * 1024
     """oncelog only: memory for responses that clients have not read yet, of all connections together. -1 is no limit.
 
