@@ -326,7 +326,7 @@ class Broker:
 
     def _settings_changed(self, delta: MetadataDelta) -> None:
         """Apply changed settings of brokers before other subscribers read them."""
-        if delta.broker_configs_changed:
+        if delta.broker_configs_changed(self.node_id):
             self._admit_settings()
             most = min(self.config.current.max_connections, self._most_clients)
             self.server.limits = replace(self.server.limits, max_connections=most)

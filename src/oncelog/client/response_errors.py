@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -55,6 +55,13 @@ def require_answers(asked: Iterable[str | TopicPartition], answered: Iterable[ob
     names = ", ".join(sorted(each if isinstance(each, str) else f"{each[0]}-{each[1]}" for each in unanswered))
     if unanswered:
         raise errors.ServerError(f"{what}: the broker left {names} out of its answer")
+
+
+def partition_answer(topics: Sequence[Any], at: TopicPartition, what: str) -> Any:
+    """Return the answer about the partition that a request named alone. Raise ServerError if the response lacks it."""
+    answers = [answer for topic in topics for answer in topic.partitions]
+    require_answers([at], [at] if answers else [], what)
+    return answers[0]
 
 
 def raise_for_error(message: Message, what: str = "") -> None:

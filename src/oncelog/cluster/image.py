@@ -92,10 +92,10 @@ class MetadataDelta:
     changed_topics: tuple[TopicInfo, ...]
     """Topics with other settings, partitions or leaders than before, as they are now."""
 
-    @property
-    def broker_configs_changed(self) -> bool:
-        """Return whether a dynamic setting of any broker has changed."""
-        return self.before.broker_configs != self.after.broker_configs
+    def broker_configs_changed(self, broker: int) -> bool:
+        """Return whether a dynamic setting of this broker, or one of all brokers, has changed."""
+        before, after = self.before.broker_configs, self.after.broker_configs
+        return any(before.get(key, {}) != after.get(key, {}) for key in (None, broker))
 
     @property
     def features_changed(self) -> bool:

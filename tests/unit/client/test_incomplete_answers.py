@@ -14,6 +14,8 @@ from oncelog.client.connections.versions import ByVersion
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.discovery.topology import Partition, Topic, Topology
 from oncelog.client.producer.coordinator_requests import handle, next_request
+from oncelog.client.requests.offsets import delete_records
+from oncelog.client.requests.partition_fetch import fetch_partition
 from oncelog.protocol.apis import ApiKey, messages
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
@@ -59,10 +61,15 @@ class Cluster:
         lambda cluster: configs.alter_topic_configs(cluster, "t", {"retention.ms": "1"}),
         lambda cluster: transactions.find_hanging(cluster, "t"),
         lambda cluster: transactions.abort_transaction(cluster, "t", 0, producer_id=1, producer_epoch=0),
+        lambda cluster: transactions.describe_transaction(cluster, "t"),
+        lambda cluster: transactions.describe_producers(cluster, "t", 0),
+        lambda cluster: delete_records(cluster, {("t", 0): 1}),
+        lambda cluster: fetch_partition(cluster, ("t", 0), 0),
     ],
     ids=[
         *("delete groups", "delete offsets", "remove members", "create topics"),
         *("create partitions", "delete topics", "alter configs", "alter topic configs", "find hanging", "abort"),
+        *("describe transaction", "describe producers", "delete records", "fetch partition"),
     ],
 )
 def test_an_empty_answer_is_no_success(call: Callable[[Any], Awaitable[object]]) -> None:

@@ -76,7 +76,7 @@ def test_a_topic_that_was_created_again_is_both_deleted_and_created() -> None:
         assert delta.deleted_topics == (topic("a", 1),)
         assert delta.created_topics == (topic("a", 4),)
         assert delta.changed_topics == (topic("b", 2, retention_ms="1"),)
-        assert not delta.broker_configs_changed
+        assert not delta.broker_configs_changed(1)
         assert not delta.features_changed
 
 
@@ -113,8 +113,17 @@ def test_settings_of_brokers_are_in_the_next_delta() -> None:
     configs.update_broker(ChangeLog(store), 3, lambda _: {"max.connections": "8"})
     delta = read_changes(store, image)
     assert delta is not None
-    assert delta.broker_configs_changed
+    assert delta.broker_configs_changed(1)
     assert delta.after.broker_configs == {None: {"max.connections": "7"}, 3: {"max.connections": "8"}}
+
+
+def test_settings_of_another_broker_leave_a_broker_unchanged() -> None:
+    store = new_store()
+    image = read_image(store)
+    configs.update_broker(ChangeLog(store), 3, lambda _: {"max.connections": "8"})
+    delta = read_changes(store, image)
+    assert delta is not None
+    assert [delta.broker_configs_changed(broker) for broker in (1, 3)] == [False, True]
 
 
 @pytest.mark.parametrize("changes", [KEPT, KEPT + 1])

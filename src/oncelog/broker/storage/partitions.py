@@ -391,7 +391,8 @@ class Partitions:
         The returned function does the rest. Return None if nothing is left to do.
         """
         dropping = [(topic, self.dropping(topic)) for topic in delta.deleted_topics]
-        changed = delta.after.topics_by_name if delta.broker_configs_changed else [t.name for t in delta.changed_topics]
+        everywhere = delta.broker_configs_changed(self._node_id)
+        changed = delta.after.topics_by_name if everywhere else [topic.name for topic in delta.changed_topics]
         return partial(self._apply, dropping, changed) if dropping or changed else None
 
     async def _apply(self, dropping: Sequence[tuple[TopicInfo, Steps[Deletion]]], changed: Iterable[str]) -> None:

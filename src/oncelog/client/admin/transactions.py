@@ -15,7 +15,7 @@ from oncelog import errors
 from oncelog.client.admin._shared import names
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests.broker_fanout import gather_brokers
-from oncelog.client.response_errors import raise_for_error, require_answers
+from oncelog.client.response_errors import partition_answer, raise_for_error, require_answers
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
@@ -117,7 +117,9 @@ async def describe_transaction(cluster: ClusterClient, transactional_id: str) ->
     """Return what the coordinator knows of a transactional id. Raises KafkaError (TRANSACTIONAL_ID_NOT_FOUND)."""
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     response = await cluster.call_coordinator("transaction", transactional_id, request)
-    item = response.transaction_states[0]
+    answered = [item.transactional_id for item in response.transaction_states]
+    require_answers([transactional_id], answered, "description of a transaction")
+    [item] = response.transaction_states
     if item.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
         raise errors.error_for(item.error_code, f"there is no transactional id {transactional_id!r}")
     raise_for_error(response, f"transactional id {transactional_id!r}")
@@ -158,8 +160,9 @@ async def describe_producers(
         await cluster.require_broker(broker)
         await cluster.partition(topic, partition)
         response = await cluster.call_broker(broker, request)
-    raise_for_error(response, f"producers of {topic}-{partition}")
-    return _producers(response.topics[0].partitions[0])
+    what = f"producers of {topic}-{partition}"
+    raise_for_error(response, what)
+    return _producers(partition_answer(response.topics, (topic, partition), what))
 
 
 async def find_hanging(

@@ -12,7 +12,7 @@ from oncelog.client.connections.versions import ByVersion
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.group_offsets import GroupMetadata, OffsetAndMetadata
 from oncelog.client.requests.broker_fanout import BrokerFanout, ask_by_node
-from oncelog.client.response_errors import raise_for_error, require_answers
+from oncelog.client.response_errors import partition_answer, raise_for_error, require_answers
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.delete_records import (
@@ -229,7 +229,8 @@ async def delete_records(cluster: ClusterClient, offsets: Mapping[TopicPartition
         request = DeleteRecordsRequest(topics=[wanted], timeout_ms=cluster.request_timeout_ms)
         response: DeleteRecordsResponse = await cluster.call_leader(topic, partition, request)
         raise_for_error(response, f"{topic}-{partition}")
-        return response.topics[0].partitions[0].low_watermark
+        low_watermark: int = partition_answer(response.topics, (topic, partition), "DeleteRecords").low_watermark
+        return low_watermark
 
     starts = await asyncio.gather(*(one(*tp, offset) for tp, offset in offsets.items()))
     return dict(zip(offsets, starts, strict=True))

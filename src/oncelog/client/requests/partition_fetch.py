@@ -9,6 +9,7 @@ from oncelog import errors
 from oncelog.client.connections.versions import ByVersion
 from oncelog.client.discovery.cluster import ClusterClient
 from oncelog.client.requests.broker_fanout import BrokerFanout, ask_by_node
+from oncelog.client.response_errors import partition_answer
 from oncelog.client.types import TopicPartition
 from oncelog.protocol.errors import ErrorCode
 from oncelog.protocol.messages.fetch import (
@@ -40,7 +41,7 @@ async def fetch_partition(
     topic, number = at
     request = _request({at: offset}, isolation_level, max_bytes, max_bytes, max_wait_ms)
     response = await cluster.call_leader(topic, number, request, FETCH_VERSION)
-    answer: PartitionData = response.responses[0].partitions[0]
+    answer: PartitionData = partition_answer(response.responses, at, "Fetch")
     if answer.error_code and answer.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
         raise errors.error_for(answer.error_code, f"Fetch of {topic}-{number} at {offset}")
     return answer
