@@ -20,6 +20,7 @@ from oncelog.cli.app import oncelog as app
 from oncelog.cli.app import run
 from oncelog.net.connection import connect
 from oncelog.spark.writing import driver
+from oncelog.version import __version__
 from support.command_line import ONCELOG, Tool
 from support.processes import wait_until
 from support.servers import OncelogCluster, Server
@@ -370,4 +371,4 @@ def test_every_command_has_help() -> None:
 
 
 def test_the_version(tool: Tool) -> None:
-    assert tool("--version") in ("oncelog 0.1.0 (pure Python)\n", "oncelog 0.1.0 (compiled)\n")
+    assert tool("--version") in (f"oncelog {__version__} (pure Python)\n", f"oncelog {__version__} (compiled)\n")

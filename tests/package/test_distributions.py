@@ -1,0 +1,219 @@
+"""What `pip install oncelog` gives: the contents of the distributions, and the wheel in environments of its own."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oncelog.version import __version__
+from support.installations import Installation, build, described
+from support.processes import ManagedProcess
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+MADE = {"__pycache__"}
+
+RECORDS = """
+import asyncio, sys
+import oncelog, oncelog.aio
+
+def sent(topic):
+    with oncelog.Producer(sys.argv[1], transactional_id="writer") as producer:
+        with producer.transaction() as transaction:
+            transaction.send(topic, "to be", key="hamlet")
+
+async def sent_async(topic):
+    async with oncelog.aio.Producer(sys.argv[1]) as producer:
+        await (await producer.send(topic, "or not"))
+
+with oncelog.Admin(sys.argv[1]) as admin:
+    admin.create_topics(["records"])
+sent("records")
+asyncio.run(sent_async("records"))
+with oncelog.Consumer(sys.argv[1], group_id="g", auto_offset_reset="earliest") as consumer:
+    consumer.subscribe(["records"])
+    values = []
+    for record in consumer:
+        values.append(record.value)
+        if len(values) == 2:
+            break
+    consumer.commit()
+    print(values)
+    try:
+        next(consumer.tables())
+    except ImportError as error:
+        print(error)
+try:
+    from oncelog.spark import register
+except ImportError as error:
+    print(error)
+"""
+
+TABLES = """
+import sys
+import pyarrow as pa
+from oncelog import Admin, Consumer, Producer
+from oncelog.formats import Json
+
+with Admin(sys.argv[1]) as admin:
+    admin.create_topics(["tables"])
+row = Json(pa.schema([("id", pa.int64())]))
+with Producer(sys.argv[1]) as producer:
+    producer.send_table("tables", pa.table({"id": [1, 2, 3]}), value=row)
+with Consumer(sys.argv[1], auto_offset_reset="earliest") as consumer:
+    consumer.assign([("tables", 0)])
+    print(next(consumer.tables(value=row)).column("value").to_pylist())
+try:
+    from oncelog.formats import Avro
+    Avro('"long"')
+except ImportError as error:
+    print(error)
+"""
+
+AVRO = """
+import sys
+import pyarrow as pa
+from oncelog import Admin, Consumer, Producer
+from oncelog.formats import Avro
+
+with Admin(sys.argv[1]) as admin:
+    admin.create_topics(["avro"])
+order = Avro('{"type": "record", "name": "order", "fields": [{"name": "id", "type": "long"}]}')
+with Producer(sys.argv[1]) as producer:
+    producer.send_table("avro", pa.table({"id": [1, 2, 3]}), value=order)
+with Consumer(sys.argv[1], auto_offset_reset="earliest") as consumer:
+    consumer.assign([("avro", 0)])
+    print(next(consumer.tables(value=order)).column("value").to_pylist())
+"""
+
+SPARK = """
+import os, sys
+import oncelog.spark
+from pyspark.sql import SparkSession
+
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+oncelog.spark.register(spark)
+broker = {"kafka.bootstrap.servers": sys.argv[1]}
+words = spark.createDataFrame([("to be",), ("or not",)], "value string").coalesce(1)
+once = {"topic": "words", "transactionalIdPrefix": "load", "txnAppId": "load", "txnVersion": "1"}
+for attempt in range(2):
+    words.write.format("oncelog").options(**broker, **once).mode("append").save()
+read = spark.read.format("oncelog").options(**broker, subscribe="words").load()
+print([row.value.decode() for row in read.select("value").collect()])
+spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (project,) = folder.iterdir()
+    return project
+
+
+@pytest.fixture(scope="module")
+def wheel(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the source distribution."""
+    return build("wheel", unpacked, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def plain(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """An installation without extras."""
+    return Installation(tmp_path_factory.mktemp("plain"), wheel)
+
+
+@pytest.fixture(scope="module")
+def bootstrap(plain: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a broker that runs from the installation without extras."""
+    folder = tmp_path_factory.mktemp("broker")
+    process = ManagedProcess([plain.oncelog, "up", "--port", "0", "--data", folder / "data"], folder, "oncelog-up")
+    try:
+        process.wait_for(lambda: any(process.lines()), "oncelog up prints its address")
+        yield next(process.lines()).removeprefix("BROKERS=")
+    finally:
+        status = process.stop()
+    assert status == 0, process.output()
+
+
+def files(folder: Path) -> set[str]:
+    """The files below `folder`, as paths relative to it."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {path.as_posix() for path in paths if not MADE & set(path.parts)}
+
+
+def test_the_source_distribution_has_what_a_build_needs_and_nothing_else(unpacked: Path) -> None:
+    own = {path for path in files(unpacked) if not path.startswith("src/")}
+    assert own == {".gitignore", "LICENSE", "PKG-INFO", "README.md", "hatch_build.py", "pyproject.toml"}
+    assert files(unpacked / "src") == files(SOURCE)
+
+
+def test_the_wheel_has_the_packages_with_their_types_and_the_license(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    info = f"oncelog-{__version__}.dist-info"
+    assert {name for name in names if not name.startswith(info)} == files(SOURCE) | {"oncelog/not_compiled.txt"}
+    assert {"oncelog/py.typed", f"{info}/licenses/LICENSE"} <= names
+
+
+def test_a_build_is_reproducible(wheel: Path, tmp_path: Path) -> None:
+    assert build("wheel", ROOT, tmp_path).read_bytes() == wheel.read_bytes(), "from the sources and from the sdist"
+
+
+def test_every_extra_is_tested_or_for_the_repository(wheel: Path) -> None:
+    extras = set(described(wheel).metadata.get_all("Provides-Extra", []))
+    assert extras == {"arrow", "avro", "spark"} | {"conformance", "demo", "dev", "docs"}
+
+
+def test_there_is_one_version(wheel: Path, plain: Installation) -> None:
+    assert described(wheel).version == __version__
+    assert plain.command("--version") == f"oncelog {__version__} (pure Python: ONCELOG_PURE=1 is set)\n"
+    assert plain.run("import oncelog; print(oncelog.__version__)") == f"{__version__}\n"
+
+
+def test_without_extras_the_command_line_works(plain: Installation, bootstrap: str) -> None:
+    plain.command("topic", "create", "lines", "-b", bootstrap)
+    plain.run(
+        "import subprocess, sys; subprocess.run(sys.argv[1:], input=b'to\\nbe\\n', check=True)",
+        *(str(plain.oncelog), "topic", "produce", "lines", "-b", bootstrap),
+    )
+    assert plain.command("topic", "consume", "lines", "-b", bootstrap, "-o", "beginning", "-e") == "to\nbe\n"
+    assert "lines" in plain.command("topic", "list", "-b", bootstrap)
+    assert plain.command("txn", "list", "-b", bootstrap)
+
+
+def test_without_extras_clients_move_records_and_name_the_extra_for_more(plain: Installation, bootstrap: str) -> None:
+    values, tables, spark = plain.run(RECORDS, bootstrap).splitlines()
+    assert values == "[b'to be', b'or not']"
+    assert tables == "tables need numba, which `pip install 'oncelog[arrow]'` brings"
+    assert spark == "Spark needs pyspark, 4.2 at least, which `pip install 'oncelog[spark]'` brings"
+
+
+def test_arrow_brings_tables_and_names_the_extra_for_avro(tmp_path: Path, wheel: Path, bootstrap: str) -> None:
+    values, avro = Installation(tmp_path, wheel, "arrow").run(TABLES, bootstrap).splitlines()
+    assert values == "[{'id': 1}, {'id': 2}, {'id': 3}]"
+    assert avro == "Avro needs fastavro, which `pip install 'oncelog[avro]'` brings"
+
+
+def test_avro_brings_avro(tmp_path: Path, wheel: Path, bootstrap: str) -> None:
+    assert Installation(tmp_path, wheel, "avro").run(AVRO, bootstrap) == "[{'id': 1}, {'id': 2}, {'id': 3}]\n"
+
+
+def test_spark_reads_and_writes_a_topic_exactly_once(
+    tmp_path: Path, wheel: Path, plain: Installation, bootstrap: str
+) -> None:
+    plain.command("topic", "create", "words", "-b", bootstrap)
+    with_spark = Installation(tmp_path, wheel, "spark")
+    assert with_spark.run(SPARK, bootstrap).splitlines()[-1] == "['to be', 'or not']"
+    assert "load" in with_spark.command("sink", "list", "load", "-b", bootstrap)
