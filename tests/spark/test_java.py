@@ -118,6 +118,14 @@ def test_the_import_says_what_is_missing_if_there_is_no_java(
     assert "pip install 'oncelog[spark]'" in told.getMessage()
 
 
+def test_the_import_looks_for_no_java_without_pyspark(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    find_java()
+    assert (caplog.records, "JAVA_HOME" in os.environ) == ([], False)
+
+
 def test_java_of_a_wheel_starts_although_spark_asks_for_a_module_that_it_lacks(bare: Path) -> None:
     launcher = make_home(Path(JAVA)) / "bin" / "java"
     done = subprocess.run([launcher, DROPPED, "-version"], capture_output=True, text=True, timeout=60, check=False)

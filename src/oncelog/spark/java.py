@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 log = logging.getLogger("oncelog.spark")
@@ -37,9 +38,9 @@ exec "{java}" "$@"
 def find_java() -> None:
     """Run `ensure_java` for `import oncelog.spark`; log a warning if there is no Java.
 
-    Does nothing in a process that a running Spark has started, or if ONCELOG_FIND_JAVA is 0.
+    Does nothing without PySpark, in a process that a running Spark has started, or if ONCELOG_FIND_JAVA is 0.
     """
-    if os.environ.get(SWITCH) == "0" or any(name in os.environ for name in RUNNING):
+    if os.environ.get(SWITCH) == "0" or any(name in os.environ for name in RUNNING) or find_spec("pyspark") is None:
         return
     try:
         ensure_java()
