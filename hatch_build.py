@@ -116,16 +116,16 @@ def modules(source: Path) -> list[str]:
 def _reason_for_pure() -> str:
     """Return why this build cannot or must not compile, or an empty string if it can."""
     if os.environ.get("ONCELOG_PURE") == "1":
-        return "ONCELOG_PURE=1 is set"
+        return "the build ran with ONCELOG_PURE=1"
     if sys.implementation.name != "cpython":
-        return f"mypyc needs CPython, this is {sys.implementation.name}"
+        return f"mypyc needs CPython, and this is {sys.implementation.name}"
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "free-threaded Python is not supported"
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None:
-        return f"there is no C compiler ({compiler})"
+        return f"the build found no C compiler ({compiler})"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        return "Python's header files are not installed"
+        return "the build found no header files of Python"
     return ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tarfile
+import subprocess
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,8 +117,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def unpacked(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("unpacked")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+    subprocess.run(["tar", "-xzf", sdist, "-C", folder], check=True)
     (project,) = folder.iterdir()
     return project
 
@@ -178,16 +177,13 @@ def test_every_extra_is_tested_or_for_the_repository(wheel: Path) -> None:
 
 def test_there_is_one_version(wheel: Path, plain: Installation) -> None:
     assert described(wheel).version == __version__
-    assert plain.command("--version") == f"oncelog {__version__} (pure Python: ONCELOG_PURE=1 is set)\n"
+    assert plain.command("--version") == f"oncelog {__version__} (pure Python: the build ran with ONCELOG_PURE=1)\n"
     assert plain.run("import oncelog; print(oncelog.__version__)") == f"{__version__}\n"
 
 
 def test_without_extras_the_command_line_works(plain: Installation, bootstrap: str) -> None:
     plain.command("topic", "create", "lines", "-b", bootstrap)
-    plain.run(
-        "import subprocess, sys; subprocess.run(sys.argv[1:], input=b'to\\nbe\\n', check=True)",
-        *(str(plain.oncelog), "topic", "produce", "lines", "-b", bootstrap),
-    )
+    subprocess.run([plain.oncelog, "topic", "produce", "lines", "-b", bootstrap], input=b"to\nbe\n", check=True)
     assert plain.command("topic", "consume", "lines", "-b", bootstrap, "-o", "beginning", "-e") == "to\nbe\n"
     assert "lines" in plain.command("topic", "list", "-b", bootstrap)
     assert plain.command("txn", "list", "-b", bootstrap)

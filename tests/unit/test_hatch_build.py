@@ -52,8 +52,8 @@ def test_every_pattern_of_modules_matches_one(hook: Any) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "reason"),
     [
-        ("ONCELOG_PURE", "1", "ONCELOG_PURE=1 is set"),
-        ("CC", "no-such-compiler -O2", "no C compiler (no-such-compiler)"),
+        ("ONCELOG_PURE", "1", "the build ran with ONCELOG_PURE=1"),
+        ("CC", "no-such-compiler -O2", "the build found no C compiler (no-such-compiler)"),
     ],
 )
 def test_without_a_compiler_or_if_asked_the_wheel_is_pure_and_says_why(
@@ -89,7 +89,7 @@ def test_a_wheel_to_publish_is_never_pure(hook: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("ONCELOG_COMPILED", "1")
     monkeypatch.setenv("ONCELOG_PURE", "1")
     build, _, data = a_build(hook)
-    with pytest.raises(RuntimeError, match="nothing was compiled: ONCELOG_PURE=1 is set"):
+    with pytest.raises(RuntimeError, match="nothing was compiled: the build ran with ONCELOG_PURE=1"):
         build.initialize("standard", data)
 
 
