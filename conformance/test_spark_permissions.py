@@ -39,7 +39,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedKafka]:
 
 
 def permit(kafka: GuardedKafka, topic: str, without: str = "", *, decisions: bool = True) -> None:
-    """All that README says the sink needs, but one."""
+    """All that docs/spark.md says the sink needs, but one."""
     kafka.admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
     if decisions:
         made = NewTopic(f"sink-{topic}-commits", 1, 1, config={"cleanup.policy": "compact"})
