@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -296,16 +294,6 @@ def test_rows_that_do_not_fit_a_schema_are_refused(server: Server, topic: str) -
             with pytest.raises(errors.UsageError, match=message):
                 producer.send_table(topic, pa.table(columns), value=form)
         assert producer.send(topic, b"first").result(30).offset == 0
-
-
-def test_the_readmes_example(server: Server) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    (block,) = [code for code in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "oncelog.formats" in code]
-    with Admin(server.bootstrap) as admin:
-        admin.create_topics("orders")
-    known: dict[str, Any] = {}
-    exec(block.replace("localhost:9092", server.bootstrap), known)
-    assert known["total"] == 12.5
 
 
 # -- asyncio ----------------------------------------------------------------------------------------------------------
